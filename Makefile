@@ -1,0 +1,48 @@
+# Two commands need nothing but Python 3.10+ and make: `make quickstart` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+
+.PHONY: quickstart test test-all lint benchmarks clean
+
+quickstart: $(VENV)/.studies
+	$(BIN)/python -m studies.digits
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+benchmarks: $(VENV)/.studies
+	$(BIN)/python -m studies.benchmarks.step
+	$(BIN)/python -m studies.benchmarks.trial
+	$(BIN)/python -m studies.benchmarks.import_time
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"hpsearch needs Python 3.10 or newer, this is {sys.version.split()[0]}")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# torch comes first and alone: its pinned version has a build for the CPU.
+$(VENV)/.torch: $(VENV)/.made constraints.txt
+	$(PIP) install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
+	touch $@
+
+$(VENV)/.studies: $(VENV)/.torch pyproject.toml
+	$(PIP) install --quiet -e ".[studies]" -c constraints.txt
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(PIP) install --quiet -e ".[dev]" -c constraints.txt
+	touch $@ $(VENV)/.studies
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

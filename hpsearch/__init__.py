@@ -1,0 +1,104 @@
+"""hpsearch: the Trainer built for search.
+
+Every public name is imported when it is first used, so that `import hpsearch` itself loads neither torch nor optuna.
+
+    >>> import hpsearch
+    >>> hpsearch.Float(0.0, 1.0)
+    Float(low=0.0, high=1.0, log=False, step=None, default=None)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "arguments": ["TrainingArguments"],
+    "callbacks": [
+        "DefaultFlowCallback",
+        "EarlyStoppingCallback",
+        "ExportableState",
+        "PrinterCallback",
+        "ProgressCallback",
+        "TrainerCallback",
+        "TrainerControl",
+        "TrainerState",
+    ],
+    "errors": [
+        "ArgumentError",
+        "CheckpointError",
+        "HpsearchError",
+        "InvalidInputError",
+        "MissingPackageError",
+        "NoCompletedTrialError",
+        "ObjectiveError",
+        "SearchInterrupted",
+        "SpaceError",
+        "StudyError",
+        "UnknownArgumentError",
+    ],
+    "search.best_run": ["BestRun", "SearchSummary"],
+    "search.listener": ["SearchListener"],
+    "search.objective": ["Objective"],
+    "search.parameters": ["Categorical", "Float", "Int"],
+    "search.space": ["SearchSpace"],
+    "search.study": ["Study"],
+    "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
+    "trainer": ["Trainer"],
+    "training.run": ["TrainingRun"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]
+
+if TYPE_CHECKING:
+    from .arguments import TrainingArguments as TrainingArguments
+    from .callbacks import DefaultFlowCallback as DefaultFlowCallback
+    from .callbacks import EarlyStoppingCallback as EarlyStoppingCallback
+    from .callbacks import ExportableState as ExportableState
+    from .callbacks import PrinterCallback as PrinterCallback
+    from .callbacks import ProgressCallback as ProgressCallback
+    from .callbacks import TrainerCallback as TrainerCallback
+    from .callbacks import TrainerControl as TrainerControl
+    from .callbacks import TrainerState as TrainerState
+    from .errors import ArgumentError as ArgumentError
+    from .errors import CheckpointError as CheckpointError
+    from .errors import HpsearchError as HpsearchError
+    from .errors import InvalidInputError as InvalidInputError
+    from .errors import MissingPackageError as MissingPackageError
+    from .errors import NoCompletedTrialError as NoCompletedTrialError
+    from .errors import ObjectiveError as ObjectiveError
+    from .errors import SearchInterrupted as SearchInterrupted
+    from .errors import SpaceError as SpaceError
+    from .errors import StudyError as StudyError
+    from .errors import UnknownArgumentError as UnknownArgumentError
+    from .search.best_run import BestRun as BestRun
+    from .search.best_run import SearchSummary as SearchSummary
+    from .search.listener import SearchListener as SearchListener
+    from .search.objective import Objective as Objective
+    from .search.parameters import Categorical as Categorical
+    from .search.parameters import Float as Float
+    from .search.parameters import Int as Int
+    from .search.space import SearchSpace as SearchSpace
+    from .search.study import Study as Study
+    from .search.trial import FixedTrial as FixedTrial
+    from .search.trial import Report as Report
+    from .search.trial import Trial as Trial
+    from .search.trial import TrialRecord as TrialRecord
+    from .search.trial import TrialState as TrialState
+    from .trainer import Trainer as Trainer
+    from .training.run import TrainingRun as TrainingRun
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

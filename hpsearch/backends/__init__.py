@@ -1,0 +1,37 @@
+"""The engines a search can run on, behind one interface."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from ..errors import MissingPackageError, StudyError, nearest_name, one_of
+from .base import Backend
+
+_BACKENDS = {"optuna": ("optuna_backend", "OptunaBackend", "optuna")}
+
+
+def get_backend(name: str | None, options: dict[str, Any]) -> Backend:
+    """Return a backend by name, made with the user's options; None gives Optuna.
+
+    Raises:
+        StudyError: there is no such backend, or it does not take one of the options.
+        MissingPackageError: the backend's package is not installed.
+    """
+    wanted = "optuna" if name is None else name
+    if wanted not in _BACKENDS:
+        raise StudyError(
+            f"backend={wanted!r} is not a backend; allowed: {one_of(_BACKENDS)}.{nearest_name(str(wanted), _BACKENDS)}"
+        )
+    module, kind, package = _BACKENDS[wanted]
+    if importlib.util.find_spec(package) is None:
+        raise MissingPackageError(f"backend={wanted!r} needs the package {package}: pip install {package}")
+    backend: type[Backend] = getattr(importlib.import_module(f".{module}", __name__), kind)
+    unknown = next((option for option in options if option not in backend.options), None)
+    if unknown is not None:
+        raise StudyError(
+            f"hyperparameter_search does not take {unknown}={options[unknown]!r}; the {wanted} backend takes "
+            f"{one_of(backend.options)}.{nearest_name(unknown, backend.options)}"
+        )
+    return backend(**options)

@@ -1,0 +1,64 @@
+"""What a backend is: an engine that chooses parameters, stores trials and prunes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ..search.listener import SearchListener
+from ..search.runner import TrialRunner
+from ..search.study import Study
+
+
+class Backend(ABC):
+    """Chooses parameters, stores trials and prunes, for one search.
+
+    Made with the options the user gave (`sampler`, `pruner`, `storage`, ...); everything that can be checked without
+    the study is checked by the constructor, the rest by `prepare`.
+
+    Attributes:
+        name: how users ask for it.
+        options: the names of the options it takes.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def __init__(self, **options: Any) -> None: ...
+
+    @abstractmethod
+    def prepare(self, study: Study) -> list[str]:
+        """Open the storage and return what was decided, in words, for the user to read.
+
+        Raises:
+            StudyError: the stored study cannot go on with these settings.
+        """
+
+    @abstractmethod
+    def describe(self) -> Mapping[str, Any]:
+        """Return the settings that `study.json` records: sampler, pruner, storage."""
+
+    @abstractmethod
+    def search(self, study: Study, runner: TrialRunner, listener: SearchListener) -> None:
+        """Run trials until the study has its total or its time is over.
+
+        Raises:
+            TrialEndedSearch: a trial found that the search must end; the storage has been told.
+        """
+
+    @abstractmethod
+    def engine_study(self) -> Any:
+        """Return the engine's own study object."""
+
+    @abstractmethod
+    def importances(self) -> dict[str, float]:
+        """Return the share of the objective's variation that each parameter explains, largest first.
+
+        Empty if there are too few trials to tell.
+        """
+
+    @abstractmethod
+    def dashboard_command(self) -> str | None:
+        """Return the command line that opens the study in a dashboard; None if there is none."""

@@ -1,0 +1,121 @@
+"""The callback vocabulary of transformers, and the handler that calls callbacks cheaply.
+
+Callbacks written for the transformers Trainer work unchanged. Knows nothing of models or searches.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from transformers import (
+    DefaultFlowCallback,
+    EarlyStoppingCallback,
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
+from transformers.integrations import get_reporting_integration_callbacks
+from transformers.trainer_callback import CallbackHandler as _TransformersCallbackHandler
+from transformers.trainer_callback import ExportableState
+
+from .arguments import TrainingArguments
+
+__all__ = [
+    "CallbackHandler",
+    "DefaultFlowCallback",
+    "EarlyStoppingCallback",
+    "ExportableState",
+    "PrinterCallback",
+    "ProgressCallback",
+    "TrainerCallback",
+    "TrainerControl",
+    "TrainerState",
+    "copy_for_new_trainer",
+    "default_callbacks",
+]
+
+
+def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
+    """Return fresh default callbacks of a run: the flow, the trackers in `report_to`, and a bar or a printer."""
+    reporting = get_reporting_integration_callbacks(args.report_to)
+    kinds = [DefaultFlowCallback, *reporting, PrinterCallback if args.disable_tqdm else ProgressCallback]
+    return [kind() for kind in kinds]
+
+
+def copy_for_new_trainer(callback: TrainerCallback) -> TrainerCallback:
+    """Return what a trainer made by `with_arguments` should call: a copy if the callback keeps state, else itself.
+
+    A callback keeps state if it declares so (`ExportableState`), like the patience counter of early stopping.
+    """
+    return copy.deepcopy(callback) if isinstance(callback, ExportableState) else callback
+
+
+class CallbackHandler(_TransformersCallbackHandler):
+    """Calls, for every event, the callbacks that define it, in order.
+
+    Same behaviour as transformers' handler; an event that no callback defines costs a dictionary look-up.
+    """
+
+    def __init__(self, callbacks: list[TrainerCallback], model: Any, processing_class: Any) -> None:
+        self._listeners: dict[str, list[Callable[..., Any]]] = {}
+        super().__init__(callbacks, model, processing_class, None, None)
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback, class or instance."""
+        self._listeners.clear()
+        super().add_callback(callback)
+
+    def pop_callback(self, callback: Any) -> TrainerCallback | None:
+        """Remove and return the first match of a class or instance; None if there is none."""
+        self._listeners.clear()
+        return super().pop_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        """Remove the first match of a class or instance."""
+        self._listeners.clear()
+        super().remove_callback(callback)
+
+    def call_event(
+        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Call `event` on every callback that defines it and return the control they leave."""
+        listeners = self._listeners.get(event)
+        if listeners is None:
+            listeners = self._listeners[event] = self._defining(event)
+        for listener in listeners:
+            result = listener(
+                args,
+                state,
+                control,
+                model=self.model,
+                processing_class=self.processing_class,
+                optimizer=self.optimizer,
+                lr_scheduler=self.lr_scheduler,
+                train_dataloader=self.train_dataloader,
+                eval_dataloader=self.eval_dataloader,
+                **kwargs,
+            )
+            if result is not None:
+                control = _checked_control(result, listener)
+        return control
+
+    def release(self) -> None:
+        """Let go of the model, the optimizer and the loaders."""
+        self.model = self.optimizer = self.lr_scheduler = self.train_dataloader = self.eval_dataloader = None
+
+    def _defining(self, event: str) -> list[Callable[..., Any]]:
+        undefined = getattr(TrainerCallback, event)
+        methods = [getattr(callback, event) for callback in self.callbacks]
+        return [method for method in methods if getattr(method, "__func__", method) is not undefined]
+
+
+def _checked_control(result: Any, listener: Callable[..., Any]) -> TrainerControl:
+    if not isinstance(result, TrainerControl):
+        raise TypeError(
+            f"{listener.__qualname__} returned {result!r}; a callback returns the TrainerControl it was given, or None."
+        )
+    return result

@@ -1,0 +1,97 @@
+"""Every error hpsearch raises on purpose, and the wording they share.
+
+    Exception
+    ├── HpsearchError
+    │   ├── InvalidInputError (also ValueError)   something the caller wrote cannot be right
+    │   │   ├── ArgumentError                     a training argument or its value
+    │   │   ├── SpaceError                        a search space or one of its parameters
+    │   │   ├── ObjectiveError                    the objective, its metric or its direction
+    │   │   └── StudyError                        the settings of a study, or a clash with the study on disk
+    │   ├── CheckpointError                       a checkpoint that is missing, damaged or of another model
+    │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
+    │   └── NoCompletedTrialError                 a best model was asked of a study that has none
+    └── KeyboardInterrupt
+        └── SearchInterrupted                     the user ended a search; carries what was found so far
+
+Errors of the first family about the study itself (space, objective, study) end a search; anything else that happens
+inside a trial fails that trial only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class HpsearchError(Exception):
+    """Base class of the errors that hpsearch raises on purpose."""
+
+
+class InvalidInputError(HpsearchError, ValueError):
+    """Something the caller wrote cannot be right; the message names the value and what is allowed."""
+
+
+class ArgumentError(InvalidInputError):
+    """A training argument does not exist, or cannot take the value it was given."""
+
+
+class UnknownArgumentError(ArgumentError):
+    """There is no training argument, and no parameter group, of this name."""
+
+
+class SpaceError(InvalidInputError):
+    """A search space, or one of its parameters, cannot be searched."""
+
+
+class ObjectiveError(InvalidInputError):
+    """The objective names a metric, a direction or a value that cannot be optimised."""
+
+
+class StudyError(InvalidInputError):
+    """A study's settings contradict each other or the study that is already on disk."""
+
+
+class CheckpointError(HpsearchError):
+    """A checkpoint is missing, damaged or belongs to another model."""
+
+
+class MissingPackageError(HpsearchError, ImportError):
+    """A feature was asked for whose package is not installed."""
+
+
+class NoCompletedTrialError(HpsearchError):
+    """The best model of a study was asked for, but no trial of it completed."""
+
+
+class SearchInterrupted(KeyboardInterrupt):
+    """The user ended a search with Ctrl-C.
+
+    Attributes:
+        best_run: the `BestRun` over the trials that had finished (its `run_id` is None if there are none).
+    """
+
+    def __init__(self, message: str, best_run: Any = None) -> None:
+        super().__init__(message)
+        self.best_run = best_run
+
+
+def nearest_name(name: str, allowed: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string if none is close.
+
+    >>> nearest_name("lerning_rate", ["learning_rate", "seed"])
+    " Did you mean 'learning_rate'?"
+    >>> nearest_name("zzz", ["learning_rate"])
+    ''
+    """
+    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
+    return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def one_of(allowed: Iterable[Any]) -> str:
+    """Return the allowed values as readable text, sorted by their spelling.
+
+    >>> one_of(["last", "all"])
+    "'all', 'last'"
+    """
+    return ", ".join(sorted(repr(value) for value in allowed))

@@ -1,0 +1,111 @@
+"""Files that are written whole or not at all: a temporary name, fsync, rename.
+
+Knows nothing of trials or models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PARTIAL_MARK = ".partial-"
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` to `path` so that a reader finds the old file or the new one, never half of either."""
+    target = Path(path)
+    partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
+    with open(partial, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(partial, target)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Read a JSON file; return None if there is no such file."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary folder to write into; it becomes `path` when the block ends without an error.
+
+    An existing folder at `path` is replaced. If the block raises, the temporary folder is removed and `path` stays
+    as it was.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        _sync_tree(partial)
+        replaced = _set_aside(target)
+        os.replace(partial, target)
+        _sync_folder(target.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if replaced is not None:
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def remove_folder(path: str | os.PathLike[str]) -> None:
+    """Delete a folder so that no reader ever sees it half-deleted: rename it first, then remove it.
+
+    A folder that does not exist is not an error.
+    """
+    doomed = _set_aside(Path(path))
+    if doomed is not None:
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_partial(folder: str | os.PathLike[str]) -> None:
+    """Remove what a killed process left half-written directly inside `folder`."""
+    for entry in Path(folder).glob(f"{PARTIAL_MARK}*"):
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def _set_aside(target: Path) -> Path | None:
+    aside = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-removed-{target.name}")
+    try:
+        os.replace(target, aside)
+    except FileNotFoundError:
+        return None
+    return aside
+
+
+def _sync_tree(folder: Path) -> None:
+    for entry in folder.rglob("*"):
+        if entry.is_file():
+            with open(entry, "rb") as stream:
+                os.fsync(stream.fileno())
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

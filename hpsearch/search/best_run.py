@@ -1,0 +1,118 @@
+"""What a search returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import NoCompletedTrialError
+from .objective import Objective
+from .selection import ranking
+from .study import Study
+from .trial import TrialRecord, TrialState
+
+
+class SearchSummary:
+    """All trials of a search, for a look at more than the best one.
+
+    Attributes:
+        study: the settings.
+        records: one `TrialRecord` per trial, by number.
+        engine_study: the study of the engine, an `optuna.Study` for the Optuna backend.
+    """
+
+    def __init__(self, study: Study, records: Sequence[TrialRecord], engine_study: Any = None) -> None:
+        self.study = study
+        self.records = list(records)
+        self.engine_study = engine_study
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of the study."""
+        return self.study.objective
+
+    def ranked(self) -> list[TrialRecord]:
+        """Return the trials that have a result, best first."""
+        return ranking(self.records, self.objective)
+
+    def count(self, state: TrialState) -> int:
+        """Return how many trials ended in `state`."""
+        return sum(record.state is state for record in self.records)
+
+    def explain_absence(self) -> str:
+        """Say why no trial has a result."""
+        if not self.records:
+            return "No trial has run."
+        counts = [(self.count(state), state.value) for state in TrialState]
+        shown = ", ".join(f"{number} {name}" for number, name in counts if number)
+        reasons = [record.reason for record in self.records if record.reason]
+        return f"No trial has a result: {shown}." + (f" First reason: {reasons[0]}" if reasons else "")
+
+    def __repr__(self) -> str:
+        return f"SearchSummary({self.study.name!r}, {len(self.records)} trials)"
+
+
+class BestRun(NamedTuple):
+    """The best trial of a search.
+
+    Attributes:
+        run_id: the trial's number as text; None if no trial has a result (`run_summary` says why).
+        objective: its value by scope; None without a result.
+        hyperparameters: the parameters it trained with.
+        run_summary: the whole search, a `SearchSummary`.
+        checkpoint: the folder of its scoped weights; None if they were not kept.
+        scope: the scope that value and checkpoint were selected by.
+        build_model: builds the trial's model, without its weights.
+    """
+
+    run_id: str | None
+    objective: float | None
+    hyperparameters: dict[str, Any]
+    run_summary: Any = None
+    checkpoint: Path | None = None
+    scope: str = "last"
+    build_model: Callable[[Path], Any] | None = None
+
+    def load_model(self) -> Any:
+        """Build the best trial's model anew, with the weights that were selected, in evaluation mode on the host.
+
+        Works for any model: it is built by `model_init`, with the trial's parameters and seed.
+
+        Raises:
+            NoCompletedTrialError: no trial has a result; the message says why.
+            FileNotFoundError: the weights were not kept (`keep_checkpoints=0`) or have been deleted.
+        """
+        if self.run_id is None or self.build_model is None:
+            raise NoCompletedTrialError(self.run_summary.explain_absence())
+        if self.checkpoint is None or not self.checkpoint.is_dir():
+            raise FileNotFoundError(
+                f"The weights of trial {self.run_id} are not on disk (keep_checkpoints="
+                f"{self.run_summary.study.keep_checkpoints}); train it again with its hyperparameters, or search with "
+                "keep_checkpoints=1."
+            )
+        return self.build_model(self.checkpoint)
+
+    def __repr__(self) -> str:
+        return (
+            f"BestRun(run_id={self.run_id!r}, objective={self.objective!r}, hyperparameters={self.hyperparameters!r}, "
+            f"run_summary={self.run_summary!r}, checkpoint={None if self.checkpoint is None else str(self.checkpoint)!r}, "
+            f"scope={self.scope!r})"
+        )
+
+
+def best_run(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> BestRun:
+    """Return the best run of a search; one without a result if no trial has one."""
+    ranked = summary.ranked()
+    if not ranked:
+        return BestRun(None, None, {}, summary, scope=summary.study.scope)
+    best = ranked[0]
+    return BestRun(
+        run_id=str(best.number),
+        objective=best.value,
+        hyperparameters=dict(best.params),
+        run_summary=summary,
+        checkpoint=best.checkpoint,
+        scope=summary.study.scope,
+        build_model=lambda folder: build_model(best, folder),
+    )

@@ -1,0 +1,33 @@
+"""What happens in a search, for those who show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .trial import Report, Trial, TrialRecord
+
+if TYPE_CHECKING:
+    from .study import Study
+
+
+class SearchListener:
+    """Hears of a search; every method may be left out. Errors raised here end the search."""
+
+    def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
+        """The search begins; `records` are trials of an earlier session, `notes` say what was decided."""
+
+    def on_trial_begin(self, trial: Trial) -> None:
+        """A trial has its parameters and is about to train."""
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        """A trial was evaluated."""
+
+    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
+        """A trial finished an update."""
+
+    def on_trial_end(self, record: TrialRecord) -> None:
+        """A trial ended, in whichever way."""
+
+    def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
+        """The search ends: all trials are done, a budget is spent, or the user ended it."""

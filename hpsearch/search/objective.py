@@ -1,0 +1,200 @@
+"""What a search optimises: a metric by name, a function of the metrics, or the documented default."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from ..errors import ObjectiveError, nearest_name
+
+MINIMIZE, MAXIMIZE = "minimize", "maximize"
+DIRECTIONS = (MINIMIZE, MAXIMIZE)
+
+_LOWER_IS_BETTER = {
+    "loss",
+    "error",
+    "err",
+    "perplexity",
+    "ppl",
+    "mse",
+    "rmse",
+    "mae",
+    "mape",
+    "nll",
+    "wer",
+    "cer",
+    "ter",
+}
+_HIGHER_IS_BETTER = {
+    "accuracy",
+    "acc",
+    "f1",
+    "precision",
+    "recall",
+    "auc",
+    "auroc",
+    "bleu",
+    "rouge",
+    "rouge1",
+    "rouge2",
+    "rougel",
+    "r2",
+    "mcc",
+    "ndcg",
+    "pearson",
+    "spearman",
+    "pearsonr",
+    "spearmanr",
+    "match",
+}
+_NOT_A_METRIC = re.compile(r"(^|_)(epoch|runtime|samples_per_second|steps_per_second|tokens_per_second|time)$|_mem_")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What to optimise, and in which direction; made by `resolve_objective`.
+
+    Attributes:
+        metric: the key of a metric, or a function from all metrics to a number.
+        direction: ``"minimize"`` or ``"maximize"``.
+        description: what is optimised, in words; printed before the search.
+        name: the key under which reports and tables show the value.
+    """
+
+    metric: Union[str, Callable[[dict[str, float]], float]]
+    direction: str
+    description: str
+    name: str
+
+    def value(self, metrics: Mapping[str, float]) -> float:
+        """Return the objective of one evaluation; NaN and infinities are returned as they are.
+
+        Raises:
+            ObjectiveError: the metric is not among `metrics` (they are listed), or the value is not a number.
+        """
+        if isinstance(self.metric, str):
+            if self.metric not in metrics:
+                produced = sorted(key for key in metrics if not _NOT_A_METRIC.search(key))
+                raise ObjectiveError(
+                    f"The objective is {self.metric!r}, but evaluation does not produce it. It produces "
+                    f"{', '.join(produced)}.{nearest_name(self.metric, produced)}"
+                )
+            value = metrics[self.metric]
+        else:
+            value = self.metric(dict(metrics))
+        if isinstance(value, bool) or not hasattr(value, "__float__"):
+            raise ObjectiveError(f"The objective must be a number, but {self.name} gave {value!r}.")
+        return float(value)
+
+    def is_better(self, value: float, than: float | None) -> bool:
+        """Tell whether `value` beats `than`; anything finite beats None and what is not finite."""
+        if not math.isfinite(value):
+            return False
+        if than is None or not math.isfinite(than):
+            return True
+        return value < than if self.direction == MINIMIZE else value > than
+
+    @property
+    def best_of(self) -> Callable[..., float]:
+        """Return `min` or `max`, whichever finds the best value."""
+        return min if self.direction == MINIMIZE else max
+
+
+def resolve_objective(compute_objective: Any, direction: Any, has_metrics: bool) -> Objective:
+    """Return the objective that a search's arguments ask for.
+
+    Args:
+        compute_objective: the name of a metric (its ``eval_`` prefix may be left out), a function from the metrics
+            of an evaluation to a number, or None for the default: the evaluation loss if there is no
+            `compute_metrics`, else the sum of all metrics other than losses, speed and memory.
+        direction: ``"minimize"`` or ``"maximize"``; None derives it: losses and errors are minimised, other metrics
+            maximised. A function needs one.
+        has_metrics: whether there is a `compute_metrics`.
+
+    Raises:
+        ObjectiveError: the direction is not one, is missing, or contradicts the metric.
+    """
+    if isinstance(direction, (list, tuple)) or isinstance(compute_objective, (list, tuple)):
+        raise ObjectiveError(
+            f"A search has one objective and one direction, but got compute_objective={compute_objective!r}, "
+            f"direction={direction!r}. Combine them in one function of the metrics."
+        )
+    if direction is not None and direction not in DIRECTIONS:
+        raise ObjectiveError(
+            f"direction={direction!r} is not a direction; allowed: 'minimize', 'maximize'."
+            f"{nearest_name(str(direction), DIRECTIONS)}"
+        )
+    if compute_objective is None:
+        return _default_objective(direction, has_metrics)
+    if callable(compute_objective):
+        if direction is None:
+            raise ObjectiveError(
+                "compute_objective is a function, so say which way is better: direction='minimize' or 'maximize'."
+            )
+        name = getattr(compute_objective, "__name__", "objective").replace("<lambda>", "objective")
+        return Objective(compute_objective, direction, f"{direction} {name}(metrics)", name)
+    if isinstance(compute_objective, str) and compute_objective:
+        return _named_objective(compute_objective, direction)
+    raise ObjectiveError(
+        f"compute_objective must be a metric's name, a function or None, but got {compute_objective!r}."
+    )
+
+
+def natural_direction(metric: str) -> str | None:
+    """Return the direction that the words of a metric's name tell, or None if they tell nothing.
+
+    >>> natural_direction("eval_loss"), natural_direction("eval_f1"), natural_direction("eval_quality")
+    ('minimize', 'maximize', None)
+    """
+    words = metric.lower().replace("-", "_").split("_")
+    if words[-1] in _LOWER_IS_BETTER:
+        return MINIMIZE
+    if words[-1] in _HIGHER_IS_BETTER or words[0:2] == ["eval", "accuracy"]:
+        return MAXIMIZE
+    return None
+
+
+def sum_of_metrics(metrics: Mapping[str, float]) -> float:
+    """Return the sum of all metrics other than losses, speed and memory; without any, the sum of the losses.
+
+    >>> sum_of_metrics({"eval_loss": 9.0, "eval_accuracy": 0.5, "eval_f1": 0.25, "eval_runtime": 3.0, "epoch": 1.0})
+    0.75
+    """
+    shown = {key: value for key, value in metrics.items() if not _NOT_A_METRIC.search(key)}
+    scores = {key: value for key, value in shown.items() if not key.endswith("_loss")}
+    return float(sum((scores or shown).values()))
+
+
+def _named_objective(metric: str, direction: str | None) -> Objective:
+    key = metric if metric.startswith("eval_") else f"eval_{metric}"
+    natural = natural_direction(key)
+    if direction is not None and natural is not None and direction != natural:
+        raise ObjectiveError(
+            f"direction={direction!r} contradicts the objective {key!r}, of which {natural!r} is better. If you mean it, "
+            f"pass compute_objective=lambda metrics: metrics[{key!r}]."
+        )
+    resolved = direction or natural or MAXIMIZE
+    origin = "" if direction or natural else " (direction not given: higher is taken as better)"
+    return Objective(key, resolved, f"{resolved} {key}{origin}", key)
+
+
+def _default_objective(direction: str | None, has_metrics: bool) -> Objective:
+    if not has_metrics:
+        if direction == MAXIMIZE:
+            raise ObjectiveError(
+                "direction='maximize' contradicts the default objective, the evaluation loss (there is no "
+                "compute_metrics). Pass compute_metrics and the metric's name as compute_objective."
+            )
+        return Objective(
+            sum_of_metrics, MINIMIZE, "minimize the evaluation loss (default: no compute_metrics)", "eval_loss"
+        )
+    resolved = direction or MAXIMIZE
+    return Objective(
+        sum_of_metrics,
+        resolved,
+        f"{resolved} the sum of all metrics except losses, speed and memory (default: no compute_objective)",
+        "sum of metrics",
+    )

@@ -1,0 +1,184 @@
+"""The three kinds of parameters a search can vary. Plain values, checked when they are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Union
+
+from ..errors import SpaceError
+
+Scalar = Union[None, bool, int, float, str]
+
+
+@dataclass(frozen=True)
+class Float:
+    """A real number between `low` and `high`, both included.
+
+    Args:
+        low, high: the bounds.
+        log: sample uniformly in the logarithm; needs ``low > 0``.
+        step: only ``low, low + step, ...``; not together with `log`.
+        default: the value that `SearchSpace.defaults()` gives.
+
+    Raises:
+        SpaceError: the bounds, the step or the default contradict each other.
+
+    Example:
+        >>> Float(1e-5, 1e-3, log=True).contains(1e-4)
+        True
+    """
+
+    low: float
+    high: float
+    _: KW_ONLY
+    log: bool = False
+    step: float | None = None
+    default: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_range(self)
+        if self.log and self.step is not None:
+            raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
+
+    def contains(self, value: Any) -> bool:
+        """Tell whether `value` is a number this parameter can take."""
+        if not _is_number(value) or not self.low <= value <= self.high:
+            return False
+        return self.step is None or _is_multiple(value - self.low, self.step)
+
+    def edges(self) -> tuple[float, ...]:
+        """Return the values to try first when checking whether all are acceptable."""
+        return (float(self.low), float(self.high))
+
+
+@dataclass(frozen=True)
+class Int:
+    """A whole number between `low` and `high`, both included.
+
+    Args:
+        low, high: the bounds.
+        log: sample uniformly in the logarithm; needs ``low >= 1`` and ``step == 1``.
+        step: only ``low, low + step, ...``.
+        default: the value that `SearchSpace.defaults()` gives.
+
+    Raises:
+        SpaceError: the bounds, the step or the default contradict each other, or are not whole.
+
+    Example:
+        >>> Int(2, 8, step=2).contains(5)
+        False
+    """
+
+    low: int
+    high: int
+    _: KW_ONLY
+    log: bool = False
+    step: int = 1
+    default: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "step"):
+            value = getattr(self, name)
+            if not _is_number(value) or value != int(value):
+                raise SpaceError(
+                    f"{self}: {name} must be a whole number, but got {value!r}. For real numbers use Float."
+                )
+        _check_range(self)
+        if self.log and self.step != 1:
+            raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
+
+    def contains(self, value: Any) -> bool:
+        """Tell whether `value` is a whole number this parameter can take."""
+        if not _is_number(value) or value != int(value) or not self.low <= value <= self.high:
+            return False
+        return (int(value) - self.low) % self.step == 0
+
+    def edges(self) -> tuple[int, ...]:
+        """Return the values to try first when checking whether all are acceptable."""
+        return (int(self.low), int(self.high))
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of several choices; each choice may open a branch of further parameters.
+
+    Args:
+        choices: a sequence of None, bool, int, float or str; or a mapping from choices to the parameters that exist
+            only if that choice is taken.
+        default: the value that `SearchSpace.defaults()` gives.
+
+    Raises:
+        SpaceError: there is no choice, one comes twice, or the default is none of them.
+
+    Example:
+        >>> schedule = Categorical({"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.3)}})
+        >>> schedule.choices, list(schedule.branches["cosine"])
+        (('constant', 'cosine'), ['warmup_steps'])
+    """
+
+    choices: tuple[Scalar, ...]
+    _: KW_ONLY
+    default: Scalar = None
+    branches: Mapping[Scalar, Mapping[str, Parameter]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given: Any = self.choices
+        if isinstance(given, Mapping):
+            object.__setattr__(self, "branches", {key: dict(branch or {}) for key, branch in given.items()})
+        elif isinstance(given, str) or not isinstance(given, Sequence):
+            raise SpaceError(f"Categorical choices must be a list, a tuple or a mapping, but got {given!r}.")
+        choices = tuple(given)
+        object.__setattr__(self, "choices", choices)
+        if not choices:
+            raise SpaceError("Categorical has no choices; give at least one.")
+        seen = set()
+        for choice in choices:
+            if choice is not None and not isinstance(choice, (bool, int, float, str)):
+                raise SpaceError(
+                    f"Categorical choice {choice!r} is a {type(choice).__name__}; allowed are None, bool, int, float and "
+                    "str, so that a study can store it. Use a name and look the object up in model_init."
+                )
+            key = (type(choice), choice)
+            if key in seen:
+                raise SpaceError(f"Categorical choice {choice!r} comes twice in {choices!r}.")
+            seen.add(key)
+        if self.default is not None and not self.contains(self.default):
+            raise SpaceError(f"Categorical default={self.default!r} is not one of the choices {choices!r}.")
+
+    def contains(self, value: Any) -> bool:
+        """Tell whether `value` is one of the choices, of the same type."""
+        return any(type(value) is type(choice) and value == choice for choice in self.choices)
+
+    def edges(self) -> tuple[Scalar, ...]:
+        """Return the values to try first when checking whether all are acceptable: every choice."""
+        return self.choices
+
+
+Parameter = Union[Float, Int, Categorical]
+
+
+def _check_range(parameter: Float | Int) -> None:
+    name = type(parameter).__name__
+    low, high, step = parameter.low, parameter.high, parameter.step
+    for bound, value in (("low", low), ("high", high)):
+        if not _is_number(value) or not math.isfinite(value):
+            raise SpaceError(f"{name}: {bound} must be a finite number, but got {value!r}.")
+    if low > high:
+        raise SpaceError(f"{name}: low must not be above high, but got low={low}, high={high}.")
+    if parameter.log and low <= 0:
+        raise SpaceError(f"{name}: log=True needs low > 0, but got low={low}.")
+    if step is not None and not (_is_number(step) and step > 0):
+        raise SpaceError(f"{name}: step must be above 0, but got {step!r}.")
+    if parameter.default is not None and not parameter.contains(parameter.default):
+        allowed = f"[{low}, {high}]" + (f" in steps of {step}" if step not in (None, 1) else "")
+        raise SpaceError(f"{name}: default={parameter.default!r} is outside {allowed}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_multiple(distance: float, step: float) -> bool:
+    return math.isclose(distance / step, round(distance / step), abs_tol=1e-8)

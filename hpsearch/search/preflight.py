@@ -1,0 +1,53 @@
+"""Everything about a search that can be found wrong before its first trial."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..errors import ArgumentError, InvalidInputError, SpaceError, StudyError
+from .space import SearchSpace
+
+
+class Checkable(Protocol):
+    """What preflight asks of a trainer."""
+
+    model_init: Any
+    eval_dataset: Any
+    train_dataset: Any
+
+    def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None: ...
+
+
+def check_trainer(trainer: Checkable) -> None:
+    """Check that a trainer has what a search needs.
+
+    Raises:
+        StudyError: it has no `model_init`, no training data or no evaluation data.
+    """
+    if trainer.model_init is None:
+        raise StudyError(
+            "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that returns one; "
+            "it was given a model."
+        )
+    if trainer.train_dataset is None:
+        raise StudyError("A search needs a train_dataset; the Trainer has none.")
+    if trainer.eval_dataset is None or (isinstance(trainer.eval_dataset, dict) and not trainer.eval_dataset):
+        raise StudyError("A search compares evaluations, so the Trainer needs an eval_dataset; it has none.")
+
+
+def check_space(space: Any, trainer: Checkable) -> None:
+    """Check that trials could take the values of a static space: its bounds and every choice, in their branch.
+
+    A define-by-run function is checked as it suggests, in the first trial.
+
+    Raises:
+        SpaceError: a parameter does not exist or the arguments refuse a value; the message says which and why.
+    """
+    if not isinstance(space, SearchSpace):
+        return
+    for name, parameter, conditions in space.walk():
+        for value in parameter.edges():
+            try:
+                trainer.check_parameter(name, value, conditions)
+            except (ArgumentError, InvalidInputError) as error:
+                raise SpaceError(f"The search space asks for {name}={value!r}: {error}") from error

@@ -1,0 +1,209 @@
+"""The search space: named parameters, with branches that exist only under a choice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import SpaceError
+from .parameters import Categorical, Float, Int, Parameter
+
+if TYPE_CHECKING:
+    from .trial import Trial
+
+
+class SearchSpace(Mapping[str, Parameter]):
+    """An immutable mapping from parameter names to parameters, checked when it is made.
+
+    Names are training arguments (``learning_rate``) or dotted (``model.hidden_size``, ``optim.momentum``). A name may
+    come up in several branches if it means the same parameter in each.
+
+    Args:
+        parameters: names to `Float`, `Int` or `Categorical`; the branches of a `Categorical` are spaces themselves.
+
+    Raises:
+        SpaceError: the space is empty, a name or a parameter is not one, or a name means two different things.
+
+    Example:
+        >>> space = SearchSpace({
+        ...     "learning_rate": Float(1e-5, 1e-3, log=True),
+        ...     "optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0.0, 0.99)}}),
+        ... })
+        >>> list(space.all_parameters())
+        ['learning_rate', 'optim', 'optim.momentum']
+        >>> space.contains({"learning_rate": 1e-4, "optim": "adamw_torch", "optim.momentum": 0.9})
+        False
+    """
+
+    def __init__(self, parameters: Mapping[str, Parameter]) -> None:
+        if not isinstance(parameters, Mapping):
+            raise SpaceError(
+                f"A search space is a mapping of names to Float, Int or Categorical, but got {parameters!r}."
+            )
+        if not parameters:
+            raise SpaceError("The search space is empty; name at least one parameter.")
+        self._parameters = dict(parameters)
+        _check_parameters(self._parameters)
+        _check_names(self)
+
+    def __getitem__(self, name: str) -> Parameter:
+        return self._parameters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __repr__(self) -> str:
+        return f"SearchSpace({self._parameters!r})"
+
+    def walk(self) -> Iterator[tuple[str, Parameter, dict[str, Any]]]:
+        """Yield every parameter with the choices under which it exists: (name, parameter, conditions)."""
+        yield from _walk(self._parameters, {})
+
+    def all_parameters(self) -> dict[str, Parameter]:
+        """Return every parameter by name, branches included, in order of first appearance."""
+        return {name: parameter for name, parameter, _ in self.walk()}
+
+    def suggest(self, trial: Trial) -> dict[str, Any]:
+        """Ask `trial` for a value of every parameter that exists, opening branches as choices are made."""
+        return _suggest(self._parameters, trial)
+
+    def sample(self, generator: random.Random) -> dict[str, Any]:
+        """Draw one set of values at random, uniformly in each parameter (in its logarithm if `log`)."""
+        return _draw(self._parameters, lambda parameter: _draw_one(parameter, generator))
+
+    def defaults(self) -> dict[str, Any]:
+        """Return the default of every parameter that has one, following the branches of default choices."""
+        values = _draw(self._parameters, lambda parameter: parameter.default)
+        return {name: value for name, value in values.items() if value is not None}
+
+    def contains(self, values: Mapping[str, Any]) -> bool:
+        """Tell whether `values` are a complete set of values of this space, with none that does not exist."""
+        expected = _draw_existing(self._parameters, values)
+        return expected is not None and expected == set(values)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the space as JSON-ready values, the same for equal spaces."""
+        return {name: _describe(parameter) for name, parameter in self._parameters.items()}
+
+
+def default_space() -> SearchSpace:
+    """Return the space that is searched if none is given; the same as in transformers.
+
+    >>> list(default_space())
+    ['learning_rate', 'num_train_epochs', 'seed', 'per_device_train_batch_size']
+    """
+    return SearchSpace(
+        {
+            "learning_rate": Float(1e-6, 1e-4, log=True),
+            "num_train_epochs": Int(1, 5),
+            "seed": Int(1, 40),
+            "per_device_train_batch_size": Categorical([4, 8, 16, 32, 64]),
+        }
+    )
+
+
+def _check_parameters(parameters: Mapping[Any, Any]) -> None:
+    for name, parameter in parameters.items():
+        if not isinstance(name, str) or not name.strip():
+            raise SpaceError(f"A parameter's name must be text, but got {name!r}.")
+        if not isinstance(parameter, (Float, Int, Categorical)):
+            raise SpaceError(
+                f"{name!r} is {parameter!r} ({type(parameter).__name__}); a parameter is a Float, an Int or a "
+                "Categorical. To fix a value, set it in the TrainingArguments."
+            )
+        if isinstance(parameter, Categorical):
+            for branch in parameter.branches.values():
+                _check_parameters(branch)
+
+
+def _check_names(space: SearchSpace) -> None:
+    seen: dict[str, tuple[Parameter, dict[str, Any]]] = {}
+    for name, parameter, conditions in space.walk():
+        if name in conditions:
+            raise SpaceError(f"{name!r} comes up again inside its own branch {conditions[name]!r}.")
+        if name not in seen:
+            seen[name] = (parameter, conditions)
+            continue
+        earlier, where = seen[name]
+        if earlier != parameter:
+            raise SpaceError(
+                f"{name!r} is two different parameters: {earlier!r} and {parameter!r}; give one another name."
+            )
+        if all(conditions.get(key, value) == value for key, value in where.items()):
+            raise SpaceError(f"{name!r} comes up twice under the same choices {where or 'at the top'}; drop one.")
+
+
+def _walk(
+    parameters: Mapping[str, Parameter], conditions: dict[str, Any]
+) -> Iterator[tuple[str, Parameter, dict[str, Any]]]:
+    for name, parameter in parameters.items():
+        yield name, parameter, conditions
+        if isinstance(parameter, Categorical):
+            for choice, branch in parameter.branches.items():
+                yield from _walk(branch, {**conditions, name: choice})
+
+
+def _suggest(parameters: Mapping[str, Parameter], trial: Trial) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        values[name] = trial.suggest(name, parameter)
+        values.update(_suggest(_branch(parameter, values[name]), trial))
+    return values
+
+
+def _draw(parameters: Mapping[str, Parameter], choose: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        values[name] = choose(parameter)
+        values.update(_draw(_branch(parameter, values[name]), choose))
+    return values
+
+
+def _draw_existing(parameters: Mapping[str, Parameter], values: Mapping[str, Any]) -> set[str] | None:
+    """Return the names that exist under `values`, or None if one is absent or out of range."""
+    existing: set[str] = set()
+    for name, parameter in parameters.items():
+        if name not in values or not parameter.contains(values[name]):
+            return None
+        inner = _draw_existing(_branch(parameter, values[name]), values)
+        if inner is None:
+            return None
+        existing |= {name} | inner
+    return existing
+
+
+def _branch(parameter: Parameter, value: Any) -> Mapping[str, Parameter]:
+    return parameter.branches.get(value, {}) if isinstance(parameter, Categorical) else {}
+
+
+def _draw_one(parameter: Parameter, generator: random.Random) -> Any:
+    if isinstance(parameter, Categorical):
+        return generator.choice(parameter.choices)
+    if parameter.step is not None and not parameter.log:
+        steps = int((parameter.high - parameter.low) / parameter.step + 1e-9)
+        return parameter.low + generator.randint(0, steps) * parameter.step
+    if parameter.log:
+        value = math.exp(generator.uniform(math.log(parameter.low), math.log(parameter.high)))
+    else:
+        value = generator.uniform(parameter.low, parameter.high)
+    value = min(max(value, parameter.low), parameter.high)
+    return round(value) if isinstance(parameter, Int) else value
+
+
+def _describe(parameter: Parameter) -> dict[str, Any]:
+    kind = type(parameter).__name__
+    if isinstance(parameter, Categorical):
+        branches = [
+            {"choice": choice, "parameters": {name: _describe(each) for name, each in branch.items()}}
+            for choice, branch in parameter.branches.items()
+        ]
+        return {"kind": kind, "choices": list(parameter.choices), **({"branches": branches} if branches else {})}
+    described = dataclasses.asdict(parameter)
+    described.pop("default")
+    return {"kind": kind, **described}

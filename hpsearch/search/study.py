@@ -1,0 +1,193 @@
+"""A study: what to search, how long and with what; and its folder on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union
+
+from ..errors import SpaceError, StudyError
+from ..files import read_json, remove_partial, write_json
+from .objective import Objective
+from .parameters import Parameter
+from .selection import best_record, check_scope
+from .space import SearchSpace, default_space
+from .trial import Trial, TrialRecord
+
+SpaceLike = Union[SearchSpace, Mapping[str, Parameter], Callable[[Trial], Any], None]
+
+STUDY_FILE = "study.json"
+TRIAL_FILE = "trial.json"
+BEST_FILE = "best.json"
+
+
+@dataclass(frozen=True)
+class Study:
+    """The settings of a search, checked when it is made.
+
+    Args:
+        name: names the folder, and the study in its storage.
+        folder: ``<output_dir>/<name>``.
+        space: a `SearchSpace`, or a function of a trial (define-by-run).
+        objective: what to optimise.
+        n_trials: trials in total, over all sessions of this study.
+        scope: which reports of a trial give its value and its checkpoint.
+        keep_checkpoints: how many of the best trials keep their scoped weights; 0 none, None: all that were saved.
+        timeout: seconds for this session; a running trial is stopped when they are over. None: no limit.
+        trial_timeout: seconds for one trial. None: no limit.
+        seed: seed of the sampler.
+        hp_name: a function from a trial to the name of its run; None: ``run-<number>``.
+
+    Raises:
+        StudyError: a setting is out of range.
+    """
+
+    name: str
+    folder: Path
+    space: SearchSpace | Callable[[Trial], Any]
+    objective: Objective
+    n_trials: int
+    scope: str = "last"
+    keep_checkpoints: int | None = 1
+    timeout: float | None = None
+    trial_timeout: float | None = None
+    seed: int = 42
+    hp_name: Callable[[Trial], str] | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "study_name")
+        check_scope(self.scope)
+        if isinstance(self.n_trials, bool) or not isinstance(self.n_trials, int) or self.n_trials < 1:
+            raise StudyError(f"n_trials must be a whole number of at least 1, but got {self.n_trials!r}.")
+        keep = self.keep_checkpoints
+        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
+            raise StudyError(f"keep_checkpoints must be None or a whole number of at least 0, but got {keep!r}.")
+        for name in ("timeout", "trial_timeout"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, (int, float)) and value > 0):
+                raise StudyError(f"{name} must be None or a number of seconds above 0, but got {value!r}.")
+        if self.hp_name is not None and not callable(self.hp_name):
+            raise StudyError(f"hp_name must be a function of a trial or None, but got {self.hp_name!r}.")
+
+    def open(self, about: Mapping[str, Any]) -> list[TrialRecord]:
+        """Make the folder, or go on in one this study made earlier; return the trials that ended in it.
+
+        Args:
+            about: further settings to record in `study.json`: arguments, versions, sampler.
+
+        Raises:
+            StudyError: the folder holds a study whose space, objective, direction or scope differ.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_partial(self.folder)
+        earlier = read_json(self.folder / STUDY_FILE)
+        if earlier is not None:
+            self._check_same(earlier)
+        write_json(self.folder / STUDY_FILE, {**self._identity(), "n_trials": self.n_trials, **about})
+        return self.read_records()
+
+    def read_records(self) -> list[TrialRecord]:
+        """Return the records of all ended trials on disk, by number."""
+        records = []
+        for path in self.folder.glob(f"*/{TRIAL_FILE}"):
+            remove_partial(path.parent)
+            records.append(TrialRecord.from_json(read_json(path), path.parent))
+        return sorted(records, key=lambda record: record.number)
+
+    def write_record(self, record: TrialRecord) -> None:
+        """Write `trial.json` of an ended trial."""
+        folder = self.folder / record.name
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / TRIAL_FILE, record.to_json())
+
+    def write_best(self, records: list[TrialRecord]) -> None:
+        """Write `best.json`: which trial, which checkpoint, which value, under which scope."""
+        best = best_record(records, self.objective)
+        if best is not None:
+            checkpoint = None if best.checkpoint is None else str(best.checkpoint.relative_to(self.folder))
+            described = {"trial": best.number, "value": best.value, "scope": self.scope, "checkpoint": checkpoint}
+            write_json(self.folder / BEST_FILE, {**described, "hyperparameters": best.params})
+
+    def run_name(self, trial: Trial, taken: set[str]) -> str:
+        """Return the name of a trial's run: from `hp_name`, made unique by the number if it is taken.
+
+        Raises:
+            StudyError: `hp_name` gave something that cannot name a folder.
+        """
+        if self.hp_name is None:
+            return f"run-{trial.number}"
+        name = check_name(self.hp_name(trial), "hp_name(trial)")
+        return f"{name}-{trial.number}" if name in taken else name
+
+    def suggest(self, trial: Trial) -> dict[str, Any]:
+        """Ask the space for the trial's parameters and return those that the run is configured with.
+
+        Raises:
+            SpaceError: a define-by-run function returned something else than None or a mapping.
+        """
+        arguments = self._ask_space(trial)
+        trial.params.read.clear()
+        return arguments
+
+    def _ask_space(self, trial: Trial) -> dict[str, Any]:
+        if isinstance(self.space, SearchSpace):
+            return self.space.suggest(trial)
+        returned = self.space(trial)
+        if returned is None:
+            return dict(trial.params)
+        if not isinstance(returned, Mapping):
+            raise SpaceError(
+                f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None to use "
+                "what it suggested."
+            )
+        return {
+            name: trial.suggest(name, value) if isinstance(value, Parameter) else value  # type: ignore[arg-type, misc]
+            for name, value in returned.items()
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        space = self.space.describe() if isinstance(self.space, SearchSpace) else "define-by-run"
+        return {
+            "study_name": self.name,
+            "space": space,
+            "objective": self.objective.name,
+            "direction": self.objective.direction,
+            "scope": self.scope,
+        }
+
+    def _check_same(self, earlier: Mapping[str, Any]) -> None:
+        for key, value in self._identity().items():
+            if earlier.get(key) != value:
+                raise StudyError(
+                    f"The study {self.name!r} in {str(self.folder)!r} was made with another {key}: {earlier.get(key)!r}, now "
+                    f"{value!r}. Pass another study_name, or delete that folder."
+                )
+
+
+def check_name(name: Any, what: str) -> str:
+    """Return `name` if it can name a folder and stays inside its parent.
+
+    Raises:
+        StudyError: it cannot.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[^\W][\w .=,+@-]{0,199}", name) or name.endswith((" ", ".")):
+        raise StudyError(
+            f"{what} is {name!r}; it names a folder, so it must be text of letters, digits and any of ' .=,+@_-', start with "
+            "a letter or digit, and not end in a space or a dot."
+        )
+    return name
+
+
+def as_space(hp_space: SpaceLike) -> SearchSpace | Callable[[Trial], Any]:
+    """Return `hp_space` as a SearchSpace or a function of a trial; None gives the default space.
+
+    Raises:
+        SpaceError: it is neither.
+    """
+    if hp_space is None:
+        return default_space()
+    if isinstance(hp_space, SearchSpace) or (callable(hp_space) and not isinstance(hp_space, type)):
+        return hp_space
+    return SearchSpace(hp_space)  # type: ignore[arg-type]

@@ -1,0 +1,212 @@
+"""A trial as `hp_space` and `model_init` see it, and the record that is left of it."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import SpaceError
+from .parameters import Categorical, Float, Int, Parameter
+
+
+class TrialState(str, enum.Enum):
+    """How a trial stands.
+
+    COMPLETE, PRUNED, STOPPED (by a budget, after an evaluation) and FAILED count as trials of the study; RUNNING and
+    INTERRUPTED (by the user, a killed process, or a budget before any evaluation) do not.
+    """
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    PRUNED = "pruned"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def is_counted(self) -> bool:
+        """True if the trial counts towards `n_trials`."""
+        return self not in (TrialState.RUNNING, TrialState.INTERRUPTED)
+
+    @property
+    def has_result(self) -> bool:
+        """True if the trial's value may be the best of the study."""
+        return self in (TrialState.COMPLETE, TrialState.STOPPED)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One evaluation of a trial.
+
+    Attributes:
+        value: the objective; may be NaN.
+        resource: data seen: epochs, or samples if evaluation is by steps.
+        step: updates done.
+        epoch: epochs done.
+        metrics: everything the evaluation produced.
+    """
+
+    value: float
+    resource: float
+    step: int
+    epoch: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """What is left of a trial: enough to explain, select and replay it.
+
+    Attributes:
+        number: the trial's number in its study.
+        name: the name of its run and its folder.
+        state: how it ended.
+        params: all parameters that were suggested, by name.
+        arguments: the parameters that the run was configured with.
+        seed: the seed it trained with.
+        value: the objective by scope; None if there is none.
+        reports: its evaluations, in order.
+        checkpoint: the folder of its scoped weights; None if not kept.
+        reason: why it failed, was stopped or interrupted.
+        traceback: of a failure.
+        seconds: wall time from its start to its end.
+    """
+
+    number: int
+    name: str
+    state: TrialState
+    params: dict[str, Any]
+    arguments: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    value: float | None = None
+    reports: tuple[Report, ...] = ()
+    checkpoint: Path | None = None
+    reason: str | None = None
+    traceback: str | None = None
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        values = asdict(self)
+        values["state"] = self.state.value
+        values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], folder: Path) -> TrialRecord:
+        """Read what `to_json` gave, from the run folder `folder`."""
+        checkpoint = None if values["checkpoint"] is None else folder / values["checkpoint"]
+        return cls(
+            **{
+                **values,
+                "state": TrialState(values["state"]),
+                "reports": tuple(Report(**each) for each in values["reports"]),
+                "checkpoint": checkpoint if checkpoint is not None and checkpoint.is_dir() else None,
+            }
+        )
+
+
+@dataclass
+class _ReadParams(Mapping[str, Any]):
+    """Parameters that remember which of them were read."""
+
+    values_by_name: dict[str, Any]
+    read: set[str] = field(default_factory=set)
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.values_by_name[name]
+        self.read.add(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_name)
+
+    def __len__(self) -> int:
+        return len(self.values_by_name)
+
+    def __repr__(self) -> str:
+        return repr(self.values_by_name)
+
+
+class Trial(ABC):
+    """One trial of a search, as `hp_space(trial)` and `model_init(trial)` see it.
+
+    Attributes:
+        number: its number in the study, from 0.
+        name: the name of its run and its folder.
+        params: the parameters suggested so far; ``trial.params["model.hidden_size"]``.
+        arguments: the parameters that the run is configured with, set once the space has been asked.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.name = f"run-{number}"
+        self.arguments: dict[str, Any] = {}
+        self.params = _ReadParams({})
+
+    def suggest(self, name: str, parameter: Parameter) -> Any:
+        """Return the trial's value for a parameter, choosing it at the first call."""
+        known = self.params.values_by_name
+        if name not in known:
+            known[name] = self._choose(name, parameter)
+        elif not parameter.contains(known[name]):
+            raise SpaceError(f"Trial {self.number} already has {name}={known[name]!r}, which is not in {parameter!r}.")
+        self.params.read.add(name)
+        return known[name]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """Suggest a real number between `low` and `high`, both included."""
+        return float(self.suggest(name, Float(low, high, step=step, log=log)))
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        """Suggest a whole number between `low` and `high`, both included."""
+        return int(self.suggest(name, Int(low, high, step=step, log=log)))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Suggest one of `choices`."""
+        return self.suggest(name, Categorical(tuple(choices)))
+
+    @abstractmethod
+    def report(self, value: float, resource: int) -> None:
+        """Tell the study the objective after `resource` units of data."""
+
+    @abstractmethod
+    def should_prune(self) -> bool:
+        """Tell whether the study would rather not go on with this trial."""
+
+    @abstractmethod
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        """Choose a value for a parameter that has none yet."""
+
+
+class FixedTrial(Trial):
+    """A trial whose parameters are given: to train or build a model with known values, outside a study.
+
+    Raises:
+        SpaceError: a parameter is asked for that was not given.
+
+    Example:
+        >>> FixedTrial({"layers": 2}).suggest_int("layers", 1, 4)
+        2
+    """
+
+    def __init__(self, params: Mapping[str, Any], number: int = 0, arguments: Mapping[str, Any] | None = None) -> None:
+        super().__init__(number)
+        self.params = _ReadParams(dict(params))
+        self.arguments = dict(params if arguments is None else arguments)
+
+    def report(self, value: float, resource: int) -> None:
+        """Do nothing: there is no study."""
+
+    def should_prune(self) -> bool:
+        """Return False: there is no study."""
+        return False
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        raise SpaceError(f"No value was given for {name!r}; given are {sorted(self.params)}.")

@@ -1,0 +1,737 @@
+"""The Trainer: a recipe with the public API of transformers' Trainer, and the search over such recipes.
+
+A trainer stores what it was given. `train()` builds a `TrainingRun` from it and shows the latest one through its
+attributes (`model`, `state`, ...). A trial is `with_arguments(...)`: another trainer, never a change to this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.utils.data import DataLoader
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
+
+from .arguments import TrainingArguments, adopt, cast_argument
+from .callbacks import (
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    copy_for_new_trainer,
+    default_callbacks,
+)
+from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, nearest_name
+from .hyperparameter_search import hyperparameter_search
+from .search.best_run import BestRun
+from .search.listener import SearchListener
+from .search.study import SpaceLike
+from .search.trial import FixedTrial, TrialRecord
+from .training import checkpoints, data, evaluation, loop, losses, metrics, optimization, steps
+from .training.randomness import preserved_streams, seed_run
+from .training.run import TrainingRun
+
+logger = logging.getLogger(__name__)
+
+PARAMETER_GROUPS = ("model", "lora", "optim", "data")
+
+
+class _OfLatestRun:
+    """An attribute of the latest run, shown (and settable) on its trainer."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, trainer: Trainer | None, owner: type | None = None) -> Any:
+        return self if trainer is None else getattr(trainer.run, self._name)
+
+    def __set__(self, trainer: Trainer, value: Any) -> None:
+        setattr(trainer.run, self._name, value)
+
+
+class Trainer:
+    """Trains, evaluates and searches a model; the API is that of `transformers.Trainer`.
+
+    The constructor stores its arguments, checks that they fit together and does nothing else: no seed is set, no
+    model is built, no folder made. What a run derives from them lives in the run.
+
+    Args:
+        model: the model to train. Exactly one of `model` and `model_init` is required.
+        args: the training arguments; default `TrainingArguments("tmp_trainer")`. A plain
+            `transformers.TrainingArguments` is taken over as ours.
+        data_collator: makes a batch of samples. Default: padding if `processing_class` is a tokenizer or a sequence
+            feature extractor, else stacking.
+        train_dataset: a map-style or iterable dataset. Columns that the model does not take are dropped.
+        eval_dataset: a dataset, or a dict of them; each is evaluated, its metrics prefixed ``eval_<name>_``.
+        processing_class: tokenizer, processor or feature extractor; saved beside the model.
+        model_init: called with nothing or with the trial, returns a new model; called once per run, after the seed
+            is set. Required for a search.
+        compute_loss_func: ``(outputs, labels, num_items_in_batch) -> loss``, in place of the model's own loss.
+        compute_metrics: ``EvalPrediction -> dict`` of metrics.
+        callbacks: instances or classes, added to the default ones.
+        optimizers: a ready optimizer and schedule, each or both None. Not together with `model_init`.
+        optimizer_cls_and_kwargs: the optimizer class and its arguments, in place of `args.optim`.
+        preprocess_logits_for_metrics: ``(logits, labels) -> logits``, applied to each batch before it is kept.
+
+    Raises:
+        InvalidInputError: the arguments contradict each other.
+
+    Example:
+        >>> from hpsearch import Trainer, TrainingArguments
+        >>> class Line(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.weight = torch.nn.Parameter(torch.zeros(1))
+        ...     def forward(self, x, labels):
+        ...         return {"loss": ((self.weight * x - labels) ** 2).mean()}
+        >>> points = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 32
+        >>> args = TrainingArguments("out", learning_rate=0.1, use_cpu=True, disable_tqdm=True, save_strategy="no")
+        >>> trainer = Trainer(model_init=Line, args=args, train_dataset=points)
+        >>> trainer.remove_callback(transformers.PrinterCallback)
+        >>> trainer.train().global_step
+        12
+    """
+
+    model = _OfLatestRun("The core model of the latest run; the first look builds a run.")
+    model_wrapped = _OfLatestRun("The outermost model: `model` inside its distributed wrapper, or `model` itself.")
+    optimizer = _OfLatestRun("The optimizer of the latest run; None before training.")
+    lr_scheduler = _OfLatestRun("The learning-rate schedule of the latest run; None before training.")
+    accelerator = _OfLatestRun("The accelerate Accelerator of the latest run.")
+    state = _OfLatestRun("The TrainerState of the latest run.")
+    control = _OfLatestRun("The TrainerControl of the latest run.")
+    callback_handler = _OfLatestRun("The handler that calls the callbacks of the latest run.")
+    label_smoother = _OfLatestRun("The label smoother of the latest run, or None.")
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        args: transformers.TrainingArguments | None = None,
+        data_collator: Callable[..., Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., torch.nn.Module] | None = None,
+        compute_loss_func: Callable[..., Any] | None = None,
+        compute_metrics: Callable[..., dict[str, Any]] | None = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[..., Any] | None = None,
+    ) -> None:
+        self.args: TrainingArguments = adopt(args)
+        self.model_init = model_init
+        self.data_collator: Callable[..., Any] = (
+            data.default_collator(processing_class) if data_collator is None else data_collator
+        )
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.processing_class = processing_class
+        self.compute_loss_func = compute_loss_func
+        self.compute_metrics = compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.optimizers = optimizers
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.optimizer_parameters: Mapping[str, Any] = {}
+        self.callbacks: list[TrainerCallback] = [_instance(each) for each in callbacks or []]
+        self.removed_callbacks: list[type] = []
+        self.trial: Any = None
+        self._given_model = model
+        self._run: TrainingRun | None = None
+        self._check()
+
+    def _check(self) -> None:
+        args = self.args
+        if (self._given_model is None) == (self.model_init is None):
+            raise InvalidInputError(
+                "Trainer needs either a model or a model_init, and received "
+                + ("neither." if self.model_init is None else "both.")
+            )
+        if self.model_init is not None:
+            _check_model_init(self.model_init)
+            if any(each is not None for each in self.optimizers):
+                raise InvalidInputError(
+                    "optimizers cannot be combined with model_init: they belong to one model, and every run builds its "
+                    "own. Pass optimizer_cls_and_kwargs, or override create_optimizer_and_scheduler."
+                )
+        if self.optimizer_cls_and_kwargs is not None and self.optimizers[0] is not None:
+            raise InvalidInputError("Pass an optimizer in `optimizers` or `optimizer_cls_and_kwargs`, not both.")
+        if not callable(self.data_collator):
+            raise InvalidInputError(f"data_collator must be callable, but got {self.data_collator!r}.")
+        if args.eval_strategy != "no" and self.eval_dataset is None:
+            raise InvalidInputError(
+                f"eval_strategy is {args.eval_strategy.value!r}, but there is no eval_dataset. Pass one, or set "
+                "eval_strategy='no'."
+            )
+        if args.save_strategy == "best" and args.metric_for_best_model is None:
+            raise InvalidInputError("save_strategy='best' needs metric_for_best_model.")
+        if args.batch_eval_metrics and self.compute_metrics is not None:
+            if "compute_result" not in inspect.signature(self.compute_metrics).parameters:
+                raise InvalidInputError("batch_eval_metrics needs a compute_metrics that takes `compute_result`.")
+
+    # The recipe and its runs.
+
+    @property
+    def run(self) -> TrainingRun:
+        """The latest run; if there is none yet, one is built (seeded, with a new model if there is a `model_init`)."""
+        if self._run is None:
+            self._build_run()
+        assert self._run is not None
+        return self._run
+
+    @property
+    def is_in_train(self) -> bool:
+        """True while `train()` is running, evaluations included."""
+        return self._run is not None and self._run.is_in_train
+
+    @property
+    def is_model_parallel(self) -> bool:
+        """True if the model was loaded over several devices."""
+        placement = getattr(self.model, "hf_device_map", None) or {}
+        return len({device for device in placement.values() if device not in ("cpu", "disk")}) > 1
+
+    @property
+    def place_model_on_device(self) -> bool:
+        """True if a run moves its model to `args.device`."""
+        return self.args.place_model_on_device is not False and getattr(self.model, "hf_device_map", None) is None
+
+    def with_arguments(self, **parameters: Any) -> Trainer:
+        """Return a new trainer with other arguments; this one is not touched.
+
+        Args:
+            parameters: training arguments by name, cast without loss and validated together; and dotted names:
+                ``optim.*`` are arguments of the optimizer, ``model.*``, ``lora.*`` and ``data.*`` are for
+                `model_init(trial)` to read.
+
+        The new trainer shares the data, the functions and the callbacks, except callbacks that keep state, which it
+        copies. It has no run yet.
+
+        Raises:
+            ArgumentError: a name or value is not a valid training argument.
+
+        Example:
+            ``trainer.with_arguments(learning_rate=1e-3, seed=7).train()``
+        """
+        arguments = {name: value for name, value in parameters.items() if "." not in name}
+        other = copy.copy(self)
+        other.args = self.args.replace(**arguments)
+        other.callbacks = [copy_for_new_trainer(each) for each in self.callbacks]
+        other.removed_callbacks = list(self.removed_callbacks)
+        other.optimizer_parameters = {
+            **self.optimizer_parameters,
+            **{name.split(".", 1)[1]: value for name, value in parameters.items() if name.startswith("optim.")},
+        }
+        other._run = None
+        other._check()
+        return other
+
+    def for_trial(self, trial: Any, output_dir: str | None = None) -> Trainer:
+        """Return a new trainer with a trial's parameters as arguments; its runs call ``model_init(trial)``.
+
+        With an `output_dir`, as in a search, the new trainer writes there and prints nothing.
+
+        Raises:
+            ArgumentError: a parameter is not a valid training argument.
+        """
+        place = {} if output_dir is None else {"output_dir": output_dir, "run_name": Path(output_dir).name}
+        other = self.with_arguments(**place, **trial_parameters(trial))
+        other.trial = trial
+        if output_dir is not None:
+            other.removed_callbacks += [PrinterCallback, ProgressCallback]
+        return other
+
+    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+        """Check that a trial could set parameter `name` to `value` while it sets `conditions` too.
+
+        Raises:
+            UnknownArgumentError: there is no such training argument or parameter group.
+            ArgumentError: the arguments, the optimizer or `model_init` cannot take it.
+        """
+        arguments = {key: each for key, each in (conditions or {}).items() if "." not in key}
+        if "." not in name:
+            cast_argument(name, value, type(self.args))
+            self.with_arguments(**arguments, **{name: value})
+            return
+        group, _, key = name.partition(".")
+        if group not in PARAMETER_GROUPS:
+            raise UnknownArgumentError(
+                f"{name!r} is in no parameter group; groups are {', '.join(f'{each}.*' for each in PARAMETER_GROUPS)}."
+                f"{nearest_name(group, PARAMETER_GROUPS)}"
+            )
+        if group == "optim":
+            args = self.args.replace(**arguments)
+            kind, _ = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args)
+            optimization.check_override(kind, key, value)
+        elif self.model_init is not None and not _takes_trial(self.model_init):
+            raise ArgumentError(f"{name!r} is for model_init(trial) to read, but this model_init takes no trial.")
+
+    def release(self) -> None:
+        """Drop the latest run and all its memory: model, optimizer, schedule, loaders.
+
+        A model that was passed to the constructor stays.
+        """
+        if self._run is not None:
+            self._run.release()
+            self._run = None
+
+    def _build_run(self) -> TrainingRun:
+        callbacks = [each for each in default_callbacks(self.args) if type(each) not in self.removed_callbacks]
+        self._run = None
+        run = TrainingRun(self, lambda: self.call_model_init(self.trial), [*callbacks, *self.callbacks], self.trial)
+        if self.trial is not None:
+            run.describe_trial(trial_parameters(self.trial), getattr(self.trial, "name", None))
+        run.optimizer, run.lr_scheduler = self.optimizers
+        self._run = run
+        return run
+
+    def call_model_init(self, trial: Any = None) -> torch.nn.Module:
+        """Return the model of a new run: the one given, or a new one from `model_init`.
+
+        Raises:
+            InvalidInputError: `model_init` returned None.
+        """
+        if self.model_init is None:
+            assert self._given_model is not None
+            return self._given_model
+        model = self.model_init(trial) if _takes_trial(self.model_init) else self.model_init()
+        if model is None:
+            raise InvalidInputError("model_init returned None; it must return the model.")
+        return model
+
+    # Training.
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train a new run to its end and return its step count, mean training loss and metrics.
+
+        With `model_init`, every call builds a new model; without it, calls go on training the given model, each with
+        a new optimizer and schedule.
+
+        Args:
+            resume_from_checkpoint: a checkpoint folder, or True for the newest in `args.output_dir`. The run goes on
+                exactly where the checkpoint was written.
+            trial: a trial, or a dict of parameters, to train with: the run's arguments are those of this trainer with
+                the parameters applied. The trainer's own arguments stay as they are.
+            ignore_keys_for_eval: keys of the model's output that evaluations during training do not gather.
+
+        Raises:
+            CheckpointError: there is no such checkpoint, or it is damaged or of another model.
+            ArgumentError: a parameter of the trial is not valid.
+        """
+        if trial is not None:
+            recipe = self.for_trial(trial)
+            try:
+                return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval)
+            finally:
+                self._run = recipe._run
+        if self.train_dataset is None:
+            raise InvalidInputError("train() needs a train_dataset.")
+        folder = checkpoints.resolve(resume_from_checkpoint, self.args.output_dir)
+        point = None
+        if folder is not None:
+            point = checkpoints.read_resume_point(folder, self.args.process_index, self.args.world_size)
+        run = self._build_run()
+        if folder is not None:
+            checkpoints.load_weights(run.model, folder)
+        return loop.train(self, point, ignore_keys_for_eval)
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Hook: forward and backward of one micro-batch; return the detached loss."""
+        return steps.training_step(self, model, inputs, num_items_in_batch)
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Hook: return the loss of a micro-batch, or (loss, outputs) if asked.
+
+        An override may leave out `num_items_in_batch`.
+        """
+        return losses.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
+
+    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
+        """Hook: the context the loss is computed in; precision is accelerate's business, so by default an empty one."""
+        return contextlib.nullcontext()
+
+    def autocast_smart_context_manager(
+        self, cache_enabled: bool | None = True
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Return an empty context; kept for scripts that enter it (accelerate does the casting)."""
+        return contextlib.nullcontext()
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Hook: floating-point operations of forward and backward on `inputs`; 0 if the model cannot tell."""
+        traits = self.run.traits
+        tokens = inputs.get(traits.main_input_name) if traits.flos_per_token else None
+        return 0 if tokens is None else traits.flos_per_token * tokens.numel()
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """Hook: create the optimizer and the schedule over `num_training_steps` updates."""
+        self.create_optimizer()
+        self.create_scheduler(num_training_steps)
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """Hook: create the optimizer, unless there is one, and return it."""
+        if self.optimizer is None:
+            target = self.model if model is None else model
+            groups = optimization.parameter_groups(
+                target, self.args.weight_decay, self.get_decay_parameter_names(target)
+            )
+            kind, kwargs = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, target)
+            self.optimizer = optimization.make_optimizer(target, groups, kind, kwargs, self.optimizer_parameters)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """Hook: create the learning-rate schedule, unless there is one, and return it."""
+        if self.lr_scheduler is None:
+            target = self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = optimization.make_schedule(self.args, target, num_training_steps)
+        return self.lr_scheduler
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Return the optimizer class that `args.optim` names, and the arguments it takes from `args`."""
+        return optimization.optimizer_class_and_kwargs(args, model)
+
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        """Return the names of the parameters with weight decay: all but biases and normalisation layers."""
+        return optimization.decay_parameter_names(model)
+
+    # Search.
+
+    def hyperparameter_search(
+        self,
+        hp_space: SpaceLike = None,
+        compute_objective: str | Callable[[dict[str, float]], float] | None = None,
+        n_trials: int = 20,
+        direction: str | None = None,
+        backend: str | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        *,
+        study_name: str = "study",
+        scope: str | None = None,
+        keep_checkpoints: int | None = 1,
+        timeout: float | None = None,
+        trial_timeout: float | None = None,
+        seed: int | None = None,
+        progress: bool | SearchListener = True,
+        **options: Any,
+    ) -> BestRun:
+        """Search for the best hyperparameters and return the best run, with its model.
+
+        Each trial is a new trainer with the trial's parameters as arguments, a new model from `model_init`, and the
+        trial's own seed; this trainer is not changed. A trial that fails is recorded with its reason, and the search
+        goes on. The same call again goes on with the same study.
+
+        Args:
+            hp_space: a mapping of names to `Float`, `Int` or `Categorical` (or a `SearchSpace`); a function of a trial
+                that suggests (``trial.suggest_float(...)``) and returns the parameters as a dict, or None to use all
+                it suggested; or None for the default space. Names are training arguments, or dotted: ``optim.*`` for
+                the optimizer; ``model.*``, ``lora.*``, ``data.*`` for ``model_init(trial)`` to read.
+            compute_objective: a metric's name, or a function from an evaluation's metrics to a number. Default: the
+                evaluation loss; with `compute_metrics`, the sum of all metrics except losses, speed and memory.
+            n_trials: the study's total of trials; failed and pruned ones count.
+            direction: ``"minimize"`` or ``"maximize"``; default: losses and errors are minimised, other metrics
+                maximised.
+            backend: ``"optuna"``.
+            hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
+            study_name: names the study and its folder inside `args.output_dir`.
+            scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
+                ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
+            keep_checkpoints: how many of the best trials keep their weights on disk; 0: none; None: delete nothing.
+            timeout: seconds for this call; a trial that is running then is stopped at its next step.
+            trial_timeout: seconds for one trial.
+            seed: seed of the sampler; default `args.seed`.
+            progress: show a live view; or a `SearchListener` of your own.
+            options: of the backend; for Optuna `sampler`, `pruner` and `storage`.
+
+        Raises:
+            InvalidInputError: something about the search cannot be right; raised before the first trial where it can
+                be known, and in the first trial otherwise.
+            MissingPackageError: the backend's package is not installed.
+            SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
+        """
+        with preserved_streams():
+            return hyperparameter_search(
+                self,
+                self._build_best_model,
+                hp_space,
+                compute_objective,
+                n_trials,
+                direction,
+                backend,
+                hp_name,
+                study_name,
+                scope,
+                keep_checkpoints,
+                timeout,
+                trial_timeout,
+                seed,
+                progress,
+                options,
+            )
+
+    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+        trial = FixedTrial(record.params, record.number, record.arguments)
+        recipe = self.for_trial(trial)
+        with preserved_streams():
+            seed_run(recipe.args)
+            model = recipe.call_model_init(trial)
+        checkpoints.load_weights(model, folder)
+        return model.eval()
+
+    # Data.
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Hook: return the loader of the training data: shuffled, or in order for a dataset without a length."""
+        if self.train_dataset is None:
+            raise InvalidInputError("Training needs a train_dataset.")
+        sampler = data.train_sampler(self, self.train_dataset)
+        return data.make_loader(self, self.train_dataset, "training", self.args.train_batch_size, sampler, True)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Hook: return the loader of an evaluation dataset: the one given, one of `self.eval_dataset` by name, or it."""
+        dataset = self._eval_dataset(eval_dataset)
+        sampler = data.eval_sampler(self, dataset)
+        return data.make_loader(self, dataset, "evaluation", self.args.eval_batch_size, sampler, False)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
+        """Hook: return the loader of a test dataset, in its order."""
+        sampler = data.eval_sampler(self, test_dataset)
+        return data.make_loader(self, test_dataset, "test", self.args.eval_batch_size, sampler, False)
+
+    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+        """Return the number of samples behind a loader, estimated from its batches if its dataset has no length."""
+        return data.num_examples(dataloader, self.args.per_device_train_batch_size)
+
+    def _eval_dataset(self, eval_dataset: Any) -> Any:
+        if isinstance(eval_dataset, str):
+            return self.eval_dataset[eval_dataset]
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
+            raise InvalidInputError("Evaluation needs an eval_dataset: pass it here or to the Trainer.")
+        return dataset
+
+    # Evaluation and prediction.
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Evaluate the model of the latest run; return, log and announce its metrics.
+
+        Args:
+            eval_dataset: a dataset, a dict of them, or the name of one in `self.eval_dataset`; default: that.
+            ignore_keys: keys of the model's output that are not gathered.
+            metric_key_prefix: every key starts with it; for dicts with ``<prefix>_<name>``.
+        """
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, dict):
+            collected: dict[str, float] = {}
+            for name, each in dataset.items():
+                target = name if eval_dataset is None else each
+                collected.update(self.evaluate(target, ignore_keys, f"{metric_key_prefix}_{name}"))
+            return collected
+        loader = self.get_eval_dataloader(eval_dataset)
+        start_time = time.time()
+        output = self.evaluation_loop(
+            loader,
+            description="Evaluation",
+            prediction_loss_only=True if self.compute_metrics is None else None,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
+        evaluation.add_speed_metrics(self.run, output, metric_key_prefix, start_time)
+        self.log(output.metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, output.metrics)
+        return output.metrics
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predict on a dataset; metrics are there too if it has labels.
+
+        Predictions of unequal length are padded on the right with -100.
+        """
+        loader = self.get_test_dataloader(test_dataset)
+        start_time = time.time()
+        output = self.evaluation_loop(
+            loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+        )
+        evaluation.add_speed_metrics(self.run, output, metric_key_prefix, start_time)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, output.metrics)
+        return PredictionOutput(output.predictions, output.label_ids, output.metrics)
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader[Any],
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Hook: run the model over a loader; return predictions, labels, prefixed metrics and the sample count."""
+        return evaluation.evaluation_loop(
+            self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+        )
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """Hook: return (loss, logits, labels) of one batch, each None where there is none."""
+        return evaluation.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    # Saving, logging, callbacks.
+
+    def save_model(self, output_dir: str | None = None) -> None:
+        """Save model, configuration and processing class, loadable by `from_pretrained`, on the main process.
+
+        Args:
+            output_dir: default `args.output_dir`.
+        """
+        if not self.args.should_save:
+            return
+        folder = Path(self.args.output_dir if output_dir is None else output_dir)
+        self.save_weights(folder)
+        torch.save(self.args, folder / checkpoints.ARGUMENTS_FILE)
+
+    def save_weights(self, folder: str | Path, weights: Mapping[str, Any] | None = None) -> None:
+        """Save what a model needs to be loaded: its weights (or `weights`, from `capture_weights`) and configuration."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        checkpoints.save_weights(self.accelerator.unwrap_model(self.model), target, weights)
+        processing = self.processing_class or getattr(self.data_collator, "tokenizer", None)
+        if processing is not None and hasattr(processing, "save_pretrained"):
+            processing.save_pretrained(str(target))
+
+    def capture_weights(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the model's present weights, on the host."""
+        core = self.accelerator.unwrap_model(self.model)
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in core.state_dict().items()}
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Load the weights of a checkpoint folder into the model of the latest run.
+
+        Raises:
+            CheckpointError: they are missing, damaged or of another model.
+        """
+        checkpoints.load_weights(self.model, folder)
+
+    def save_state(self) -> None:
+        """Write `trainer_state.json` into `args.output_dir`, on the main process."""
+        if self.is_world_process_zero():
+            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
+            checkpoints.save_state(self.run, Path(self.args.output_dir, checkpoints.STATE_FILE))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Hook: add the epoch to `logs`, append them to the log history and announce them."""
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+
+    def store_flos(self) -> None:
+        """Add the operations counted since the last call to `state.total_flos`."""
+        loop.store_flos(self.run)
+
+    def log_metrics(self, split: str, values: Mapping[str, Any]) -> None:
+        """Print the metrics of a split as a table, on the main process."""
+        if self.is_world_process_zero():
+            print(metrics.metrics_table(split, values))
+
+    def save_metrics(self, split: str, values: Mapping[str, Any], combined: bool = True) -> None:
+        """Write `<split>_results.json`, and merge into `all_results.json` if `combined`, on the main process."""
+        if self.is_world_process_zero():
+            metrics.save_metrics(self.args.output_dir, split, values, combined)
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback, class or instance, to this trainer and its latest run."""
+        instance = _instance(callback)
+        self.removed_callbacks = [each for each in self.removed_callbacks if each is not type(instance)]
+        self.callbacks.append(instance)
+        if self._run is not None:
+            self._run.callback_handler.add_callback(instance)
+
+    def pop_callback(self, callback: Any) -> TrainerCallback | None:
+        """Remove the first callback that matches a class or instance and return it; None if there is none."""
+        found = self._run.callback_handler.pop_callback(callback) if self._run is not None else None
+        for each in self.callbacks:
+            if each is callback or each is found or (isinstance(callback, type) and isinstance(each, callback)):
+                self.callbacks.remove(each)
+                return each
+        kind = callback if isinstance(callback, type) else type(callback)
+        for default in default_callbacks(self.args):
+            if isinstance(default, kind) and type(default) not in self.removed_callbacks:
+                self.removed_callbacks.append(type(default))
+                return found or default
+        return found
+
+    def remove_callback(self, callback: Any) -> None:
+        """Remove the first callback that matches a class or instance."""
+        self.pop_callback(callback)
+
+    def is_local_process_zero(self) -> bool:
+        """True on the main process of each machine."""
+        return self.args.local_process_index == 0
+
+    def is_world_process_zero(self) -> bool:
+        """True on the main process of all machines."""
+        return self.args.process_index == 0
+
+
+def trial_parameters(trial: Any) -> dict[str, Any]:
+    """Return the parameters to train with: a dict itself, the `arguments` of our trials, the `params` of Optuna's."""
+    if isinstance(trial, Mapping):
+        return dict(trial)
+    return dict(trial.arguments if hasattr(trial, "arguments") else trial.params)
+
+
+def _instance(callback: Any) -> TrainerCallback:
+    instance = callback() if isinstance(callback, type) else callback
+    if not hasattr(instance, "on_train_begin"):
+        raise InvalidInputError(f"{callback!r} is not a callback: derive it from TrainerCallback.")
+    return instance
+
+
+def _takes_trial(model_init: Callable[..., Any]) -> bool:
+    """True if `model_init` has one argument without a default, or one called trial."""
+    names = _positional(model_init)
+    return "trial" in names or len(_positional(model_init, required=True)) == 1
+
+
+def _check_model_init(model_init: Callable[..., Any]) -> None:
+    names = _positional(model_init, required=True)
+    if len(names) > 1:
+        raise InvalidInputError(
+            f"model_init takes {len(names)} arguments ({', '.join(names)}); it must take none, or one: the trial."
+        )
+
+
+def _positional(function: Callable[..., Any], required: bool = False) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [
+        name
+        for name, each in inspect.signature(function).parameters.items()
+        if each.kind in kinds and not (required and each.default is not inspect.Parameter.empty)
+    ]

@@ -1,0 +1,53 @@
+"""The best model of one run by `metric_for_best_model`: tracked at every evaluation, loaded at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import SaveStrategy, sort_checkpoints
+
+from ..files import remove_folder
+from .checkpoints import load_weights
+
+
+def metric_value(metrics: Mapping[str, float], name: str) -> float:
+    """Return the metric `name`, with or without its ``eval_`` prefix.
+
+    Raises:
+        KeyError: evaluation did not produce it; the message lists what it did.
+    """
+    key = name if name.startswith("eval_") else f"eval_{name}"
+    try:
+        return metrics[key]
+    except KeyError:
+        raise KeyError(
+            f"metric_for_best_model is {name!r}, but evaluation produced no {key!r}; it produced {sorted(metrics)}."
+        ) from None
+
+
+def track_best(run: Any, metrics: Mapping[str, float]) -> bool:
+    """Update the best metric of the run's state; tell whether these metrics are a new best."""
+    args, state = run.args, run.state
+    if args.metric_for_best_model is None:
+        return False
+    value = metric_value(metrics, args.metric_for_best_model)
+    worst = float("-inf") if args.greater_is_better else float("inf")
+    best = worst if state.best_metric is None else state.best_metric
+    is_better = value > best if args.greater_is_better else value < best
+    state.best_metric = value if is_better else best
+    if is_better and args.save_strategy != SaveStrategy.NO:
+        state.best_global_step = state.global_step
+    return is_better
+
+
+def load_best(run: Any) -> None:
+    """Load the weights of the best checkpoint into the model, if `load_best_model_at_end` asks for it."""
+    best = run.state.best_model_checkpoint
+    if run.args.load_best_model_at_end and best is not None and Path(best).is_dir():
+        load_weights(run.model, best)
+    if run.args.should_save and best is not None and run.args.save_total_limit == 1:
+        for checkpoint in sort_checkpoints(run.args.output_dir):
+            if Path(checkpoint) != Path(best):
+                remove_folder(checkpoint)

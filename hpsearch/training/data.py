@@ -1,0 +1,221 @@
+"""Loaders and samplers of a run, column removal, and how much data an epoch holds."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import datasets
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, default_data_collator
+from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import has_length, seed_worker
+
+from ..arguments import TrainingArguments
+from ..errors import ArgumentError, InvalidInputError
+from .hooks import Hooks
+
+
+def default_collator(processing_class: Any) -> Callable[..., Any]:
+    """Return the collator for a processing class: padding for tokenizers and sequence features, else plain stacking."""
+    if isinstance(processing_class, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
+        return DataCollatorWithPadding(processing_class)
+    return default_data_collator
+
+
+def make_loader(
+    trainer: Hooks, dataset: Any, description: str, batch_size: int, sampler: Sampler[int] | None, training: bool
+) -> DataLoader[Any]:
+    """Build the loader of `dataset` for this run, prepared by accelerate and without columns the model ignores.
+
+    Batches stay on the host; the run moves them, once.
+    """
+    run = trainer.run
+    args = run.args
+    collator = trainer.data_collator
+    if args.remove_unused_columns:
+        if isinstance(dataset, datasets.Dataset):
+            dataset = without_unused_columns(dataset, run.traits.signature_columns, description)
+        else:
+            collator = CollatorWithoutUnusedColumns(collator, frozenset(run.traits.signature_columns))
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "collate_fn": collator,
+        "num_workers": args.dataloader_num_workers,
+        "pin_memory": args.dataloader_pin_memory and args.device.type != "cpu",
+        "persistent_workers": args.dataloader_persistent_workers,
+        "multiprocessing_context": args.dataloader_multiprocessing_context,
+        "prefetch_factor": args.dataloader_prefetch_factor,
+        "in_order": args.dataloader_in_order,
+    }
+    if not isinstance(dataset, IterableDataset):
+        options["sampler"] = sampler
+        options["drop_last"] = args.dataloader_drop_last
+        if training:
+            options["worker_init_fn"] = functools.partial(
+                seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
+            )
+    loader = DataLoader(dataset, **options)
+    return run.accelerator.prepare_data_loader(loader, device_placement=False)
+
+
+def train_sampler(trainer: Hooks, dataset: Any) -> Sampler[int] | None:
+    """Return the order of the training samples: random, sequential or grouped by length; None without a length."""
+    args = trainer.run.args
+    if dataset is None or not has_length(dataset):
+        return None
+    if args.train_sampling_strategy == "group_by_length":
+        group = args.train_batch_size * args.gradient_accumulation_steps
+        return _length_grouped(trainer, dataset, group, generator=None)
+    if args.train_sampling_strategy == "sequential":
+        return SequentialSampler(dataset)
+    if args.train_sampling_strategy == "random":
+        return RandomSampler(dataset)
+    raise ArgumentError(
+        f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported; allowed: 'random', 'sequential', "
+        "'group_by_length'."
+    )
+
+
+def eval_sampler(trainer: Hooks, dataset: Any) -> Sampler[int] | None:
+    """Return the order of the evaluation samples: as they come, or grouped by length if training is."""
+    args = trainer.run.args
+    if dataset is None or not has_length(dataset):
+        return None
+    if args.train_sampling_strategy == "group_by_length":
+        seed = args.data_seed if args.data_seed is not None else args.seed
+        return _length_grouped(trainer, dataset, args.eval_batch_size, torch.Generator().manual_seed(seed))
+    return SequentialSampler(dataset)
+
+
+def without_unused_columns(dataset: datasets.Dataset, accepted: list[str], description: str) -> datasets.Dataset:
+    """Return `dataset` without the columns that are not in `accepted`.
+
+    Raises:
+        InvalidInputError: no column would be left.
+    """
+    unused = [name for name in dataset.column_names if name not in accepted]
+    if len(unused) == len(dataset.column_names):
+        raise InvalidInputError(
+            f"None of the columns {unused} of the {description} dataset is an argument of the model's forward "
+            f"({', '.join(accepted)}). Rename them, or set remove_unused_columns=False."
+        )
+    return dataset.remove_columns(unused) if unused else dataset
+
+
+@dataclass(frozen=True)
+class CollatorWithoutUnusedColumns:
+    """A collator that first drops, from samples that are dicts, the keys the model does not take."""
+
+    collator: Callable[..., Any]
+    accepted: frozenset[str]
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """Collate `samples`."""
+        if samples and isinstance(samples[0], dict) and not self.accepted.issuperset(samples[0]):
+            samples = [{key: value for key, value in each.items() if key in self.accepted} for each in samples]
+        return self.collator(samples)
+
+
+@dataclass(frozen=True)
+class TrainingLength:
+    """How long a run is.
+
+    Attributes:
+        max_steps: updates in the whole run.
+        num_epochs: passes over the data, the last one perhaps partial.
+        updates_per_epoch: updates in a full pass; leftover micro-batches make one more.
+        batches_per_epoch: micro-batches in a full pass on this process.
+        num_examples: samples in a full pass, all processes together.
+        num_train_samples: samples over the whole run, as reported by the speed metrics.
+    """
+
+    max_steps: int
+    num_epochs: int
+    updates_per_epoch: int
+    batches_per_epoch: int
+    num_examples: int
+    num_train_samples: float
+
+    @classmethod
+    def of(cls, args: TrainingArguments, loader: DataLoader[Any]) -> TrainingLength:
+        """Work out the length of a run over `loader`.
+
+        Raises:
+            ArgumentError: the loader has no length and `max_steps` is not set, or there is nothing to train on.
+        """
+        accumulation = args.gradient_accumulation_steps
+        total_batch = args.train_batch_size * accumulation * args.world_size
+        if not has_length(loader):
+            if args.max_steps <= 0:
+                raise ArgumentError(
+                    f"max_steps={args.max_steps}, but the training data has no length; set max_steps to the number of "
+                    "updates to train for."
+                )
+            return cls(
+                max_steps=args.max_steps,
+                num_epochs=sys.maxsize,
+                updates_per_epoch=args.max_steps,
+                batches_per_epoch=args.max_steps * accumulation,
+                num_examples=total_batch * args.max_steps,
+                num_train_samples=total_batch * args.max_steps,
+            )
+        batches = len(loader)
+        if batches == 0:
+            raise InvalidInputError(
+                "The training data holds no batch: it is empty, or dropped by dataloader_drop_last."
+            )
+        updates = math.ceil(batches / accumulation)
+        examples = num_examples(loader, args.per_device_train_batch_size)
+        if args.max_steps > 0:
+            steps, epochs = args.max_steps, math.ceil(args.max_steps / updates)
+            samples: float = steps * total_batch
+        else:
+            steps = math.ceil(args.num_train_epochs * updates)
+            epochs = math.ceil(args.num_train_epochs)
+            samples = examples * args.num_train_epochs
+        return cls(steps, epochs, updates, batches, examples, samples)
+
+
+def num_examples(loader: DataLoader[Any], batch_size: int) -> int:
+    """Return the number of samples behind `loader`, estimated from its batches if its dataset has no length."""
+    dataset = getattr(loader, "dataset", None)
+    if dataset is not None and has_length(dataset):
+        return len(dataset)
+    return len(loader) * batch_size
+
+
+def move_to(value: Any, device: torch.device) -> Any:
+    """Return `value` with every tensor in it on `device`; containers keep their type."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return type(value)({key: move_to(each, device) for key, each in value.items()})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(move_to(each, device) for each in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(move_to(each, device) for each in value)
+    return value
+
+
+def _length_grouped(
+    trainer: Hooks, dataset: Any, group: int, generator: torch.Generator | None
+) -> LengthGroupedSampler:
+    column = trainer.run.args.length_column_name
+    lengths = None
+    if isinstance(dataset, datasets.Dataset) and column in dataset.column_names:
+        lengths = dataset[column]
+    processing_class = trainer.processing_class
+    return LengthGroupedSampler(
+        group,
+        dataset=dataset,
+        lengths=lengths,
+        model_input_name=processing_class.model_input_names[0] if processing_class is not None else None,
+        generator=generator,
+    )

@@ -1,0 +1,64 @@
+"""What the loop, evaluation and checkpoints ask of a trainer: its recipe, and the hooks that users override.
+
+`hpsearch.Trainer` satisfies this protocol; so may any other recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..arguments import TrainingArguments
+
+
+class Hooks(Protocol):
+    """A recipe and its hooks; every hook is called through the trainer, so that an override takes effect."""
+
+    args: TrainingArguments
+    data_collator: Callable[..., Any]
+    train_dataset: Any
+    eval_dataset: Any
+    processing_class: Any
+    compute_loss_func: Callable[..., Any] | None
+    compute_metrics: Callable[..., dict[str, Any]] | None
+    preprocess_logits_for_metrics: Callable[..., Any] | None
+    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
+    optimizer_parameters: Mapping[str, Any]
+
+    @property
+    def run(self) -> Any: ...
+
+    def get_train_dataloader(self) -> DataLoader[Any]: ...
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None: ...
+
+    def training_step(
+        self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor: ...
+
+    def compute_loss(
+        self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any
+    ) -> Any: ...
+
+    def compute_loss_context_manager(self) -> Any: ...
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int: ...
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]: ...
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Any, Any, Any]: ...
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None: ...
+
+    def save_model(self, output_dir: str | None = None) -> None: ...

@@ -1,0 +1,255 @@
+"""The training loop: epochs, updates, micro-batches, callbacks. Reads from top to bottom."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate import skip_first_batches
+from torch.utils.data import DataLoader
+from transformers.trainer_utils import SaveStrategy, TrainOutput, speed_metrics
+
+from . import best_model, checkpoints
+from .checkpoints import Position, ResumePoint
+from .data import TrainingLength
+from .evaluation import set_mode
+from .hooks import Hooks
+from .losses import count_items
+from .optimization import current_learning_rate, follows_a_metric
+from .randomness import RandomStreams
+
+logger = logging.getLogger(__name__)
+
+
+def train(trainer: Hooks, resume: ResumePoint | None, ignore_keys: list[str] | None) -> TrainOutput:
+    """Train the trainer's run to its end, or until a callback stops it."""
+    run = trainer.run
+    loader = trainer.get_train_dataloader()
+    length = TrainingLength.of(run.args, loader)
+    run.prepare_for_training(trainer, length)
+    run.callback_handler.train_dataloader = loader
+    if resume is not None:
+        run.restore(resume, length)
+        checkpoints.load_optimization(run, resume.folder)
+    _announce(run, length)
+
+    run.is_in_train = True
+    start_time, first_step = time.time(), run.state.global_step
+    try:
+        set_mode(run, training=True)
+        run.zero_grad()
+        run.control = run.callback_handler.on_train_begin(run.args, run.state, run.control)
+        if run.args.eval_on_start and resume is None:
+            _evaluate(trainer, ignore_keys, step_schedule=False)
+        for epoch in range(_first_epoch(run.position), length.num_epochs):
+            _train_epoch(trainer, loader, length, epoch, resume, ignore_keys)
+            resume = None
+            if run.control.should_training_stop:
+                break
+        return _finish(trainer, length, start_time, first_step)
+    finally:
+        run.is_in_train = False
+
+
+def _train_epoch(
+    trainer: Hooks,
+    loader: DataLoader[Any],
+    length: TrainingLength,
+    epoch: int,
+    resume: ResumePoint | None,
+    ignore_keys: list[str] | None,
+) -> None:
+    """Train on one pass over the data, or on the rest of it after resuming."""
+    run = trainer.run
+    seen = _batches_to_skip(run, epoch, resume)
+    run.refresh_parameters()
+    run.position = Position(epoch, seen)
+    run.control = run.callback_handler.on_epoch_begin(run.args, run.state, run.control)
+    batches = _start_batches(run, loader, epoch, seen, resume)
+    streams_to_restore = resume.streams if resume is not None and seen > 0 else None
+    try:
+        remaining = length.updates_per_epoch - seen // run.args.gradient_accumulation_steps
+        for micro_batches in _updates(batches, run.args.gradient_accumulation_steps, remaining):
+            if streams_to_restore is not None:
+                streams_to_restore.restore()
+                streams_to_restore = None
+            learning_rate, grad_norm = _update(trainer, micro_batches, length, epoch, seen)
+            if grad_norm is not None:
+                seen += len(micro_batches)
+                _log_evaluate_save(trainer, ignore_keys, learning_rate, grad_norm)
+            if run.control.should_epoch_stop or run.control.should_training_stop:
+                break
+    finally:
+        if hasattr(batches, "close"):
+            batches.close()
+    if seen == 0 and not run.control.should_training_stop:
+        logger.warning("The training data gave no batch in epoch %d: training stops here.", epoch)
+        run.control.should_training_stop = True
+    if streams_to_restore is not None:
+        streams_to_restore.restore()
+    _end_epoch(trainer, length, ignore_keys)
+
+
+def _update(
+    trainer: Hooks, micro_batches: list[Any], length: TrainingLength, epoch: int, seen: int
+) -> tuple[float, Any]:
+    """Accumulate the gradients of `micro_batches`, then step; the gradient norm is None if a callback cut in."""
+    run = trainer.run
+    args, state, handler = run.args, run.state, run.callback_handler
+    items = count_items(trainer, micro_batches)
+    run.micro_batches_in_update = len(micro_batches)
+    run.control = handler.on_step_begin(args, state, run.control)
+    for index, inputs in enumerate(micro_batches, start=1):
+        is_last = index == len(micro_batches)
+        with run.accumulating(is_last):
+            loss = trainer.training_step(run.model_wrapped, inputs, items)
+        run.loss_window.add(loss, state.global_step)
+        run.current_flos += trainer.floating_point_ops(inputs)
+        if not is_last:
+            run.control = handler.on_substep_end(args, state, run.control)
+            if run.control.should_epoch_stop or run.control.should_training_stop:
+                run.zero_grad()
+                return 0.0, None
+
+    grad_norm = run.clip_gradients()
+    run.control = handler.on_pre_optimizer_step(args, state, run.control)
+    run.optimizer.step()
+    run.control = handler.on_optimizer_step(args, state, run.control)
+    learning_rate = current_learning_rate(run.optimizer, run.lr_scheduler)
+    if not run.accelerator.optimizer_step_was_skipped and not follows_a_metric(run.lr_scheduler):
+        run.lr_scheduler.step()
+    run.zero_grad()
+    state.global_step += 1
+    state.epoch = epoch + (seen + len(micro_batches)) / length.batches_per_epoch
+    run.position = Position(epoch, seen + len(micro_batches))
+    run.control = handler.on_step_end(args, state, run.control)
+    return learning_rate, grad_norm
+
+
+def _log_evaluate_save(
+    trainer: Hooks, ignore_keys: list[str] | None, learning_rate: float | None = None, grad_norm: Any = None
+) -> None:
+    """Do what the callbacks asked for, in this order."""
+    run = trainer.run
+    if run.control.should_log and run.state.global_step > run.loss_window.last_logged_step:
+        logs = {"loss": run.loss_window.drain(run.accelerator, run.state.global_step)}
+        if grad_norm is not None:
+            logs["grad_norm"] = float(grad_norm)
+        if learning_rate is None:
+            learning_rate = current_learning_rate(run.optimizer, run.lr_scheduler)
+        logs["learning_rate"] = learning_rate
+        store_flos(run)
+        trainer.log(logs)
+    if run.control.should_evaluate:
+        is_best = best_model.track_best(run, _evaluate(trainer, ignore_keys))
+        if run.args.save_strategy == SaveStrategy.BEST:
+            run.control.should_save = is_best
+    if run.control.should_save:
+        store_flos(run)
+        checkpoints.save_checkpoint(trainer)
+        run.control = run.callback_handler.on_save(run.args, run.state, run.control)
+
+
+def _evaluate(trainer: Hooks, ignore_keys: list[str] | None, step_schedule: bool = True) -> dict[str, float]:
+    run = trainer.run
+    metrics = trainer.evaluate(ignore_keys=ignore_keys)
+    if step_schedule and follows_a_metric(run.lr_scheduler):
+        run.lr_scheduler.step(best_model.metric_value(metrics, run.args.metric_for_best_model))
+    return metrics
+
+
+def _end_epoch(trainer: Hooks, length: TrainingLength, ignore_keys: list[str] | None) -> None:
+    """Fire the epoch's end. If training stops inside the epoch, checkpoints still resume from where it stopped."""
+    run = trainer.run
+    is_cut_short = run.control.should_training_stop and run.position.batches < length.batches_per_epoch
+    if is_cut_short:
+        run.interrupted_streams = RandomStreams.capture()
+    else:
+        run.position = Position(run.position.epoch, run.position.batches, epoch_finished=True)
+    run.control = run.callback_handler.on_epoch_end(run.args, run.state, run.control)
+    _log_evaluate_save(trainer, ignore_keys)
+    run.interrupted_streams = None
+
+
+def _finish(trainer: Hooks, length: TrainingLength, start_time: float, first_step: int) -> TrainOutput:
+    run = trainer.run
+    steps = run.state.global_step - first_step
+    metrics = speed_metrics(
+        "train",
+        start_time,
+        num_samples=length.num_train_samples * steps / max(run.state.max_steps, 1),
+        num_steps=steps,
+    )
+    store_flos(run)
+    train_loss = run.loss_window.mean(run.state.global_step)
+    metrics["total_flos"] = run.state.total_flos
+    metrics["train_loss"] = train_loss
+    trainer.log(metrics)
+    best_model.load_best(run)
+    run.control = run.callback_handler.on_train_end(run.args, run.state, run.control)
+    run.remove_noise()
+    return TrainOutput(run.state.global_step, train_loss, metrics)
+
+
+def store_flos(run: Any) -> None:
+    """Add the operations counted since the last call to the state, summed over all processes."""
+    counted, run.current_flos = run.current_flos, 0.0
+    if run.accelerator.num_processes > 1:
+        total = torch.tensor(counted, dtype=torch.float64, device=run.accelerator.device)
+        counted = run.accelerator.reduce(total, reduction="sum").item()
+    run.state.total_flos += counted
+
+
+def _updates(batches: Iterator[Any], size: int, limit: int) -> Iterator[list[Any]]:
+    """Group micro-batches into at most `limit` updates; the last group may be short."""
+    for _ in range(limit):
+        group = list(itertools.islice(batches, size))
+        if not group:
+            return
+        yield group
+
+
+def _start_batches(run: Any, loader: Any, epoch: int, skip: int, resume: ResumePoint | None) -> Any:
+    """Start iterating over the epoch's micro-batches, past those that were seen before.
+
+    The random streams are first put back to where they were: at the checkpoint if the epoch starts here, else at the
+    start of the epoch, so that the workers of the loader get the seeds they had.
+    """
+    if resume is not None:
+        streams = resume.streams if skip == 0 else resume.epoch_streams
+        if streams is not None:
+            streams.restore()
+    run.epoch_streams = RandomStreams.capture()
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(epoch)
+    if skip > 0:
+        loader = skip_first_batches(loader, skip)
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(epoch)
+    return iter(loader)
+
+
+def _first_epoch(position: Position) -> int:
+    return position.epoch + 1 if position.epoch_finished else position.epoch
+
+
+def _batches_to_skip(run: Any, epoch: int, resume: ResumePoint | None) -> int:
+    if resume is None or run.position.epoch != epoch or run.args.ignore_data_skip:
+        return 0
+    return run.position.batches
+
+
+def _announce(run: Any, length: TrainingLength) -> None:
+    logger.info(
+        "Training: %d examples, %d epochs, %d updates of %d micro-batches; %d trainable parameters; from step %d.",
+        length.num_examples,
+        length.num_epochs,
+        length.max_steps,
+        run.args.gradient_accumulation_steps,
+        sum(each.numel() for each in run.model.parameters() if each.requires_grad),
+        run.state.global_step,
+    )

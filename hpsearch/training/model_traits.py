@@ -1,0 +1,83 @@
+"""What a run needs to know of its model, found once when the run is built."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
+from transformers.utils import can_return_loss, find_labels
+
+from ..arguments import TrainingArguments
+from ..errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """Facts about a model that do not change while it trains.
+
+    Attributes:
+        label_names: keys of a batch that hold labels.
+        accepts_loss_kwargs: forward takes `num_items_in_batch` and normalises its loss by it.
+        loss_shifts_labels: the loss predicts `labels[..., 1:]`, so position 0 is not an item.
+        is_causal_lm: the class is a causal language model (label smoothing shifts the labels).
+        can_return_loss: forward returns a loss without labels by default (CLIP-like models).
+        signature_columns: names of `forward`'s arguments plus the label names.
+        flos_per_token: floating-point operations of forward and backward per input token, 0 if unknown.
+        main_input_name: the batch key whose elements count as tokens.
+    """
+
+    label_names: list[str]
+    accepts_loss_kwargs: bool
+    loss_shifts_labels: bool
+    is_causal_lm: bool
+    can_return_loss: bool
+    signature_columns: list[str]
+    flos_per_token: int
+    main_input_name: str
+
+    @classmethod
+    def of(cls, model: torch.nn.Module, args: TrainingArguments) -> ModelTraits:
+        """Inspect `model`.
+
+        Raises:
+            InvalidInputError: the model has no head, so it cannot compute a loss.
+        """
+        core = core_model(model)
+        if type(core).__name__ in MODEL_MAPPING_NAMES.values():
+            raise InvalidInputError(
+                f"{type(core).__name__} only computes hidden states and takes no labels; use a model with a head, "
+                "such as an AutoModelFor... class."
+            )
+        parameters = inspect.signature(core.forward).parameters
+        takes_anything = any(each.kind == inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+        label_names = find_labels(type(core)) if args.label_names is None else list(args.label_names)
+        is_encoder_decoder = getattr(getattr(core, "config", None), "is_encoder_decoder", False)
+        return cls(
+            label_names=label_names,
+            accepts_loss_kwargs=getattr(core, "accepts_loss_kwargs", takes_anything),
+            loss_shifts_labels=LOSS_MAPPING.get(getattr(core, "loss_type", None)) is ForCausalLMLoss
+            and not is_encoder_decoder,
+            is_causal_lm=type(core).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(),
+            can_return_loss=can_return_loss(type(core)),
+            signature_columns=[*parameters, *dict.fromkeys(["label", "label_ids", *label_names])],
+            flos_per_token=_flos_per_token(model),
+            main_input_name=getattr(model, "main_input_name", "input_ids"),
+        )
+
+
+def core_model(model: torch.nn.Module) -> Any:
+    """Return the model inside a PEFT wrapper, or the model itself."""
+    if hasattr(model, "get_base_model") and hasattr(model, "peft_config"):
+        return model.get_base_model()
+    return model
+
+
+def _flos_per_token(model: Any) -> int:
+    """Six operations per weight and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
+    if not hasattr(model, "num_parameters"):
+        return 0
+    return 6 * int(model.num_parameters(exclude_embeddings=True))

@@ -1,0 +1,99 @@
+"""The optimizer, its weight-decay groups and the learning-rate schedule of a run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from transformers import get_scheduler
+from transformers.trainer_optimizer import is_optimizer_factory
+from transformers.trainer_pt_utils import get_parameter_names
+
+from ..arguments import TrainingArguments
+from ..errors import ArgumentError, nearest_name, one_of
+
+_NO_DECAY_NAMES = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+
+
+def decay_parameter_names(model: torch.nn.Module) -> list[str]:
+    """Return the names of the parameters that weight decay applies to: all but biases and normalisation layers."""
+    return get_parameter_names(model, [torch.nn.LayerNorm], _NO_DECAY_NAMES)
+
+
+def parameter_groups(model: torch.nn.Module, weight_decay: float, decayed: list[str]) -> list[dict[str, Any]]:
+    """Return two groups of trainable parameters: those in `decayed` with `weight_decay`, the others with none."""
+    names = set(decayed)
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return [
+        {"params": [each for name, each in trainable if name in names], "weight_decay": weight_decay},
+        {"params": [each for name, each in trainable if name not in names], "weight_decay": 0.0},
+    ]
+
+
+def optimizer_class_and_kwargs(args: TrainingArguments, model: Any = None) -> tuple[Any, dict[str, Any]]:
+    """Return the optimizer class that `args.optim` names and the arguments it takes from `args`."""
+    return transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
+
+
+def make_optimizer(
+    model: torch.nn.Module,
+    groups: list[dict[str, Any]],
+    kind: Any,
+    kwargs: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+) -> torch.optim.Optimizer:
+    """Build an optimizer over `groups`; `overrides` (the `optim.*` parameters of a trial) win over `kwargs`.
+
+    Raises:
+        ArgumentError: the optimizer does not take one of the overrides.
+    """
+    for name, value in overrides.items():
+        check_override(kind, name, value)
+    arguments = {**kwargs, **overrides}
+    if is_optimizer_factory(kind):
+        return kind()(model, **arguments)
+    for special in ("params", "model", "optimizer_dict"):
+        groups = arguments.pop(special, groups)
+    return kind(groups, **arguments)
+
+
+def make_schedule(
+    args: TrainingArguments, optimizer: torch.optim.Optimizer, num_training_steps: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """Build the schedule `args.lr_scheduler_type` over `num_training_steps` updates, with its warm-up."""
+    return get_scheduler(
+        args.lr_scheduler_type,
+        optimizer=optimizer,
+        num_warmup_steps=args.get_warmup_steps(num_training_steps),
+        num_training_steps=num_training_steps,
+        scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+    )
+
+
+def follows_a_metric(schedule: Any) -> bool:
+    """Tell whether the schedule steps on an evaluation metric rather than on every update."""
+    return isinstance(schedule, (torch.optim.lr_scheduler.ReduceLROnPlateau, transformers.optimization.GreedyLR))
+
+
+def current_learning_rate(optimizer: Any, schedule: Any) -> float:
+    """Return the learning rate of the first parameter group for the next update."""
+    rate = optimizer.param_groups[0]["lr"] if follows_a_metric(schedule) else schedule.get_last_lr()[0]
+    return rate.item() if torch.is_tensor(rate) else rate
+
+
+def check_override(kind: Any, name: str, value: Any) -> None:
+    """Check that optimizer class `kind` takes an argument `name` (the part of ``optim.name`` behind the dot).
+
+    Raises:
+        ArgumentError: it does not; the message lists what it takes.
+    """
+    parameters = inspect.signature(kind).parameters
+    allowed = [each for each in parameters if each != "params"]
+    if name not in allowed and not any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
+        raise ArgumentError(
+            f"optim.{name}={value!r}: {kind.__name__} does not take it; it takes {one_of(allowed)}."
+            f"{nearest_name(name, allowed)}"
+        )

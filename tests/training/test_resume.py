@@ -1,0 +1,205 @@
+"""A run that was stopped and resumed equals one that never stopped, bit for bit on CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PrinterCallback, TrainerCallback
+
+from hpsearch import Trainer, TrainingArguments
+from hpsearch.errors import CheckpointError
+from tests.models import accuracy, bert_classifier, classification_data, weights_of
+
+
+class StopAt(TrainerCallback):
+    """Saves at a step, and then stops training politely or by an error."""
+
+    def __init__(self, step: int, politely: bool = True) -> None:
+        self.step, self.politely = step, politely
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if state.global_step == self.step:
+            control.should_save = True
+            control.should_training_stop = self.politely
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step and not self.politely:
+            raise KeyboardInterrupt
+
+
+class StopInsideAccumulation(TrainerCallback):
+    """Breaks off between two micro-batches of an update."""
+
+    def __init__(self, after_step: int) -> None:
+        self.after_step = after_step
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.after_step:
+            raise KeyboardInterrupt
+
+
+def make_trainer(folder: Path, *callbacks: Any, **changes: Any) -> Trainer:
+    """44 samples in batches of 4: 11 batches an epoch, so that accumulation by 2 leaves one over."""
+    arguments: dict[str, Any] = {
+        "learning_rate": 1e-3,
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 3,
+        "logging_steps": 4,
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        **changes,
+    }
+    trainer = Trainer(
+        model_init=lambda: bert_classifier(dropout=0.2),
+        args=TrainingArguments(str(folder), **arguments),
+        train_dataset=classification_data(44),
+        eval_dataset=classification_data(20, seed=1),
+        compute_metrics=accuracy,
+        callbacks=list(callbacks),
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    timings = ("runtime", "per_second")
+    return [{key: value for key, value in each.items() if not key.endswith(timings)} for each in history]
+
+
+def assert_equal_runs(resumed: Trainer, whole: Trainer) -> None:
+    expected = weights_of(whole.model)
+    for name, weights in weights_of(resumed.model).items():
+        assert torch.equal(weights, expected[name]), name
+    assert numbers(resumed.state.log_history) == numbers(whole.state.log_history)
+    assert resumed.state.total_flos == whole.state.total_flos
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("accumulation", "step"),
+    [(1, 1), (1, 5), (1, 11), (1, 12), (1, 22), (1, 32), (2, 3), (2, 5), (2, 6), (2, 7), (2, 12)],
+)
+def test_stopped_at_any_step_and_resumed_equals_never_stopped(
+    tmp_path: Path, workers: int, accumulation: int, step: int
+) -> None:
+    changes = {"dataloader_num_workers": workers, "gradient_accumulation_steps": accumulation}
+    whole = make_trainer(tmp_path / "whole", **changes)
+    whole.train()
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(tmp_path / "stopped", StopAt(step, politely=False), **changes).train()
+    resumed = make_trainer(tmp_path / "stopped", **changes)
+    output = resumed.train(resume_from_checkpoint=True)
+    assert_equal_runs(resumed, whole)
+    assert output.training_loss == whole.state.log_history[-1]["train_loss"]
+
+
+def test_interrupted_inside_accumulation_resumes_from_the_last_update(tmp_path: Path) -> None:
+    changes = {"gradient_accumulation_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    whole = make_trainer(tmp_path / "whole", **changes)
+    whole.train()
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(tmp_path / "stopped", StopInsideAccumulation(5), **changes).train()
+    resumed = make_trainer(tmp_path / "stopped", **changes)
+    resumed.train(resume_from_checkpoint=True)
+    assert_equal_runs(resumed, whole)
+
+
+@pytest.mark.parametrize("step", [5, 11])
+def test_a_polite_stop_evaluates_once_more_and_still_resumes_exactly(tmp_path: Path, step: int) -> None:
+    changes = {"save_strategy": "epoch"}
+    whole = make_trainer(tmp_path / "whole", **changes)
+    whole.train()
+    make_trainer(tmp_path / "stopped", StopAt(step), **changes).train()
+    resumed = make_trainer(tmp_path / "stopped", **changes)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "stopped" / f"checkpoint-{step}"))
+    expected = weights_of(whole.model)
+    for name, weights in weights_of(resumed.model).items():
+        assert torch.equal(weights, expected[name]), name
+
+
+@pytest.mark.parametrize("strategy", ["epoch", "steps"])
+def test_resuming_from_any_saved_checkpoint_gives_the_same_end(tmp_path: Path, strategy: str) -> None:
+    changes = {"save_strategy": strategy, "save_steps": 7, "eval_strategy": strategy, "eval_steps": 3}
+    whole = make_trainer(tmp_path, **changes)
+    whole.train()
+    expected, history = weights_of(whole.model), numbers(whole.state.log_history)
+    folders = sorted(tmp_path.glob("checkpoint-*"))
+    assert len(folders) >= 3
+    for folder in folders:
+        resumed = make_trainer(tmp_path, **changes)
+        resumed.train(resume_from_checkpoint=str(folder))
+        assert all(torch.equal(weights, expected[name]) for name, weights in weights_of(resumed.model).items())
+        assert numbers(resumed.state.log_history) == history
+
+
+def test_a_missing_or_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint-N folder"):
+        make_trainer(tmp_path).train(resume_from_checkpoint=True)
+    make_trainer(tmp_path, save_strategy="epoch").train()
+    folder = tmp_path / "checkpoint-11"
+    whole_optimizer = (folder / "optimizer.pt").read_bytes()
+    (folder / "optimizer.pt").write_bytes(whole_optimizer[:100])
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt.* is damaged"):
+        make_trainer(tmp_path).train(resume_from_checkpoint=str(folder))
+    (folder / "optimizer.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt.* is missing"):
+        make_trainer(tmp_path).train(resume_from_checkpoint=str(folder))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="damaged"):
+        make_trainer(tmp_path).train(resume_from_checkpoint=str(folder))
+    weights.unlink()
+    with pytest.raises(CheckpointError, match="no weights"):
+        make_trainer(tmp_path).train(resume_from_checkpoint=str(folder))
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    make_trainer(tmp_path, save_strategy="epoch").train()
+    other = make_trainer(tmp_path)
+    other.model_init = lambda: bert_classifier(layers=2)
+    with pytest.raises(CheckpointError, match="another model"):
+        other.train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    class BreaksWhileSaving(Trainer):
+        def save_weights(self, folder: Any, weights: Any = None) -> None:
+            super().save_weights(folder, weights)
+            raise OSError("disk full")
+
+    plain = make_trainer(tmp_path, save_strategy="epoch")
+    broken = BreaksWhileSaving(
+        model_init=plain.model_init, args=plain.args, train_dataset=plain.train_dataset, eval_dataset=plain.eval_dataset
+    )
+    with pytest.raises(OSError, match="disk full"):
+        broken.train()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_holds_the_files_of_transformers_and_the_peer_resumes_it(tmp_path: Path) -> None:
+    import transformers
+
+    make_trainer(tmp_path / "ours", save_strategy="epoch", num_train_epochs=1).train()
+    names = {path.name for path in (tmp_path / "ours" / "checkpoint-11").iterdir()}
+    assert names >= {
+        "config.json",
+        "model.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "trainer_state.json",
+        "training_args.bin",
+    }
+    recipe = make_trainer(tmp_path)
+    peer = transformers.Trainer(
+        model_init=recipe.model_init,
+        args=transformers.TrainingArguments(str(tmp_path / "peer"), per_device_train_batch_size=4, use_cpu=True),
+        train_dataset=recipe.train_dataset,
+    )
+    assert peer.train(resume_from_checkpoint=str(tmp_path / "ours" / "checkpoint-11")).global_step == 33

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import numbers
 import types
 import typing
@@ -50,7 +51,8 @@ class TrainingArguments(transformers.TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in argument_names(type(self))}
+        kind: Any = type(self)
+        given = {name: getattr(self, name) for name in argument_names(kind)}
         if self.ray_scope not in SCOPES:
             raise ArgumentError(
                 f"ray_scope={self.ray_scope!r} is not a scope; allowed: {one_of(SCOPES)}."
@@ -87,7 +89,7 @@ class TrainingArguments(transformers.TrainingArguments):
 
 
 @functools.cache
-def argument_names(kind: type = TrainingArguments) -> tuple[str, ...]:
+def argument_names(kind: Any = TrainingArguments) -> tuple[str, ...]:
     """Return the names that the constructor of `kind` accepts, in order."""
     return tuple(each.name for each in dataclasses.fields(kind) if each.init)
 
@@ -108,9 +110,7 @@ def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
     """
     annotations = _annotations(kind)
     if name not in annotations or name not in argument_names(kind):
-        raise UnknownArgumentError(
-            f"{name!r} is not a field of {kind.__name__}.{nearest_name(name, argument_names(kind))}"
-        )
+        raise UnknownArgumentError(f"{name!r} is not a training argument.{nearest_name(name, argument_names(kind))}")
     if isinstance(value, numbers.Number) and hasattr(value, "item"):
         value = value.item()
     accepted = _accepted_types(annotations[name])
@@ -146,18 +146,16 @@ def _accepted_types(annotation: Any) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _annotations(kind: type) -> dict[str, Any]:
+def _annotations(kind: Any) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         namespace = vars(typing).copy()
         namespace.update(vars(__import__(base.__module__, fromlist=["_"])))
-        for name, annotation in base.__dict__.get("__annotations__", {}).items():
-            if isinstance(annotation, str):
-                try:
-                    annotation = eval(annotation, namespace)  # noqa: S307 - a dataclass's own annotation
-                except NameError:
-                    annotation = Any
-            known[name] = annotation
+        for name, annotation in inspect.get_annotations(base).items():
+            try:
+                known[name] = eval(annotation, namespace) if isinstance(annotation, str) else annotation  # noqa: S307
+            except NameError:
+                known[name] = Any
     return known
 
 
@@ -181,4 +179,5 @@ def adopt(args: transformers.TrainingArguments | None) -> TrainingArguments:
             "subclass of it, or transformers.TrainingArguments itself. Derive your class from "
             "hpsearch.TrainingArguments."
         )
-    return TrainingArguments(**{name: getattr(args, name) for name in argument_names(transformers.TrainingArguments)})
+    kind: Any = transformers.TrainingArguments
+    return TrainingArguments(**{name: getattr(args, name) for name in argument_names(kind)})

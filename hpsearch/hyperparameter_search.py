@@ -11,7 +11,7 @@ from typing import Any
 
 from .backends import get_backend
 from .backends.base import Backend
-from .errors import SearchInterrupted, StudyError
+from .errors import SearchInterrupted
 from .reports.console import console_listener
 from .search.best_run import BestRun, SearchSummary, best_run
 from .search.listener import SearchListener

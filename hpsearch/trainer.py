@@ -174,9 +174,9 @@ class Trainer:
             )
         if args.save_strategy == "best" and args.metric_for_best_model is None:
             raise InvalidInputError("save_strategy='best' needs metric_for_best_model.")
-        if args.batch_eval_metrics and self.compute_metrics is not None:
-            if "compute_result" not in inspect.signature(self.compute_metrics).parameters:
-                raise InvalidInputError("batch_eval_metrics needs a compute_metrics that takes `compute_result`.")
+        metrics_hook = self.compute_metrics if args.batch_eval_metrics else None
+        if metrics_hook is not None and "compute_result" not in inspect.signature(metrics_hook).parameters:
+            raise InvalidInputError("batch_eval_metrics needs a compute_metrics that takes `compute_result`.")
 
     # The recipe and its runs.
 
@@ -508,7 +508,7 @@ class Trainer:
         return data.make_loader(self, self.train_dataset, "training", self.args.train_batch_size, sampler, True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Hook: return the loader of an evaluation dataset: the one given, one of `self.eval_dataset` by name, or it."""
+        """Hook: return the loader of an evaluation dataset: the one given, or one of `self.eval_dataset` by name."""
         dataset = self._eval_dataset(eval_dataset)
         sampler = data.eval_sampler(self, dataset)
         return data.make_loader(self, dataset, "evaluation", self.args.eval_batch_size, sampler, False)
@@ -617,7 +617,7 @@ class Trainer:
         torch.save(self.args, folder / checkpoints.ARGUMENTS_FILE)
 
     def save_weights(self, folder: str | Path, weights: Mapping[str, Any] | None = None) -> None:
-        """Save what a model needs to be loaded: its weights (or `weights`, from `capture_weights`) and configuration."""
+        """Save what loads a model: its weights (or `weights`, from `capture_weights`) and configuration."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         checkpoints.save_weights(self.accelerator.unwrap_model(self.model), target, weights)

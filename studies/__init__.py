@@ -1,0 +1,1 @@
+"""Runnable studies, each small enough to read; `python -m studies.<name>`."""

@@ -55,3 +55,39 @@ def accuracy(prediction: Any) -> dict[str, float]:
 def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """A copy of all parameters by name."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+class Line(torch.nn.Module):
+    """`prediction = weight * x + bias`; returns what `form` says: a dict, a tuple, or a dict without a loss."""
+
+    def __init__(self, form: str = "dict") -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 1)
+        self.form = form
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        predictions = self.linear(x).squeeze(-1)
+        if labels is None or self.form == "no_loss":
+            return {"predictions": predictions, "features": x}
+        loss = torch.nn.functional.mse_loss(predictions, labels)
+        return (loss, predictions) if self.form == "tuple" else {"loss": loss, "predictions": predictions}
+
+
+def line_data(size: int = 24, seed: int = 0, **extra: Any) -> list[dict[str, Any]]:
+    """Points of two coordinates `x` whose label is their sum; `extra` keys are added to every sample."""
+    points = torch.randn(size, 2, generator=torch.Generator().manual_seed(seed))
+    return [{"x": point, "labels": point.sum(), **extra} for point in points]
+
+
+class TiedPair(torch.nn.Module):
+    """Two linear layers that share one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(2, 2)
+        self.second = torch.nn.Linear(2, 2)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
+        predictions = self.second(self.first(x)).sum(-1)
+        return {"loss": torch.nn.functional.mse_loss(predictions, labels), "predictions": predictions}

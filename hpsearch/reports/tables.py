@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from ..search.best_run import BestRun
@@ -13,14 +14,6 @@ from ..search.study import Study
 from ..search.trial import TrialRecord, TrialState
 
 _BARS = "▁▂▃▄▅▆▇█"
-_MARKS = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "[yellow]pruned[/]",
-    TrialState.STOPPED: "[yellow]stopped[/]",
-    TrialState.FAILED: "[red]failed[/]",
-    TrialState.INTERRUPTED: "[dim]interrupted[/]",
-    TrialState.RUNNING: "running",
-}
 
 
 def format_value(value: Any) -> str:
@@ -48,43 +41,39 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[min(7, int((value - low) / span * 7 + 0.5))] for value in finite)
 
 
-def trials_table(study: Study, records: Sequence[TrialRecord], limit: int | None = None) -> Table:
-    """Return a table of the trials: those with a result first, best first, then the others.
+def trials_table(study: Study, records: Sequence[TrialRecord], limit: int = 4) -> Table:
+    """Return a table of the best trials, one column each: value, curve, time and parameters.
 
     Args:
-        limit: show at most so many rows.
+        limit: how many trials to show; four fit into 80 characters.
     """
-    ranked = ranking(records, study.objective)
-    others = [record for record in records if record not in ranked]
-    rows = [*ranked, *others][:limit]
-    names = list(dict.fromkeys(name for record in rows for name in record.params))
-    table = Table(title=f"{study.name}: {study.objective.description}, scope {study.scope}", title_justify="left")
-    table.add_column("trial", justify="right")
-    table.add_column("state")
-    table.add_column(study.objective.name, justify="right")
-    table.add_column("curve")
+    shown = ranking(records, study.objective)[:limit]
+    names = list(dict.fromkeys(name for record in shown for name in record.params))
+    table = Table(title=_heading(study, records), title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("trial", no_wrap=True)
+    for place, record in enumerate(shown):
+        table.add_column(str(record.number), justify="right", no_wrap=True, style="bold green" if place == 0 else None)
+    table.add_row(study.objective.name, *(format_value(record.value) for record in shown))
+    table.add_row("curve", *(sparkline([report.value for report in record.reports][-9:]) for record in shown))
+    table.add_row("seconds", *(f"{record.seconds:.1f}" for record in shown), end_section=True)
     for name in names:
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("s", justify="right")
-    for record in rows:
-        is_best = bool(ranked) and record is ranked[0]
-        table.add_row(
-            str(record.number),
-            _MARKS[record.state],
-            "" if record.value is None else format_value(record.value),
-            sparkline([report.value for report in record.reports]),
-            *(format_value(record.params[name]) if name in record.params else "[dim]-[/]" for name in names),
-            f"{record.seconds:.1f}",
-            style="bold green" if is_best else None,
-        )
-    if limit is not None and len(records) > limit:
-        table.caption = f"{len(records) - limit} more trials not shown"
+        table.add_row(name, *(format_value(record.params.get(name, "-")) for record in shown))
     return table
+
+
+def count_states(records: Sequence[TrialRecord]) -> str:
+    """Return how the trials ended, in words: ``30 trials: 12 complete, 18 pruned``."""
+    counts = [(sum(record.state is state for record in records), state.value) for state in TrialState]
+    return f"{len(records)} trials: " + ", ".join(f"{count} {name}" for count, name in counts if count)
+
+
+def _heading(study: Study, records: Sequence[TrialRecord]) -> str:
+    return f"{study.name}: {study.objective.description}, scope {study.scope}\n{count_states(records)}"
 
 
 def importance_table(importances: Mapping[str, float]) -> Table:
     """Return a table of how much of the objective's variation each parameter explains."""
-    table = Table(title="importance of each parameter", title_justify="left")
+    table = Table(title="importance of each parameter", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("parameter")
     table.add_column("share", justify="right")
     table.add_column("")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import NoCompletedTrialError
 from .objective import Objective
@@ -13,19 +13,47 @@ from .study import Study
 from .trial import TrialRecord, TrialState
 
 
+class Engine(Protocol):
+    """What the summary asks of the backend that ran the search."""
+
+    def engine_study(self) -> Any:
+        """Return the engine's own study object."""
+
+    def importances(self) -> dict[str, float]:
+        """Return how much of the objective's variation each parameter explains."""
+
+    def dashboard_command(self) -> str | None:
+        """Return the command that opens the study in a dashboard."""
+
+
 class SearchSummary:
     """All trials of a search, for a look at more than the best one.
 
     Attributes:
         study: the settings.
         records: one `TrialRecord` per trial, by number.
-        engine_study: the study of the engine, an `optuna.Study` for the Optuna backend.
     """
 
-    def __init__(self, study: Study, records: Sequence[TrialRecord], engine_study: Any = None) -> None:
+    def __init__(self, study: Study, records: Sequence[TrialRecord], engine: Engine) -> None:
         self.study = study
-        self.records = list(records)
-        self.engine_study = engine_study
+        self.records = sorted(records, key=lambda record: record.number)
+        self._engine = engine
+
+    @property
+    def engine_study(self) -> Any:
+        """The engine's own study: an `optuna.Study` for the Optuna backend."""
+        return self._engine.engine_study()
+
+    def importances(self) -> dict[str, float]:
+        """Return the share of the objective's variation that each parameter explains, largest first.
+
+        Empty if there are too few trials to tell.
+        """
+        return self._engine.importances()
+
+    def dashboard_command(self) -> str | None:
+        """Return the command line that opens the study in a dashboard, on this machine only; None if there is none."""
+        return self._engine.dashboard_command()
 
     @property
     def objective(self) -> Objective:
@@ -94,11 +122,10 @@ class BestRun(NamedTuple):
         return self.build_model(self.checkpoint)
 
     def __repr__(self) -> str:
-        return (
-            f"BestRun(run_id={self.run_id!r}, objective={self.objective!r}, hyperparameters={self.hyperparameters!r}, "
-            f"run_summary={self.run_summary!r}, checkpoint={None if self.checkpoint is None else str(self.checkpoint)!r}, "
-            f"scope={self.scope!r})"
-        )
+        shown = self._asdict()
+        shown["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        del shown["build_model"]
+        return f"BestRun({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 def best_run(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> BestRun:

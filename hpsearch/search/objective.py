@@ -98,7 +98,7 @@ class Objective:
         return value < than if self.direction == MINIMIZE else value > than
 
     @property
-    def best_of(self) -> Callable[..., float]:
+    def best_of(self) -> Callable[..., Any]:
         """Return `min` or `max`, whichever finds the best value."""
         return min if self.direction == MINIMIZE else max
 
@@ -173,8 +173,8 @@ def _named_objective(metric: str, direction: str | None) -> Objective:
     natural = natural_direction(key)
     if direction is not None and natural is not None and direction != natural:
         raise ObjectiveError(
-            f"direction={direction!r} contradicts the objective {key!r}, of which {natural!r} is better. If you mean it, "
-            f"pass compute_objective=lambda metrics: metrics[{key!r}]."
+            f"direction={direction!r} contradicts the objective {key!r}, of which {natural!r} is better. If you mean "
+            f"it, pass compute_objective=lambda metrics: metrics[{key!r}]."
         )
     resolved = direction or natural or MAXIMIZE
     origin = "" if direction or natural else " (direction not given: higher is taken as better)"

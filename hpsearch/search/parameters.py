@@ -137,8 +137,8 @@ class Categorical:
         for choice in choices:
             if choice is not None and not isinstance(choice, (bool, int, float, str)):
                 raise SpaceError(
-                    f"Categorical choice {choice!r} is a {type(choice).__name__}; allowed are None, bool, int, float and "
-                    "str, so that a study can store it. Use a name and look the object up in model_init."
+                    f"Categorical choice {choice!r} is a {type(choice).__name__}; allowed are None, bool, int, float "
+                    "and str, so that a study can store it. Use a name and look the object up in model_init."
                 )
             key = (type(choice), choice)
             if key in seen:

@@ -15,7 +15,8 @@ class Checkable(Protocol):
     eval_dataset: Any
     train_dataset: Any
 
-    def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None: ...
+    def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None:
+        """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
 
 
 def check_trainer(trainer: Checkable) -> None:
@@ -26,8 +27,8 @@ def check_trainer(trainer: Checkable) -> None:
     """
     if trainer.model_init is None:
         raise StudyError(
-            "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that returns one; "
-            "it was given a model."
+            "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that returns "
+            "one; it was given a model."
         )
     if trainer.train_dataset is None:
         raise StudyError("A search needs a train_dataset; the Trainer has none.")

@@ -30,19 +30,26 @@ class Searchable(Protocol):
     args: Any
     eval_dataset: Any
 
-    def for_trial(self, trial: Trial, output_dir: str) -> Searchable: ...
+    def for_trial(self, trial: Trial, output_dir: str) -> Searchable:
+        """Return a new trainer with the trial's parameters, which writes to `output_dir`."""
 
-    def add_callback(self, callback: Any) -> None: ...
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback to it."""
 
-    def train(self) -> Any: ...
+    def train(self) -> Any:
+        """Train a new model to the end, or until a callback stops it."""
 
-    def evaluate(self) -> dict[str, float]: ...
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the model that was trained."""
 
-    def capture_weights(self) -> Any: ...
+    def capture_weights(self) -> Any:
+        """Return a copy of the model's present weights."""
 
-    def save_weights(self, folder: Any, weights: Any = None) -> None: ...
+    def save_weights(self, folder: Any, weights: Any = None) -> None:
+        """Write the weights, or those captured earlier, with what is needed to load them."""
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Drop the model and everything else the training made."""
 
 
 class TrialRunner:

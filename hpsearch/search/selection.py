@@ -1,4 +1,4 @@
-"""The one place that decides which report, and so which checkpoint and value, stands for a trial - and which trial wins.
+"""The one place that decides which report, value and checkpoint stand for a trial, and which trial wins.
 
 Scopes, with the names Ray Tune gives them:
 
@@ -58,7 +58,7 @@ def select_report(reports: Sequence[Report], scope: str, objective: Objective) -
     if not finite:
         return None
     if scope == "all":
-        best = objective.best_of(finite, key=lambda report: report.value)
+        best: Report = objective.best_of(finite, key=lambda report: report.value)
         return Selected(best.value, best)
     if scope == "last":
         return Selected(finite[-1].value, finite[-1])

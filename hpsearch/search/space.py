@@ -103,7 +103,7 @@ def default_space() -> SearchSpace:
             "learning_rate": Float(1e-6, 1e-4, log=True),
             "num_train_epochs": Int(1, 5),
             "seed": Int(1, 40),
-            "per_device_train_batch_size": Categorical([4, 8, 16, 32, 64]),
+            "per_device_train_batch_size": Categorical((4, 8, 16, 32, 64)),
         }
     )
 

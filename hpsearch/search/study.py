@@ -139,11 +139,11 @@ class Study:
             return dict(trial.params)
         if not isinstance(returned, Mapping):
             raise SpaceError(
-                f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None to use "
-                "what it suggested."
+                f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None to "
+                "use what it suggested."
             )
         return {
-            name: trial.suggest(name, value) if isinstance(value, Parameter) else value  # type: ignore[arg-type, misc]
+            name: trial.suggest(name, value) if isinstance(value, Parameter) else value  # type: ignore[arg-type]
             for name, value in returned.items()
         }
 
@@ -161,8 +161,8 @@ class Study:
         for key, value in self._identity().items():
             if earlier.get(key) != value:
                 raise StudyError(
-                    f"The study {self.name!r} in {str(self.folder)!r} was made with another {key}: {earlier.get(key)!r}, now "
-                    f"{value!r}. Pass another study_name, or delete that folder."
+                    f"The study {self.name!r} in {str(self.folder)!r} was made with another {key}: "
+                    f"{earlier.get(key)!r}, now {value!r}. Pass another study_name, or delete that folder."
                 )
 
 
@@ -174,8 +174,8 @@ def check_name(name: Any, what: str) -> str:
     """
     if not isinstance(name, str) or not re.fullmatch(r"[^\W][\w .=,+@-]{0,199}", name) or name.endswith((" ", ".")):
         raise StudyError(
-            f"{what} is {name!r}; it names a folder, so it must be text of letters, digits and any of ' .=,+@_-', start with "
-            "a letter or digit, and not end in a space or a dot."
+            f"{what} is {name!r}; it names a folder, so it must be text of letters, digits and any of ' .=,+@_-', "
+            "start with a letter or digit, and not end in a space or a dot."
         )
     return name
 

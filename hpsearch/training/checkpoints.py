@@ -6,9 +6,10 @@ The files and their names are those of transformers, so that either trainer can 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,16 @@ from typing import Any
 import safetensors.torch
 import torch
 from transformers import PreTrainedModel
-from transformers.trainer_utils import load_sharded_checkpoint
 from transformers.trainer_pt_utils import safe_globals
-from transformers.trainer_utils import get_last_checkpoint, sort_checkpoints
+from transformers.trainer_utils import get_last_checkpoint, load_sharded_checkpoint, sort_checkpoints
 from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_NAME
+from transformers.utils import logging as transformers_logging
 
 from ..callbacks import ExportableState, TrainerState
 from ..errors import CheckpointError
 from ..files import read_json, remove_folder, whole_folder, write_json
 from .hooks import Hooks
-from .randomness import RandomStreams
+from .randomness import RandomStreams, preserved_streams
 
 OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
@@ -126,7 +127,8 @@ def save_state(run: Any, path: Path) -> None:
 def save_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:
     """Write the weights (and configuration) of `model`, or `state_dict` in their place, as safetensors."""
     if isinstance(model, PreTrainedModel) or hasattr(model, "peft_config"):
-        model.save_pretrained(str(folder), state_dict=None if state_dict is None else dict(state_dict))
+        with _no_progress_bars():
+            model.save_pretrained(str(folder), state_dict=None if state_dict is None else dict(state_dict))
     elif state_dict is None:
         safetensors.torch.save_model(model, str(folder / SAFE_WEIGHTS_NAME), metadata={"format": "pt"})
     else:
@@ -155,10 +157,13 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
             return
         else:
             raise CheckpointError(f"There are no weights ({SAFE_WEIGHTS_NAME}) in the checkpoint {str(path)!r}.")
+        if isinstance(model, PreTrainedModel) and not state_dict.keys() <= model.state_dict().keys():
+            _load_converted(model, path)
+            return
         result = model.load_state_dict(state_dict, strict=False)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         raise CheckpointError(
-            f"The weights in {str(path)!r} cannot be loaded: {error}. They are damaged or of another model; resume from "
+            f"The weights in {str(path)!r} cannot be loaded: {error}. They are damaged or of another model; use "
             "another checkpoint."
         ) from error
     absent = [name for name in result.missing_keys if not _is_tied(model, name)]
@@ -169,6 +174,16 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         )
     if result.missing_keys and hasattr(model, "tie_weights"):
         model.tie_weights()
+
+
+def _load_converted(model: PreTrainedModel, folder: Path) -> None:
+    """Load weights whose names on disk are not those in memory (transformers renames some models' when it saves)."""
+    with preserved_streams(), _no_progress_bars():
+        loaded, info = type(model).from_pretrained(str(folder), config=model.config, output_loading_info=True)
+    wrong = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
+    if wrong:
+        raise CheckpointError(f"The weights in {str(folder)!r} belong to another model: {wrong[:3]} do not fit.")
+    model.load_state_dict(loaded.state_dict())
 
 
 def load_optimization(run: Any, folder: Path) -> None:
@@ -213,6 +228,18 @@ def read_resume_point(folder: Path, process_index: int, world_size: int) -> Resu
         streams=streams,
         epoch_streams=epoch_streams,
     )
+
+
+@contextlib.contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar for every file it writes, over whatever the terminal shows."""
+    was_enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            transformers_logging.enable_progress_bar()
 
 
 def _save_streams(run: Any, folder: Path) -> None:

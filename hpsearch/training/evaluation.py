@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -127,7 +128,7 @@ def add_speed_metrics(run: Any, output: EvalLoopOutput, prefix: str, start_time:
 
 
 def with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the metrics, every key starting with ``<prefix>_``; the loss comes after the others, as in transformers."""
+    """Return the metrics, every key starting with ``<prefix>_``."""
     named = {key: value for key, value in metrics.items() if key.startswith(f"{prefix}_")}
     named.update({f"{prefix}_{key}": value for key, value in metrics.items() if not key.startswith(f"{prefix}_")})
     return named
@@ -153,8 +154,8 @@ class _Outputs:
 
     @classmethod
     def for_run(cls, run: Any) -> _Outputs:
-        containers = (EvalLoopContainer(run.args.eval_do_concat_batches, padding_index=-100) for _ in range(4))
-        return cls(*containers, wanted=tuple(run.args.include_for_metrics))
+        make = functools.partial(EvalLoopContainer, run.args.eval_do_concat_batches, padding_index=-100)
+        return cls(make(), make(), make(), make(), tuple(run.args.include_for_metrics))
 
     def gather(self, trainer: Hooks, inputs: Any, size: int, loss: Any, logits: Any, labels: Any) -> _Batch:
         """Bring one batch together from all processes; the samples that padded the last batch are dropped."""

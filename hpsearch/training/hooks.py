@@ -40,7 +40,11 @@ class Hooks(Protocol):
     ) -> torch.Tensor: ...
 
     def compute_loss(
-        self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, **kwargs: Any
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any: ...
 
     def compute_loss_context_manager(self) -> Any: ...

@@ -38,7 +38,7 @@ def count_items(trainer: Hooks, batches: list[Any]) -> Any:
     if not batches or "labels" not in batches[0]:
         return None
     try:
-        counted = sum((_counted_labels(batch, run.traits.loss_shifts_labels) != -100).sum() for batch in batches)
+        counted: Any = sum((_counted_labels(batch, run.traits.loss_shifts_labels) != -100).sum() for batch in batches)
     except (TypeError, AttributeError):
         return None
     args = run.args

@@ -72,7 +72,7 @@ class ModelTraits:
 def core_model(model: torch.nn.Module) -> Any:
     """Return the model inside a PEFT wrapper, or the model itself."""
     if hasattr(model, "get_base_model") and hasattr(model, "peft_config"):
-        return model.get_base_model()
+        return getattr(model, "get_base_model")()  # noqa: B009 - torch types attributes of modules as tensors
     return model
 
 

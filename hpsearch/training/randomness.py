@@ -57,9 +57,8 @@ class RandomStreams:
     def from_dict(cls, states: dict[str, Any]) -> RandomStreams:
         """Read what `to_dict`, or transformers, wrote."""
         cuda = states.get("cuda", [])
-        return cls(
-            states["python"], states["numpy"], states["cpu"], cuda if isinstance(cuda, (list, tuple)) else [cuda]
-        )
+        each_gpu = list(cuda) if isinstance(cuda, (list, tuple)) else [cuda]
+        return cls(states["python"], states["numpy"], states["cpu"], each_gpu)
 
 
 @contextlib.contextmanager

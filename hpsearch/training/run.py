@@ -67,8 +67,9 @@ class TrainingRun:
         if args.place_model_on_device is not False and getattr(self.model, "hf_device_map", None) is None:
             self.model.to(args.device)
         self.model_wrapped: Any = self.model
-        if getattr(self.model, "config", None) is not None:
-            self.model.config.use_cache = args.use_cache
+        config = getattr(self.model, "config", None)
+        if config is not None:
+            config.use_cache = args.use_cache
         self.traits = ModelTraits.of(self.model, args)
         self.label_smoother = make_label_smoother(args, self.model)
         self.optimizer: Any = None

@@ -116,7 +116,9 @@ def main() -> None:
                 bare.append(time_bare(hidden, layers, data, steps))
                 ours.append(time_trainer(hpsearch, hidden, layers, data, steps, folder))
                 peer.append(time_trainer(transformers, hidden, layers, data, steps, folder))
-            ratios = [statistics.median(each / base for each, base in zip(them, bare)) for them in (ours, peer)]
+            ratios = [
+                statistics.median(each / base for each, base in zip(them, bare, strict=True)) for them in (ours, peer)
+            ]
             median = statistics.median(bare) * 1e3
             print(f"{name:<8} {median:8.2f} {ratios[0]:7.3f} {ratios[1]:7.3f} {target:7.2f}", flush=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from ..base import Backend
 from .storage import open_storage, storage_url
 from .trial import OptunaTrial
 
-PRUNERS = {
+PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     "median": optuna.pruners.MedianPruner,
     "none": optuna.pruners.NopPruner,
     "successive_halving": optuna.pruners.SuccessiveHalvingPruner,
@@ -65,8 +65,9 @@ class OptunaBackend(Backend):
             known = existing.get(study.name)
             if known is not None and known.direction.name.lower() != study.objective.direction:
                 raise StudyError(
-                    f"The study {study.name!r} in the storage was made with direction={known.direction.name.lower()!r}, "
-                    f"now {study.objective.direction!r}. Pass another study_name."
+                    f"The study {study.name!r} in the storage was made with "
+                    f"direction={known.direction.name.lower()!r}, now {study.objective.direction!r}. Pass another "
+                    "study_name."
                 )
             trials = 0 if known is None else known.n_trials
             sampler = self._sampler or optuna.samplers.TPESampler(seed=study.seed + trials)
@@ -75,7 +76,7 @@ class OptunaBackend(Backend):
                 storage=storage,
                 sampler=sampler,
                 pruner=self._pruner,
-                direction=study.objective.direction,
+                direction=optuna.study.StudyDirection[study.objective.direction.upper()],
                 load_if_exists=True,
             )
         given = "" if self._pruner_was_given else " (default; pruner='none' turns it off)"

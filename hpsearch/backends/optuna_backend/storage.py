@@ -42,8 +42,8 @@ def storage_url(storage: optuna.storages.BaseStorage) -> str | None:
 def _sqlite(path: Path) -> optuna.storages.BaseStorage:
     """Open an SQLite storage with a write-ahead log.
 
-    The log makes a commit one write without a wait for the disk, several times cheaper than the default. A power cut may lose the last
-    commits, never the file; a killed process loses nothing.
+    A commit is then one write without a wait for the disk, several times cheaper than the default. A power cut may
+    lose the last commits, never the file; a killed process loses nothing.
     """
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode=WAL")

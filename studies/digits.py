@@ -1,0 +1,160 @@
+"""The quickstart: find the best small vision transformer for handwritten digits, and hand back the model.
+
+    python -m studies.digits [--trials 30] [--epochs 12] [--output quickstart]
+
+The data are the 1,797 real 8x8 images that come with scikit-learn. A third split, the test set, is never seen by the
+search; at the end the best model meets it, beside one trained with the default arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from hpsearch import Categorical, Float, SearchInterrupted, SearchSpace
+
+SPACE = SearchSpace(
+    {
+        "learning_rate": Float(1e-4, 1e-2, log=True),
+        "per_device_train_batch_size": Categorical((16, 32, 64)),
+        "weight_decay": Float(0.0, 0.3),
+        # A schedule, and a parameter that exists only under one of its choices.
+        "lr_scheduler_type": Categorical({"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.3)}}),
+        # Dotted names are for model_init to read.
+        "model.hidden_size": Categorical((32, 64, 96)),
+    }
+)
+
+
+def load_data() -> dict[str, Any]:
+    """The digits in three stratified splits, as datasets of `pixel_values` (1, 8, 8) in [0, 1] and `labels`."""
+    from datasets import Dataset
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16.0).astype("float32").reshape(-1, 1, 8, 8)
+    rest, test, rest_labels, test_labels = train_test_split(
+        images, labels, test_size=300, stratify=labels, random_state=0
+    )
+    train, dev, train_labels, dev_labels = train_test_split(
+        rest, rest_labels, test_size=300, stratify=rest_labels, random_state=0
+    )
+    splits = {"train": (train, train_labels), "dev": (dev, dev_labels), "test": (test, test_labels)}
+    return {
+        name: Dataset.from_dict({"pixel_values": pixels, "labels": classes}).with_format("torch")
+        for name, (pixels, classes) in splits.items()
+    }
+
+
+def model_init(trial: Any = None) -> Any:
+    """A two-layer ViT on four patches of 4x4 pixels; its width is the trial's, or 32."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    hidden_size = 32 if trial is None else trial.params["model.hidden_size"]
+    config = ViTConfig(
+        image_size=8,
+        patch_size=4,
+        num_channels=1,
+        hidden_size=hidden_size,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=2 * hidden_size,
+        num_labels=10,
+        initializer_range=0.1,
+    )
+    return ViTForImageClassification(config)
+
+
+def compute_metrics(prediction: Any) -> dict[str, float]:
+    """The fraction of images whose digit is right."""
+    return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
+
+
+def make_trainer(data: dict[str, Any], output: str, epochs: int) -> Any:
+    """The recipe that is searched; nothing in it is about the search."""
+    from hpsearch import Trainer, TrainingArguments
+
+    args = TrainingArguments(
+        output,
+        num_train_epochs=epochs,
+        per_device_eval_batch_size=128,
+        eval_strategy="epoch",
+        save_strategy="no",
+        logging_strategy="epoch",
+        disable_tqdm=True,
+    )
+    return Trainer(
+        model_init=model_init,
+        args=args,
+        train_dataset=data["train"],
+        eval_dataset=data["dev"],
+        compute_metrics=compute_metrics,
+    )
+
+
+def test_accuracy(trainer: Any, data: dict[str, Any]) -> float:
+    """Accuracy of a trained trainer's model on the split the search never saw."""
+    return float(trainer.predict(data["test"]).metrics["test_accuracy"])
+
+
+def show(best: Any, found: float, default: float, epochs: int) -> None:
+    """Print what was found, for a person."""
+    from rich.console import Console
+
+    from hpsearch.reports.tables import describe_best, importance_table, trials_table
+
+    summary = best.run_summary
+    console = Console(highlight=False)
+    console.print(trials_table(summary.study, summary.records))
+    console.print(importance_table(summary.importances()))
+    console.print(describe_best(best), soft_wrap=True)
+    console.print(
+        f"test accuracy: {found:.4f} with the best trial, {default:.4f} with the default arguments", style="bold"
+    )
+    console.print(f"  (both trained for {epochs} epochs; the search has not seen the test split)", style="dim")
+    console.print(f"dashboard: {summary.dashboard_command()}", soft_wrap=True)
+
+
+def run(trials: int, epochs: int, output: str) -> tuple[float, float]:
+    """Search, then meet the test set; return the test accuracy of the best model and of the default arguments."""
+    from transformers import PrinterCallback
+
+    from hpsearch import Trainer
+
+    data = load_data()
+    trainer = make_trainer(data, output, epochs)
+    best = trainer.hyperparameter_search(SPACE, n_trials=trials, compute_objective="accuracy", study_name="digits")
+
+    found = Trainer(
+        model=best.load_model(), args=trainer.args, eval_dataset=data["dev"], compute_metrics=compute_metrics
+    )
+    default = make_trainer(data, output, epochs)
+    default.remove_callback(PrinterCallback)
+    default.train()
+    accuracies = test_accuracy(found, data), test_accuracy(default, data)
+    show(best, *accuracies, epochs)
+    return accuracies
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--output", default="quickstart")
+    options = parser.parse_args(arguments)
+    try:
+        run(options.trials, options.epochs, options.output)
+    except SearchInterrupted as interruption:
+        print(interruption)
+        return 130
+    except KeyboardInterrupt:
+        print("Interrupted. Run the same command again to continue.")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""Training arguments: validated copies, casting without loss, and values derived anew for every copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from transformers import IntervalStrategy, SchedulerType
+
+from hpsearch import TrainingArguments
+from hpsearch.arguments import adopt, argument_names, cast_argument
+from hpsearch.errors import ArgumentError, UnknownArgumentError
+
+
+def make(**values: Any) -> TrainingArguments:
+    return TrainingArguments("out", use_cpu=True, **values)
+
+
+def test_every_argument_of_transformers_is_one_of_ours_with_the_same_default() -> None:
+    theirs = transformers.TrainingArguments("out", use_cpu=True).to_dict()
+    ours = make().to_dict()
+    assert ours.pop("ray_scope") == "last"
+    assert ours == theirs
+
+
+def test_replace_gives_a_changed_copy_and_leaves_the_first_as_it_was() -> None:
+    args = make(learning_rate=1e-3, seed=3)
+    before = args.to_dict()
+    other = args.replace(learning_rate=1e-4, lr_scheduler_type="cosine")
+    assert args.to_dict() == before
+    assert type(other) is TrainingArguments
+    assert (other.learning_rate, other.seed, other.lr_scheduler_type) == (1e-4, 3, SchedulerType.COSINE)
+    same = {name for name, value in other.to_dict().items() if value == before[name]}
+    assert set(before) - same == {"learning_rate", "lr_scheduler_type"}
+
+
+def test_replace_keeps_the_class_and_the_fields_of_a_subclass() -> None:
+    from dataclasses import dataclass
+
+    @dataclass
+    class Own(TrainingArguments):
+        temperature: float = 1.0
+
+    other = Own("out", use_cpu=True, temperature=2.0).replace(seed=1)
+    assert type(other) is Own
+    assert (other.temperature, other.seed) == (2.0, 1)
+    assert other.replace(temperature=3).temperature == 3.0
+
+
+def test_replacing_nothing_gives_equal_arguments() -> None:
+    args = make(eval_strategy="steps", load_best_model_at_end=True, save_strategy="steps", warmup_steps=0.1)
+    assert args.replace().to_dict() == args.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("warmup_steps", 0.1, 0.1),
+        ("warmup_steps", 10, 10.0),
+        ("learning_rate", 1, 1.0),
+        ("max_steps", 3.0, 3),
+        ("max_steps", -1, -1),
+        ("num_train_epochs", 1.5, 1.5),
+        ("logging_steps", 0.25, 0.25),
+        ("data_seed", None, None),
+        ("data_seed", 7, 7),
+        ("data_seed", 7.0, 7),
+        ("eval_steps", 0.5, 0.5),
+        ("bf16", True, True),
+        ("optim", "adafactor", "adafactor"),
+        ("lr_scheduler_type", SchedulerType.COSINE, SchedulerType.COSINE),
+        ("eval_strategy", "steps", "steps"),
+        ("eval_strategy", IntervalStrategy.EPOCH, IntervalStrategy.EPOCH),
+        ("label_names", ["a", "b"], ["a", "b"]),
+        ("lr_scheduler_kwargs", {"num_cycles": 2}, {"num_cycles": 2}),
+        ("per_device_train_batch_size", np.int64(16), 16),
+        ("learning_rate", np.float64(0.5), 0.5),
+        ("learning_rate", np.float32(0.5), 0.5),
+        ("seed", np.float64(4.0), 4),
+        ("bf16", np.bool_(True), True),
+        ("optim", np.str_("sgd"), "sgd"),
+    ],
+)
+def test_a_value_that_loses_nothing_is_taken_as_the_type_of_its_field(name: str, value: Any, expected: Any) -> None:
+    cast = cast_argument(name, value)
+    assert cast == expected
+    kind = str if isinstance(expected, str) else type(expected)
+    assert isinstance(cast, kind)
+    if kind in (int, float, bool):
+        assert type(cast) is kind
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bf16", "False"),
+        ("bf16", "true"),
+        ("bf16", 1),
+        ("bf16", 0.0),
+        ("max_steps", 3.9),
+        ("max_steps", "3"),
+        ("max_steps", True),
+        ("max_steps", float("inf")),
+        ("max_steps", float("nan")),
+        ("max_steps", None),
+        ("seed", np.float64(3.5)),
+        ("learning_rate", "1e-3"),
+        ("learning_rate", True),
+        ("learning_rate", np.bool_(True)),
+        ("learning_rate", None),
+        ("learning_rate", [1e-3]),
+        ("lr_scheduler_type", 3),
+        ("label_names", 3),
+    ],
+)
+def test_a_value_that_would_be_bent_is_refused_and_named(name: str, value: Any) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        cast_argument(name, value)
+    with pytest.raises(ArgumentError, match=name):
+        make().replace(**{name: value})
+
+
+def test_a_fractional_warm_up_survives_replacing_other_values() -> None:
+    args = make().replace(warmup_steps=0.1).replace(learning_rate=1.0)
+    assert args.warmup_steps == 0.1
+    assert args.get_warmup_steps(200) == 20
+    assert make(warmup_steps=7).replace(seed=1).get_warmup_steps(200) == 7
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("lerning_rate", "learning_rate"), ("warmup_step", "warmup_steps")])
+def test_an_unknown_name_is_refused_with_the_nearest_known_one(name: str, nearest: str) -> None:
+    with pytest.raises(UnknownArgumentError, match=f"{name}.*{nearest}"):
+        make().replace(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ["to_dict", "device", "_given", "n_gpu", "train_batch_size"])
+def test_a_name_that_is_not_an_argument_of_the_constructor_is_unknown(name: str) -> None:
+    assert name not in argument_names()
+    with pytest.raises(UnknownArgumentError):
+        cast_argument(name, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lr_scheduler_type": "lineer"},
+        {"optim": "adamw_hf"},
+        {"eval_strategy": "sometimes"},
+        {"fp16": True, "bf16": True},
+        {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "epoch"},
+        {"eval_strategy": "steps", "eval_steps": 4, "save_steps": 6, "load_best_model_at_end": True},
+        {"logging_steps": 0},
+    ],
+)
+def test_a_combination_that_transformers_refuses_is_refused_naming_the_changes(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - transformers words these
+        make(**changes)
+    with pytest.raises(ArgumentError, match=next(iter(changes))):
+        make().replace(**changes)
+
+
+def test_whether_greater_is_better_is_derived_again_for_another_metric() -> None:
+    args = make(metric_for_best_model="accuracy", eval_strategy="epoch")
+    assert args.greater_is_better is True
+    assert args.replace(metric_for_best_model="eval_loss").greater_is_better is False
+    assert args.replace(metric_for_best_model="eval_data1_loss").greater_is_better is False
+    assert args.replace(metric_for_best_model="loss").replace(metric_for_best_model="f1").greater_is_better is True
+
+
+def test_a_direction_that_was_given_is_not_derived_again() -> None:
+    args = make(metric_for_best_model="error", greater_is_better=False)
+    assert args.replace(metric_for_best_model="accuracy").greater_is_better is False
+    assert make(metric_for_best_model="f1").replace(greater_is_better=False).greater_is_better is False
+
+
+def test_the_interval_of_evaluation_follows_that_of_logging_until_it_is_given() -> None:
+    args = make(eval_strategy="steps", logging_steps=10)
+    assert args.eval_steps == 10
+    assert args.replace(logging_steps=4).eval_steps == 4
+    assert args.replace(eval_steps=3).replace(logging_steps=4).eval_steps == 3
+    assert make(eval_strategy="steps", logging_steps=10, eval_steps=10).replace(logging_steps=4).eval_steps == 10
+
+
+def test_other_derived_values_are_derived_again() -> None:
+    args = make(load_best_model_at_end=True, eval_strategy="epoch", save_strategy="epoch")
+    assert args.metric_for_best_model == "loss"
+    plain = args.replace(load_best_model_at_end=False, eval_strategy="no")
+    assert plain.metric_for_best_model is None
+    assert plain.greater_is_better is None
+    assert plain.do_eval is False
+    assert make().replace(per_device_train_batch_size=3).train_batch_size == 3
+    assert make().replace(bf16=True).mixed_precision == "bf16"
+    assert make(bf16=True).replace(bf16=False).mixed_precision == "no"
+
+
+def test_attributes_assigned_after_construction_survive_replace() -> None:
+    args = make(eval_strategy="steps")
+    args.seed = 9
+    args.output_dir = "elsewhere"
+    args.eval_steps = 3
+    other = args.replace(learning_rate=1.0).replace(logging_steps=8)
+    assert (other.seed, other.output_dir, other.eval_steps) == (9, "elsewhere", 3)
+
+
+def test_an_assigned_value_that_is_not_valid_is_refused_when_the_copy_is_made() -> None:
+    args = make()
+    args.per_device_train_batch_size = 0
+    with pytest.raises(ArgumentError, match="per_device_train_batch_size"):
+        args.replace(seed=1)
+
+
+def test_a_container_changed_in_place_survives_replace_and_is_not_shared_with_the_copy() -> None:
+    args = make(lr_scheduler_kwargs={"num_cycles": 1})
+    args.lr_scheduler_kwargs["num_cycles"] = 2
+    other = args.replace(seed=1)
+    assert other.lr_scheduler_kwargs == {"num_cycles": 2}
+    other.lr_scheduler_kwargs["num_cycles"] = 5
+    assert args.lr_scheduler_kwargs == {"num_cycles": 2}
+
+
+@pytest.mark.parametrize("scope", ["last", "all", "avg", "last-5-avg", "last-10-avg"])
+def test_every_ray_scope_is_accepted(scope: str) -> None:
+    assert make(ray_scope=scope).ray_scope == scope
+    assert make().replace(ray_scope=scope).ray_scope == scope
+
+
+@pytest.mark.parametrize("scope", ["lst", "best", "", None, 3])
+def test_another_ray_scope_is_refused_with_the_allowed_ones(scope: Any) -> None:
+    with pytest.raises(ArgumentError, match="last-10-avg"):
+        make(ray_scope=scope)
+
+
+def test_a_misspelt_ray_scope_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ArgumentError, match="Did you mean 'last'"):
+        make(ray_scope="lst")
+
+
+@pytest.mark.parametrize(
+    "name", ["per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"]
+)
+@pytest.mark.parametrize("value", [0, -4])
+def test_sizes_below_one_are_refused_with_the_value_received(name: str, value: int) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} must be at least 1, but got {value}"):
+        make(**{name: value})
+    with pytest.raises(ArgumentError, match=f"{name} must be at least 1, but got {value}"):
+        make().replace(**{name: value})
+
+
+def test_adopting_keeps_ours_and_copies_transformers_own() -> None:
+    ours = make(seed=4)
+    assert adopt(ours) is ours
+    plain = transformers.TrainingArguments("out", use_cpu=True, seed=4, report_to="none", debug="underflow_overflow")
+    adopted = adopt(plain)
+    assert type(adopted) is TrainingArguments
+    assert adopted.replace(seed=5).seed == 5
+    assert plain.seed == 4
+    assert {**adopted.to_dict(), "ray_scope": None} == {**plain.to_dict(), "ray_scope": None}
+
+
+def test_adopted_arguments_derive_their_values_again_too() -> None:
+    plain = transformers.TrainingArguments("out", use_cpu=True, metric_for_best_model="accuracy", eval_strategy="steps")
+    adopted = adopt(plain)
+    assert adopted.replace(metric_for_best_model="loss").greater_is_better is False
+    assert adopted.replace(logging_steps=7).eval_steps == 7
+
+
+def test_arguments_survive_pickling_with_their_derived_values(tmp_path: Path) -> None:
+    import pickle
+
+    args = make(metric_for_best_model="accuracy", eval_strategy="steps", logging_steps=10)
+    copied = pickle.loads(pickle.dumps(args))
+    assert copied.to_dict() == args.to_dict()
+    assert copied.replace(logging_steps=4).eval_steps == 4
+
+
+def test_the_parser_of_transformers_reads_ours_from_a_command_line() -> None:
+    parser = transformers.HfArgumentParser(TrainingArguments)
+    (args,) = parser.parse_args_into_dataclasses(["--output_dir", "out", "--use_cpu", "--ray_scope", "all"])
+    assert type(args) is TrainingArguments
+    assert args.ray_scope == "all"

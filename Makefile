@@ -1,4 +1,4 @@
-# Two commands need nothing but Python 3.10+ and make: `make quickstart` and `make test`.
+# Two commands need nothing but Python 3.11+ and make: `make quickstart` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,7 +27,7 @@ benchmarks: $(VENV)/.studies
 	$(BIN)/python -m studies.benchmarks.import_time
 
 $(VENV)/.made:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"hpsearch needs Python 3.10 or newer, this is {sys.version.split()[0]}")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hpsearch needs Python 3.11 or newer (as transformers 5.23 does), this is {sys.version.split()[0]}")'
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 

@@ -13,7 +13,7 @@ from ..errors import SpaceError
 from .parameters import Categorical, Float, Int, Parameter
 
 
-class TrialState(str, enum.Enum):
+class TrialState(enum.StrEnum):
     """How a trial stands.
 
     COMPLETE, PRUNED, STOPPED (by a budget, after an evaluation) and FAILED count as trials of the study; RUNNING and

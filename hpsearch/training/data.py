@@ -11,6 +11,7 @@ from typing import Any
 
 import datasets
 import torch
+from accelerate.data_loader import SeedableRandomSampler
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, default_data_collator
 from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
@@ -32,9 +33,10 @@ def default_collator(processing_class: Any) -> Callable[..., Any]:
 def make_loader(
     trainer: Hooks, dataset: Any, description: str, batch_size: int, sampler: Sampler[int] | None, training: bool
 ) -> DataLoader[Any]:
-    """Build the loader of `dataset` for this run, prepared by accelerate and without columns the model ignores.
+    """Build the loader of `dataset` for this run, without columns the model ignores.
 
-    Batches stay on the host; the run moves them, once.
+    Batches stay on the host; the run moves them, once. Training in a single process uses torch's loader as it is, which
+    loads nothing ahead; everything else is prepared by accelerate.
     """
     run = trainer.run
     args = run.args
@@ -62,6 +64,8 @@ def make_loader(
                 seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
             )
     loader = DataLoader(dataset, **options)
+    if training and run.accelerator.num_processes == 1:
+        return loader
     return run.accelerator.prepare_data_loader(loader, device_placement=False)
 
 
@@ -76,6 +80,8 @@ def train_sampler(trainer: Hooks, dataset: Any) -> Sampler[int] | None:
     if args.train_sampling_strategy == "sequential":
         return SequentialSampler(dataset)
     if args.train_sampling_strategy == "random":
+        if trainer.run.accelerator.num_processes == 1 and args.accelerator_config.use_seedable_sampler:
+            return SeedableRandomSampler(dataset, data_seed=args.data_seed)
         return RandomSampler(dataset)
     raise ArgumentError(
         f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported; allowed: 'random', 'sequential', "

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from accelerate import skip_first_batches
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import SaveStrategy, TrainOutput, speed_metrics
 
 from . import best_model, checkpoints
+from .batches import close, group_into_updates, resume_epoch, start_epoch
 from .checkpoints import Position, ResumePoint
 from .data import TrainingLength
 from .evaluation import set_mode
@@ -70,13 +69,9 @@ def _train_epoch(
     run.position = Position(epoch, seen)
     run.control = run.callback_handler.on_epoch_begin(run.args, run.state, run.control)
     batches = _start_batches(run, loader, epoch, seen, resume)
-    streams_to_restore = resume.streams if resume is not None and seen > 0 else None
     try:
         remaining = length.updates_per_epoch - seen // run.args.gradient_accumulation_steps
-        for micro_batches in _updates(batches, run.args.gradient_accumulation_steps, remaining):
-            if streams_to_restore is not None:
-                streams_to_restore.restore()
-                streams_to_restore = None
+        for micro_batches in group_into_updates(batches, run.args.gradient_accumulation_steps, remaining):
             learning_rate, grad_norm = _update(trainer, micro_batches, length, epoch, seen)
             if grad_norm is not None:
                 seen += len(micro_batches)
@@ -84,13 +79,10 @@ def _train_epoch(
             if run.control.should_epoch_stop or run.control.should_training_stop:
                 break
     finally:
-        if hasattr(batches, "close"):
-            batches.close()
+        close(batches)
     if seen == 0 and not run.control.should_training_stop:
         logger.warning("The training data gave no batch in epoch %d: training stops here.", epoch)
         run.control.should_training_stop = True
-    if streams_to_restore is not None:
-        streams_to_restore.restore()
     _end_epoch(trainer, length, ignore_keys)
 
 
@@ -204,33 +196,14 @@ def store_flos(run: Any) -> None:
     run.state.total_flos += counted
 
 
-def _updates(batches: Iterator[Any], size: int, limit: int) -> Iterator[list[Any]]:
-    """Group micro-batches into at most `limit` updates; the last group may be short."""
-    for _ in range(limit):
-        group = list(itertools.islice(batches, size))
-        if not group:
-            return
-        yield group
-
-
-def _start_batches(run: Any, loader: Any, epoch: int, skip: int, resume: ResumePoint | None) -> Any:
-    """Start iterating over the epoch's micro-batches, past those that were seen before.
-
-    The random streams are first put back to where they were: at the checkpoint if the epoch starts here, else at the
-    start of the epoch, so that the workers of the loader get the seeds they had.
-    """
-    if resume is not None:
-        streams = resume.streams if skip == 0 else resume.epoch_streams
-        if streams is not None:
-            streams.restore()
+def _start_batches(run: Any, loader: Any, epoch: int, seen: int, resume: ResumePoint | None) -> Iterator[Any]:
+    if resume is not None and seen > 0:
+        run.epoch_streams = resume.epoch_streams
+        return resume_epoch(loader, epoch, seen, resume)
+    if resume is not None and resume.streams is not None:
+        resume.streams.restore()
     run.epoch_streams = RandomStreams.capture()
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(epoch)
-    if skip > 0:
-        loader = skip_first_batches(loader, skip)
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(epoch)
-    return iter(loader)
+    return start_epoch(loader, epoch)
 
 
 def _first_epoch(position: Position) -> int:

@@ -12,8 +12,8 @@ from hpsearch import (
     ArgumentError,
     Categorical,
     Float,
-    InvalidInputError,
     Int,
+    InvalidInputError,
     ObjectiveError,
     SearchSpace,
     SpaceError,
@@ -29,9 +29,11 @@ GOOD_SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
 def refused(kind: type[Exception], folder: Path, make_space: Any = None, **changes: Any) -> str:
     """Search, expect an error of this kind, assert that nothing ran and nothing was written; return its message."""
     model_init = changes.pop("model_init", None) or CountsModels()
-    of_trainer = {name: changes.pop(name) for name in ("eval_dataset", "train_dataset", "eval_strategy") if name in changes}
+    of_trainer = {
+        name: changes.pop(name) for name in ("eval_dataset", "train_dataset", "eval_strategy") if name in changes
+    }
     trainer = small_trainer(folder, model_init=model_init, **of_trainer)
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind) as caught:  # noqa: PT012 - making the space may be what is refused
         space = make_space() if make_space is not None else GOOD_SPACE
         trainer.hyperparameter_search(space, **{"n_trials": 2, "progress": False, **changes})
     assert type(caught.value) is kind
@@ -96,7 +98,11 @@ def test_a_space_over_what_the_search_itself_sets(tmp_path: Path, name: str) -> 
 
 
 def test_a_value_that_is_refused_only_under_another_choice(tmp_path: Path) -> None:
-    space = {"optim": Categorical({"sgd": {"optim.momentum": Float(0.0, 0.9)}, "adamw_torch": {"optim.momentum": Float(0.0, 0.9)}})}
+    space = {
+        "optim": Categorical(
+            {"sgd": {"optim.momentum": Float(0.0, 0.9)}, "adamw_torch": {"optim.momentum": Float(0.0, 0.9)}}
+        )
+    }
     message = refused(SpaceError, tmp_path / "out", lambda: space)
     assert "optim.momentum" in message
     assert "AdamW" in message
@@ -109,7 +115,11 @@ def test_a_value_that_is_refused_only_under_another_choice(tmp_path: Path) -> No
         (StudyError, {"backend": "optona"}, ["backend='optona'", "allowed: 'optuna'", "Did you mean 'optuna'"]),
         (StudyError, {"backend": ["optuna"]}, ["backend=['optuna']", "allowed: 'optuna'"]),
         (ObjectiveError, {"direction": "minimise"}, ["'minimise'", "'maximize'", "Did you mean 'minimize'"]),
-        (ObjectiveError, {"compute_objective": "loss", "direction": "maximize"}, ["'maximize'", "'eval_loss'", "'minimize'"]),
+        (
+            ObjectiveError,
+            {"compute_objective": "loss", "direction": "maximize"},
+            ["'maximize'", "'eval_loss'", "'minimize'"],
+        ),
         (ObjectiveError, {"compute_objective": ["loss"]}, ["['loss']", "one objective"]),
         (ObjectiveError, {"direction": ["minimize"]}, ["['minimize']", "one direction"]),
         (ObjectiveError, {"compute_objective": lambda metrics: 0.0}, ["direction='minimize' or 'maximize'"]),
@@ -180,7 +190,7 @@ def test_optimizers_together_with_model_init(tmp_path: Path) -> None:
 
 
 def test_a_scope_of_the_arguments_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="ray_scope='lats' is not a scope; allowed: .*Did you mean 'last'"):
+    with pytest.raises(ArgumentError, match=r"ray_scope='lats' is not a scope; allowed: .*Did you mean 'last'"):
         TrainingArguments(str(tmp_path), ray_scope="lats")
 
 

@@ -149,7 +149,9 @@ def test_the_default_with_metrics_is_their_sum_maximised_without_losses_speed_an
 
 
 def test_the_default_over_several_evaluation_sets_sums_their_metrics() -> None:
-    sets = {f"eval_{name}_{key}": value for name in ("dev", "test") for key, value in (("accuracy", 0.5), ("loss", 2.0))}
+    sets = {
+        f"eval_{name}_{key}": value for name in ("dev", "test") for key, value in (("accuracy", 0.5), ("loss", 2.0))
+    }
     sets.update({"eval_dev_runtime": 7.0, "eval_test_samples_per_second": 9.0, "epoch": 1.0})
     assert resolve_objective(None, None, has_metrics=True).value(sets) == 1.0
     losses = {name: value for name, value in sets.items() if "accuracy" not in name}

@@ -88,7 +88,10 @@ def test_of_equal_trials_the_earlier_one_is_kept(tmp_path: Path) -> None:
     [(0.05, 1, True), (0.15, 1, False), (0.1, 1, False), (0.15, 2, True), (0.25, 2, False), (9.0, 3, True)],
 )
 def test_a_trial_is_worth_keeping_if_it_beats_the_last_of_those_kept(value: float, keep: int, worth: bool) -> None:
-    records = [TrialRecord(number, f"run-{number}", TrialState.COMPLETE, {}, value=each) for number, each in enumerate([0.1, 0.2])]
+    records = [
+        TrialRecord(number, f"run-{number}", TrialState.COMPLETE, {}, value=each)
+        for number, each in enumerate([0.1, 0.2])
+    ]
     records.append(TrialRecord(2, "run-2", TrialState.PRUNED, {}, value=0.01))
     assert is_worth_keeping(value, records, MINIMIZE, keep) is worth
     flipped = [dataclasses.replace(record, value=-record.value) for record in records if record.value is not None]

@@ -95,7 +95,10 @@ def test_whole_numbers_are_sampled_as_int_and_reach_both_bounds_equally_often() 
         values = [space.sample(random.Random(seed))["x"] for seed in range(400)]
         assert {type(value) for value in values} == {int}
         assert set(values) == {1, 2, 3, 4}
-    counts = [[SearchSpace({"x": Int(1, 4)}).sample(random.Random(seed))["x"] for seed in range(400)].count(n) for n in (1, 2, 3, 4)]
+    counts = [
+        [SearchSpace({"x": Int(1, 4)}).sample(random.Random(seed))["x"] for seed in range(400)].count(n)
+        for n in (1, 2, 3, 4)
+    ]
     assert min(counts) > 60
 
 
@@ -128,7 +131,13 @@ def test_only_complete_and_existing_values_in_range_are_contained() -> None:
 
 
 def test_a_trial_is_only_asked_for_what_exists_under_its_choices() -> None:
-    values = {"learning_rate": 1e-4, "optim": "rmsprop", "optim.momentum": 0.5, "optim.alpha": 0.6, "num_train_epochs": 3}
+    values = {
+        "learning_rate": 1e-4,
+        "optim": "rmsprop",
+        "optim.momentum": 0.5,
+        "optim.alpha": 0.6,
+        "num_train_epochs": 3,
+    }
     trial = ListensToSuggestions({**values, "warmup_steps": 8, "optim.nesterov": False})
     assert nested_space().suggest(trial) == values
     assert trial.asked == ["learning_rate", "optim", "optim.momentum", "optim.alpha", "num_train_epochs"]

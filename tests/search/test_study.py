@@ -35,7 +35,25 @@ def make_study(folder: Path, **changes: Any) -> Study:
     return Study(name=name, folder=folder, **settings)
 
 
-ESCAPES = ["../x", "..", ".", "a/b", "/tmp/x", "a\\b", "~/x", "", " ", "x\n", "x\0y", ".hidden", "x.", "x ", "a" * 201, None, 3]
+ESCAPES = [
+    "../x",
+    "..",
+    ".",
+    "a/b",
+    "/tmp/x",
+    "a\\b",
+    "~/x",
+    "",
+    " ",
+    "x\n",
+    "x\0y",
+    ".hidden",
+    "x.",
+    "x ",
+    "a" * 201,
+    None,
+    3,
+]
 
 
 @pytest.mark.parametrize("name", ESCAPES)
@@ -184,7 +202,9 @@ def test_the_best_trial_is_written_with_its_checkpoint_and_scope(tmp_path: Path)
     study.write_best([])
     assert not (tmp_path / "best.json").exists()
     worse = TrialRecord(0, "run-0", TrialState.COMPLETE, {"x": 0}, value=0.5)
-    better = TrialRecord(1, "run-1", TrialState.COMPLETE, {"x": 1}, value=0.25, checkpoint=tmp_path / "run-1" / "checkpoint-4")
+    better = TrialRecord(
+        1, "run-1", TrialState.COMPLETE, {"x": 1}, value=0.25, checkpoint=tmp_path / "run-1" / "checkpoint-4"
+    )
     study.write_best([worse, better])
     assert json.loads((tmp_path / "best.json").read_text()) == {
         "trial": 1,
@@ -221,11 +241,9 @@ def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: Any)
 
 @pytest.mark.parametrize("name", ["study.json", "study.db", "best.json"])
 def test_a_run_is_not_named_like_a_file_of_its_study(tmp_path: Path, name: str) -> None:
-    study = make_study(tmp_path, hp_name=lambda trial: name)
-    try:
-        assert study.run_name(FixedTrial({}, number=3), set()) != name
-    except StudyError as error:
-        assert repr(name) in str(error)
+    with pytest.raises(StudyError) as caught:
+        make_study(tmp_path, hp_name=lambda trial: name).run_name(FixedTrial({}, number=3), set())
+    assert f"hp_name(trial) is {name!r}" in str(caught.value)
 
 
 def test_a_space_may_be_left_out_or_be_a_mapping_or_a_function() -> None:

@@ -84,7 +84,9 @@ def test_every_hook_is_called_through_the_trainer(tmp_path: Path, hook: str) -> 
         return getattr(Trainer, hook)(self, *args, **kwargs)
 
     override.__signature__ = inspect.signature(getattr(Trainer, hook))
-    trainer = make_trainer(tmp_path, type("Own", (Trainer,), {hook: override}), save_strategy="epoch", eval_strategy="epoch")
+    trainer = make_trainer(
+        tmp_path, type("Own", (Trainer,), {hook: override}), save_strategy="epoch", eval_strategy="epoch"
+    )
     trainer.train()
     during_training = len(calls)
     trainer.predict(line_data(4))
@@ -112,7 +114,9 @@ def test_the_documented_loss_override_of_three_arguments_changes_the_loss(tmp_pa
 
 def test_a_weighted_loss_override_trains_other_weights_than_the_plain_one(tmp_path: Path) -> None:
     class Weighted(Trainer):
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
             labels = inputs.pop("labels")
             outputs = model(**inputs)
             weight = torch.tensor([1.0, 5.0])
@@ -198,7 +202,9 @@ def counted_items(folder: Path, kind: Any, dataset: Any) -> list[int]:
     received: list[int] = []
 
     class Counting(kind):
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
             received.append(int(num_items_in_batch))
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 

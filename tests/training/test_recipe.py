@@ -391,8 +391,10 @@ def test_release_frees_model_and_optimizer_at_once(tmp_path: Path, cut_short: bo
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     held = [weakref.ref(each) for each in (trainer.model, next(trainer.model.parameters()), trainer.optimizer)]
+    kept_by_the_caller = trainer.run, trainer.callback_handler, trainer.accelerator
     trainer.release()
     assert [each() for each in held] == [None, None, None]
+    assert kept_by_the_caller[0].model is None
 
 
 @pytest.mark.usefixtures("no_garbage_collector")

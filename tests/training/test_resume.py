@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback, default_data_collator
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import CheckpointError
@@ -97,6 +99,55 @@ def test_stopped_at_any_step_and_resumed_equals_never_stopped(
     output = resumed.train(resume_from_checkpoint=True)
     assert_equal_runs(resumed, whole)
     assert output.training_loss == whole.state.log_history[-1]["train_loss"]
+
+
+class MasksTokens:
+    """A collator that replaces random tokens, with torch's, numpy's and Python's random numbers, like masking does."""
+
+    def __call__(self, samples: list[Any]) -> Any:
+        batch = default_data_collator(samples)
+        rows, columns = batch["input_ids"].shape
+        batch["input_ids"][torch.rand(rows, columns) < 0.2] = 99
+        batch["input_ids"][np.random.rand(rows, columns) < 0.1] = 98
+        batch["input_ids"][random.randrange(rows)] = 97
+        return batch
+
+
+@pytest.mark.parametrize("sampling", ["random", "group_by_length"])
+@pytest.mark.parametrize(("accumulation", "step"), [(1, 5), (1, 11), (2, 3), (2, 6), (3, 2)])
+def test_data_that_draws_random_numbers_resumes_exactly(
+    tmp_path: Path, sampling: str, accumulation: int, step: int
+) -> None:
+    changes = {"gradient_accumulation_steps": accumulation, "train_sampling_strategy": sampling}
+    trainers = [
+        make_trainer(tmp_path / "whole", **changes),
+        make_trainer(tmp_path / "stopped", StopAt(step, politely=False), **changes),
+        make_trainer(tmp_path / "stopped", **changes),
+    ]
+    for trainer in trainers:
+        trainer.data_collator = MasksTokens()
+    whole, stopped, resumed = trainers
+    whole.train()
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train()
+    resumed.train(resume_from_checkpoint=True)
+    assert_equal_runs(resumed, whole)
+
+
+def test_an_iterable_dataset_resumes_exactly(tmp_path: Path) -> None:
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(classification_data(44))
+
+    changes = {"max_steps": 25, "eval_strategy": "no"}
+    runs = [make_trainer(tmp_path, *stop, **changes) for stop in ([], [StopAt(15, politely=False)], [])]
+    for trainer in runs:
+        trainer.train_dataset = Stream()
+    runs[0].train()
+    with pytest.raises(KeyboardInterrupt):
+        runs[1].train()
+    runs[2].train(resume_from_checkpoint=True)
+    assert_equal_runs(runs[2], runs[0])
 
 
 def test_interrupted_inside_accumulation_resumes_from_the_last_update(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""The micro-batches of an epoch: started, resumed, and grouped into updates.
+
+In a single process, batches are loaded just before they are used, not ahead. So the random streams at a checkpoint are
+those that the next batch is loaded with, and data that draws random numbers in this process (masking, augmentation)
+resumes exactly too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate import skip_first_batches
+from torch.utils.data import DataLoader, IterableDataset
+
+from .checkpoints import ResumePoint
+from .randomness import RandomStreams
+
+
+def start_epoch(loader: Any, epoch: int) -> Iterator[Any]:
+    """Start iterating over an epoch."""
+    _set_epoch(loader, epoch)
+    return iter(loader)
+
+
+def resume_epoch(loader: Any, epoch: int, seen: int, point: ResumePoint) -> Iterator[Any]:
+    """Go on in an epoch after `seen` micro-batches: same order of samples, same seeds of the loader's workers.
+
+    The random streams are put back to where they were at the checkpoint. A checkpoint by transformers does not hold the
+    streams at the start of the epoch; then the workers' seeds are new.
+    """
+    if point.epoch_streams is not None:
+        point.epoch_streams.restore()
+    _set_epoch(loader, epoch)
+    if type(loader) is not DataLoader:
+        rest = skip_first_batches(loader, seen)
+        _set_epoch(rest, epoch)
+        return _restoring_after_first(iter(rest), point.streams)
+    if isinstance(loader.dataset, IterableDataset):
+        batches = iter(loader)
+        for _ in itertools.islice(batches, seen):
+            pass
+    else:
+        batches = iter(_past(loader, seen, point.epoch_streams))
+    if point.streams is not None:
+        point.streams.restore()
+    return batches
+
+
+def group_into_updates(batches: Iterator[Any], size: int, limit: int) -> Iterator[list[Any]]:
+    """Group micro-batches into at most `limit` updates; the last group may be short."""
+    for _ in range(limit):
+        group = list(itertools.islice(batches, size))
+        if not group:
+            return
+        yield group
+
+
+def close(batches: Iterator[Any]) -> None:
+    """End an iteration that was cut short, as far as it can be ended."""
+    if hasattr(batches, "close"):
+        batches.close()
+
+
+def _past(loader: DataLoader[Any], seen: int, epoch_streams: RandomStreams | None) -> DataLoader[Any]:
+    """Return a loader of what comes after `seen` batches, without loading those.
+
+    The order of the samples may be drawn from the random streams, just after the seed of the workers: it is drawn here
+    as it was then, and the streams are put back for the loader that follows.
+    """
+    rest = skip_first_batches(loader, seen)
+    if epoch_streams is not None:
+        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        rest.batch_sampler.batch_sampler = list(loader.batch_sampler)
+        epoch_streams.restore()
+    return rest
+
+
+def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None) -> Iterator[Any]:
+    """Put the streams back once iteration has begun: accelerate's loaders draw the workers' seed only then."""
+    for place, batch in enumerate(batches):
+        if place == 0 and streams is not None:
+            streams.restore()
+        yield batch
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Tell every part of a loader that shuffles by epoch which one it is."""
+    sampler = getattr(loader, "batch_sampler", None)
+    for part in (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "dataset", None)):
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)

@@ -1,0 +1,648 @@
+"""What every backend must hold, seen through `Trainer.hyperparameter_search` and through the backend's own storage."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from hpsearch import (
+    BestRun,
+    Categorical,
+    Float,
+    Int,
+    NoCompletedTrialError,
+    SearchInterrupted,
+    SearchListener,
+    SearchSpace,
+    StudyError,
+    TrialRecord,
+    TrialState,
+)
+from tests.models import weights_of
+from tests.search.small_trainer import CountsModels, TwoLayers, small_trainer
+
+ROOT = Path(__file__).parents[2]
+RATE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
+
+
+@dataclass
+class StoredTrial:
+    """A trial as the backend's own storage has it.
+
+    `state` is "complete", "pruned", "failed" or "running"; an interrupted trial is a failed one that says so.
+    """
+
+    number: int
+    state: str
+    params: dict[str, Any]
+    value: float | None
+    resources: list[int] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class Events(SearchListener):
+    """Remembers what a search told its listener."""
+
+    def __init__(self) -> None:
+        self.study: Any = None
+        self.notes: list[str] = []
+        self.begun: list[dict[str, Any]] = []
+        self.ended: list[TrialRecord] = []
+        self.is_over = False
+
+    def on_search_begin(self, study: Any, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
+        self.study, self.notes = study, list(notes)
+
+    def on_trial_begin(self, trial: Any) -> None:
+        self.begun.append(dict(trial.params.values_by_name))
+
+    def on_trial_end(self, record: TrialRecord) -> None:
+        self.ended.append(record)
+
+    def on_search_end(self, study: Any, records: Sequence[TrialRecord]) -> None:
+        self.is_over = True
+
+
+class AtStep(TrainerCallback):
+    """Does something after the given update of the run of the given number, counted over the session."""
+
+    def __init__(self, act: Callable[[], None], run: int, step: int) -> None:
+        self._act, self._run, self._step = act, run, step
+        self.runs = -1
+        self.steps: list[tuple[int, int]] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.runs += 1
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps.append((self.runs, state.global_step))
+        if (self.runs, state.global_step) == (self._run, self._step):
+            self._act()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def states(best: BestRun) -> list[str]:
+    return [record.state.value for record in best.run_summary.records]
+
+
+def scripted(*trials: Sequence[float]) -> Callable[[dict[str, float]], float]:
+    """An objective that gives these values in turn; a trial that is pruned skips the rest of its own."""
+    left = [list(values) for values in trials]
+    position = {"trial": -1}
+
+    def objective(metrics: dict[str, float]) -> float:
+        if metrics["epoch"] == 1.0:
+            position["trial"] += 1
+        return left[position["trial"]][round(metrics["epoch"]) - 1]
+
+    return objective
+
+
+class BackendContract(ABC):
+    """Inherited by the tests of each backend."""
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """What `hyperparameter_search` needs to use this backend, pruning off."""
+
+    @abstractmethod
+    def pruning_options(self) -> dict[str, Any]:
+        """Options under which a trial is pruned once its best report is worse than all others at that point."""
+
+    @abstractmethod
+    def stored(self, study: Path) -> list[StoredTrial]:
+        """Read the trials of a study from the backend's default storage, by number."""
+
+    def search(self, folder: Path, space: Any = None, n_trials: int = 3, **changes: Any) -> BestRun:
+        """Search with a small trainer; `changes` are of the search or of the trainer."""
+        of_search = {
+            name: changes.pop(name)
+            for name in (
+                "compute_objective",
+                "direction",
+                "hp_name",
+                "study_name",
+                "scope",
+                "keep_checkpoints",
+                "timeout",
+                "trial_timeout",
+                "seed",
+                "sampler",
+                "pruner",
+                "storage",
+            )
+            if name in changes
+        }
+        options = {"progress": False, **self.options(), **of_search, **changes.pop("search", {})}
+        trainer = small_trainer(folder, *changes.pop("callbacks", ()), **changes)
+        return trainer.hyperparameter_search(RATE if space is None else space, n_trials=n_trials, **options)
+
+    # Spaces.
+
+    def test_a_static_space_gives_values_inside_it(self, tmp_path: Path) -> None:
+        space = SearchSpace(
+            {
+                "learning_rate": Float(1e-3, 1e-1, log=True),
+                "weight_decay": Float(0.0, 0.3, step=0.1),
+                "num_train_epochs": Int(1, 2),
+                "per_device_train_batch_size": Categorical([4, 8]),
+            }
+        )
+        events = Events()
+        best = self.search(tmp_path, space, 8, search={"progress": events})
+        assert len(best.run_summary.records) == 8
+        for record in best.run_summary.records:
+            assert space.contains(record.params)
+            assert record.state is TrialState.COMPLETE
+            assert record.reports[-1].epoch == record.params["num_train_epochs"]
+        assert events.begun == [record.params for record in best.run_summary.records]
+        assert len({record.params["learning_rate"] for record in best.run_summary.records}) == 8
+
+    def test_a_branch_is_suggested_only_under_its_choice(self, tmp_path: Path) -> None:
+        momentum = {"optim.momentum": Float(0.0, 0.9)}
+        nested = {**momentum, "optim.nesterov": Categorical({False: {"optim.dampening": Float(0.1, 0.2)}, True: {}})}
+        space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": nested})})
+        best = self.search(
+            tmp_path, space, 32, num_train_epochs=1, compute_objective=lambda metrics: 0.0, direction="minimize"
+        )
+        assert states(best) == ["complete"] * 32
+        seen = {tuple(sorted(record.params)) for record in best.run_summary.records}
+        assert seen == {
+            ("optim",),
+            ("optim", "optim.momentum", "optim.nesterov"),
+            ("optim", "optim.dampening", "optim.momentum", "optim.nesterov"),
+        }
+        for record, stored in zip(best.run_summary.records, self.stored(tmp_path / "study"), strict=True):
+            assert space.contains(record.params)
+            assert stored.params == record.params
+
+    def test_a_define_by_run_function_may_return_the_arguments(self, tmp_path: Path) -> None:
+        def space(trial: Any) -> dict[str, Any]:
+            return {"learning_rate": 10.0 ** trial.suggest_int("exponent", -3, -1), "weight_decay": Float(0.0, 0.1)}
+
+        best = self.search(tmp_path, space)
+        for record in best.run_summary.records:
+            assert record.state is TrialState.COMPLETE
+            assert set(record.arguments) == {"learning_rate", "weight_decay"}
+            assert record.arguments["learning_rate"] == 10.0 ** record.params["exponent"]
+        assert {"exponent", "learning_rate", "weight_decay"} == set(best.hyperparameters)
+
+    def test_a_define_by_run_function_may_return_nothing(self, tmp_path: Path) -> None:
+        def space(trial: Any) -> None:
+            if trial.suggest_categorical("optim", ["adamw_torch", "sgd"]) == "sgd":
+                trial.suggest_float("optim.momentum", 0.0, 0.9)
+
+        best = self.search(tmp_path, space, 8)
+        assert states(best) == ["complete"] * 8
+        for record in best.run_summary.records:
+            assert ("optim.momentum" in record.arguments) is (record.arguments["optim"] == "sgd")
+        assert {record.arguments["optim"] for record in best.run_summary.records} == {"adamw_torch", "sgd"}
+
+    def test_a_define_by_run_function_may_return_numbers_of_numpy(self, tmp_path: Path) -> None:
+        def space(trial: Any) -> dict[str, Any]:
+            exponent = np.int64(trial.suggest_int("exponent", 1, 2))
+            return {"per_device_train_batch_size": np.int64(2) ** exponent, "weight_decay": np.float32(0.5)}
+
+        best = self.search(tmp_path, space, 2)
+        assert states(best) == ["complete"] * 2
+        assert best.hyperparameters["weight_decay"] == 0.5
+
+    def test_model_init_may_suggest(self, tmp_path: Path) -> None:
+        built: list[int] = []
+
+        def model_init(trial: Any) -> TwoLayers:
+            built.append(trial.suggest_int("hidden", 2, 9))
+            return TwoLayers(built[-1])
+
+        best = self.search(tmp_path, n_trials=4, model_init=model_init)
+        assert [record.params["hidden"] for record in best.run_summary.records] == built
+        assert [stored.params["hidden"] for stored in self.stored(tmp_path / "study")] == built
+        assert all("hidden" not in record.arguments for record in best.run_summary.records)
+        assert best.load_model().hidden.out_features == best.hyperparameters["hidden"]
+
+    def test_equal_looking_choices_stay_apart_or_are_refused(self, tmp_path: Path) -> None:
+        try:
+            best = self.search(tmp_path, lambda trial: {"seed": 1 + trial.suggest_categorical("x", (1, True, 1.0))}, 6)
+        except ValueError:
+            return
+        kinds = [type(record.params["x"]) for record in best.run_summary.records]
+        assert [type(stored.params["x"]) for stored in self.stored(tmp_path / "study")] == kinds
+
+    # Seeds and records.
+
+    def test_the_same_seed_gives_the_same_trials(self, tmp_path: Path) -> None:
+        random.seed(1)
+        first = self.search(tmp_path / "a", n_trials=12, seed=7, num_train_epochs=1)
+        np.random.seed(2)
+        random.seed(2)
+        torch.manual_seed(2)
+        second = self.search(tmp_path / "b", n_trials=12, seed=7, num_train_epochs=1)
+        other = self.search(tmp_path / "c", n_trials=2, seed=8, num_train_epochs=1)
+        told = [
+            [(record.params, record.value, record.seed) for record in best.run_summary.records]
+            for best in (first, second, other)
+        ]
+        assert told[0] == told[1]
+        assert told[0][:2] != told[2]
+
+    def test_a_session_that_goes_on_does_not_suggest_the_first_ones_again(self, tmp_path: Path) -> None:
+        self.search(tmp_path, n_trials=3)
+        best = self.search(tmp_path, n_trials=6)
+        assert len({record.params["learning_rate"] for record in best.run_summary.records}) == 6
+
+    def test_the_storage_and_the_disk_tell_the_same(self, tmp_path: Path) -> None:
+        def fail_in_the_second(trial: Any) -> None:
+            if trial.number == 1:
+                raise RuntimeError("out of luck")
+
+        best = self.search(tmp_path, n_trials=4, model_init=CountsModels(fail_in_the_second))
+        stored, kept = self.stored(tmp_path / "study"), best.run_summary.study.read_records()
+        assert [each.number for each in stored] == [0, 1, 2, 3] == [record.number for record in kept]
+        assert repr(kept) == repr(best.run_summary.records)
+        for each, record in zip(stored, kept, strict=True):
+            assert (each.state, each.value) == (record.state.value, record.value)
+            assert each.params == {name: record.params[name] for name in each.params}
+            assert each.resources == [int(report.resource) for report in record.reports]
+            if record.number != 1:
+                assert each.resources == [1, 2]
+
+    def test_a_failed_trial_is_recorded_with_its_reason_and_the_search_goes_on(self, tmp_path: Path) -> None:
+        def fail_in_the_second(trial: Any) -> None:
+            if trial.number == 1:
+                raise RuntimeError("out of luck")
+
+        events = Events()
+        init = CountsModels(fail_in_the_second)
+        best = self.search(tmp_path, n_trials=3, model_init=init, search={"progress": events})
+        assert states(best) == ["complete", "failed", "complete"]
+        failed = best.run_summary.records[1]
+        assert failed.reason == "RuntimeError: out of luck"
+        assert "fail_in_the_second" in failed.traceback
+        assert failed.value is None
+        assert self.stored(tmp_path / "study")[1].notes["reason"] == failed.reason
+        assert self.stored(tmp_path / "study")[1].state == "failed"
+        assert [record.number for record in events.ended] == [0, 1, 2]
+
+    def test_a_trial_whose_objective_is_never_finite_fails_and_says_so(self, tmp_path: Path) -> None:
+        objective = scripted([float("nan"), float("nan")], [0.5, float("nan")], [float("inf"), 0.25])
+        best = self.search(tmp_path, n_trials=3, compute_objective=objective, direction="minimize")
+        assert states(best) == ["failed", "complete", "complete"]
+        assert "never finite" in best.run_summary.records[0].reason
+        assert [record.value for record in best.run_summary.records] == [None, 0.5, 0.25]
+        assert self.stored(tmp_path / "study")[2].value == 0.25
+
+    def test_a_study_without_a_result_says_why(self, tmp_path: Path) -> None:
+        def fail(trial: Any) -> None:
+            raise RuntimeError("out of luck")
+
+        best = self.search(tmp_path, n_trials=2, model_init=CountsModels(fail))
+        assert best[:3] == (None, None, {})
+        with pytest.raises(NoCompletedTrialError, match=r"2 failed.*out of luck"):
+            best.load_model()
+
+    # Totals and interruptions.
+
+    def test_n_trials_is_the_total_of_the_study(self, tmp_path: Path) -> None:
+        init = CountsModels()
+        self.search(tmp_path, n_trials=2, model_init=init)
+        assert len(init.trials) == 2
+        best = self.search(tmp_path, n_trials=5, model_init=init)
+        assert len(init.trials) == 5
+        assert [record.number for record in best.run_summary.records] == [0, 1, 2, 3, 4]
+        again = self.search(tmp_path, n_trials=5, model_init=init)
+        assert len(init.trials) == 5
+        assert (again.run_id, again.objective, again.checkpoint) == (best.run_id, best.objective, best.checkpoint)
+        assert again.load_model() is not None
+
+    def test_failed_trials_count(self, tmp_path: Path) -> None:
+        def fail_at_first(trial: Any) -> None:
+            if trial.number == 0:
+                raise RuntimeError("out of luck")
+
+        init = CountsModels(fail_at_first)
+        self.search(tmp_path, n_trials=2, model_init=init)
+        self.search(tmp_path, n_trials=2, model_init=init)
+        assert [trial.number for trial in init.trials] == [0, 1]
+
+    @pytest.mark.parametrize("where", ["callback", "model_init", "listener"])
+    def test_an_interrupted_trial_runs_again_and_the_total_is_kept(self, tmp_path: Path, where: str) -> None:
+        def interrupt_second(trial: Any) -> None:
+            if where == "model_init" and trial.number == 1:
+                raise KeyboardInterrupt
+
+        class InterruptsAfterTheFirst(Events):
+            def on_trial_begin(self, trial: Any) -> None:
+                if where == "listener" and trial.number == 1:
+                    raise KeyboardInterrupt
+                super().on_trial_begin(trial)
+
+        callbacks = [AtStep(interrupt, run=1, step=2)] if where == "callback" else []
+        events = InterruptsAfterTheFirst()
+        with pytest.raises(SearchInterrupted) as caught:
+            self.search(
+                tmp_path,
+                n_trials=3,
+                callbacks=callbacks,
+                model_init=CountsModels(interrupt_second),
+                search={"progress": events},
+            )
+        assert events.is_over
+        assert "1 of 3 trials" in str(caught.value)
+        assert "again" in str(caught.value)
+        assert str(tmp_path / "study") in str(caught.value)
+        assert caught.value.best_run.run_id == "0"
+        assert caught.value.best_run.load_model() is not None
+        interrupted = caught.value.best_run.run_summary.records[1]
+        assert interrupted.state is TrialState.INTERRUPTED
+
+        events = Events()
+        best = self.search(tmp_path, n_trials=3, search={"progress": events})
+        assert len(events.begun) == 2
+        assert events.begun[0] == interrupted.params
+        assert events.begun[1] != interrupted.params
+        assert sorted(states(best)) == ["complete", "complete", "complete", "interrupted"]
+        again = self.search(tmp_path, n_trials=3)
+        assert states(again) == states(best)
+
+    def test_a_trial_interrupted_twice_runs_once_in_the_end(self, tmp_path: Path) -> None:
+        for _ in range(2):
+            with pytest.raises(SearchInterrupted):
+                self.search(tmp_path, n_trials=2, callbacks=[AtStep(interrupt, run=0, step=1)])
+        best = self.search(tmp_path, n_trials=2)
+        assert sorted(states(best)) == ["complete", "complete", "interrupted", "interrupted"]
+        rates = [record.params["learning_rate"] for record in best.run_summary.records]
+        assert rates[0] == rates[1] == rates[2] != rates[3]
+
+    KILLED = """
+        import os, signal, sys, torch
+        torch.set_num_threads(1)
+        from tests.backends.contract import AtStep, CountsModels, RATE, small_trainer
+        {setup}
+        kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        trainer = small_trainer(sys.argv[1], AtStep(kill, {run}, 5), save_strategy="epoch")
+        trainer.hyperparameter_search(RATE, "loss", n_trials=3, progress=False, {options})
+    """
+
+    def run_until_killed(self, folder: Path, setup: str = "", run: int = 1, options: str = "") -> None:
+        """Search in another process, which kills itself: after step 5 of its second trial, or where `setup` says."""
+        code = textwrap.dedent(self.KILLED).format(setup=setup, run=run, options=options)
+        died = subprocess.run(
+            [sys.executable, "-c", code, str(folder)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert died.returncode == -signal.SIGKILL, died.stderr
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def killed_study(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+        """A study whose process was killed in its second trial, and what became of it afterwards."""
+        self, folder = cls(), tmp_path_factory.mktemp("killed")
+        self.run_until_killed(folder)
+        left = self.stored(folder / "study")
+        on_disk = {path.parent.name for path in (folder / "study").glob("*/trial.json")}
+        events = Events()
+        best = self.search(
+            folder, n_trials=3, compute_objective="loss", save_strategy="epoch", search={"progress": events}
+        )
+        return {"folder": folder, "left": left, "on_disk": on_disk, "best": best, "events": events}
+
+    def test_a_killed_process_leaves_a_running_trial_and_the_finished_one(self, killed_study: dict[str, Any]) -> None:
+        assert [each.state for each in killed_study["left"]] == ["complete", "running"]
+        assert killed_study["on_disk"] == {"run-0"}
+
+    def test_after_a_kill_the_half_done_trial_runs_again_and_the_total_is_kept(
+        self, killed_study: dict[str, Any]
+    ) -> None:
+        events, best = killed_study["events"], killed_study["best"]
+        assert len(events.begun) == 2
+        assert events.begun[0] == killed_study["left"][1].params
+        assert states(best).count("complete") == 3
+        stored = self.stored(killed_study["folder"] / "study")
+        assert "running" not in [each.state for each in stored]
+        assert best.objective == min(record.value for record in best.run_summary.records if record.value is not None)
+
+    def test_after_a_kill_the_storage_and_the_disk_know_the_same_trials(self, killed_study: dict[str, Any]) -> None:
+        best = killed_study["best"]
+        stored = self.stored(killed_study["folder"] / "study")
+        assert [each.number for each in stored] == [record.number for record in best.run_summary.study.read_records()]
+        assert best.run_summary.records[1].state is TrialState.INTERRUPTED
+        assert "died" in best.run_summary.records[1].reason
+
+    # Pruning.
+
+    def test_trials_are_pruned_after_the_same_data_whatever_their_batch_size(self, tmp_path: Path) -> None:
+        sizes = iter([2, 8, 8, 2])
+        best = self.search(
+            tmp_path,
+            lambda trial: {"per_device_train_batch_size": next(sizes), "seed": trial.suggest_int("seed", 1, 9)},
+            4,
+            num_train_epochs=3,
+            compute_objective=scripted([0.5, 0.4, 0.3], [0.9, 0.9, 0.9], [0.4, 0.3, 0.2], [0.35, 0.9, 0.1]),
+            direction="minimize",
+            search=self.pruning_options(),
+        )
+        assert states(best) == ["complete", "pruned", "complete", "pruned"]
+        stored = self.stored(tmp_path / "study")
+        assert [each.resources for each in stored] == [[1, 2, 3], [1], [1, 2, 3], [1, 2]]
+        records = best.run_summary.records
+        assert [record.reports[-1].step for record in records] == [24, 2, 6, 16]
+        assert [each.state for each in stored] == ["complete", "pruned", "complete", "pruned"]
+        assert "pruned after 1 epochs" in records[1].reason
+        assert best.run_id == "2"
+        assert records[1].checkpoint is None
+
+    def test_by_steps_the_resource_is_the_number_of_samples(self, tmp_path: Path) -> None:
+        sizes = iter([2, 4])
+        best = self.search(
+            tmp_path,
+            lambda trial: {
+                "per_device_train_batch_size": next(sizes),
+                "gradient_accumulation_steps": 2,
+                "seed": trial.suggest_int("seed", 1, 9),
+            },
+            2,
+            num_train_epochs=1,
+            eval_strategy="steps",
+            eval_steps=1,
+        )
+        assert states(best) == ["complete"] * 2
+        assert [each.resources for each in self.stored(tmp_path / "study")] == [[4, 8, 12, 16], [8, 16]]
+
+    def test_a_trial_is_not_pruned_at_its_end(self, tmp_path: Path) -> None:
+        objective = scripted([0.1, 0.1], [0.1, 0.9])
+        best = self.search(
+            tmp_path, n_trials=2, compute_objective=objective, direction="minimize", search=self.pruning_options()
+        )
+        assert states(best) == ["complete", "complete"]
+        assert best.run_summary.records[1].value == 0.9
+
+    def test_a_study_whose_trials_have_no_comparable_report_prunes_nothing(self, tmp_path: Path) -> None:
+        objective = scripted([0.1, 0.1], [float("nan"), 0.9])
+        best = self.search(
+            tmp_path, n_trials=2, compute_objective=objective, direction="minimize", search=self.pruning_options()
+        )
+        assert states(best) == ["complete", "complete"]
+        assert [each.resources for each in self.stored(tmp_path / "study")] == [[1, 2], [2]]
+
+    # The best run.
+
+    def test_the_best_run_tells_what_won(self, tmp_path: Path) -> None:
+        best = self.search(tmp_path, n_trials=4, compute_objective="loss")
+        records = best.run_summary.records
+        winner = min(records, key=lambda record: record.value)
+        assert BestRun._fields[:4] == ("run_id", "objective", "hyperparameters", "run_summary")
+        assert (best.run_id, best.objective) == (str(winner.number), winner.value)
+        assert best.hyperparameters == winner.params
+        assert best.objective == winner.reports[-1].metrics["eval_loss"]
+        assert best.checkpoint == tmp_path / "study" / f"run-{winner.number}" / "checkpoint-8"
+        assert best.scope == "last"
+        assert best.run_summary.ranked()[0] == winner
+        assert f"run_id='{winner.number}'" in repr(best)
+
+    @pytest.mark.parametrize("save_strategy", ["no", "epoch"])
+    @pytest.mark.parametrize("scope", ["last", "all", "avg"])
+    def test_the_loaded_model_is_the_one_that_was_selected(
+        self, tmp_path: Path, scope: str, save_strategy: str
+    ) -> None:
+        evaluated: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+
+        class Watches(TrainerCallback):
+            def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+                evaluated[(args.seed, state.global_step)] = weights_of(model)
+
+        best = self.search(
+            tmp_path,
+            {"seed": Int(1, 1000), "learning_rate": Float(0.5, 2.0)},
+            4,
+            num_train_epochs=4,
+            compute_objective="loss",
+            scope=scope,
+            save_strategy=save_strategy,
+            save_total_limit=1 if save_strategy == "epoch" else None,
+            callbacks=[Watches()],
+        )
+        model = best.load_model()
+        step = int(best.checkpoint.name.split("-")[1])
+        expected = evaluated[(best.hyperparameters["seed"], step)]
+        assert all(torch.equal(weights, expected[name]) for name, weights in weights_of(model).items())
+        assert not model.training
+        if scope != "avg":
+            measured = small_trainer(tmp_path / "again", model=model).evaluate()["eval_loss"]
+            assert measured == pytest.approx(best.objective, rel=1e-6)
+
+    def test_the_loaded_model_does_not_touch_the_random_streams(self, tmp_path: Path) -> None:
+        best = self.search(tmp_path, n_trials=1)
+        torch.manual_seed(5)
+        expected = torch.rand(3)
+        torch.manual_seed(5)
+        best.load_model()
+        assert torch.equal(torch.rand(3), expected)
+
+    def test_without_checkpoints_the_best_run_says_how_to_get_them(self, tmp_path: Path) -> None:
+        best = self.search(tmp_path, n_trials=2, keep_checkpoints=0)
+        assert best.objective is not None
+        assert best.checkpoint is None
+        assert list((tmp_path / "study").rglob("checkpoint-*")) == []
+        with pytest.raises(FileNotFoundError, match=r"keep_checkpoints=0.*keep_checkpoints=1"):
+            best.load_model()
+
+    def test_one_evaluation_at_the_end_is_enough(self, tmp_path: Path) -> None:
+        best = self.search(tmp_path, n_trials=2, eval_strategy="no", compute_objective="loss")
+        assert [len(record.reports) for record in best.run_summary.records] == [1, 1]
+        measured = small_trainer(tmp_path / "again", model=best.load_model()).evaluate()["eval_loss"]
+        assert measured == pytest.approx(best.objective, rel=1e-6)
+
+    def test_what_is_optimised_by_default_is_said_as_it_is(self, tmp_path: Path) -> None:
+        sets = {name: small_trainer(tmp_path).eval_dataset for name in ("dev", "test")}
+        events = Events()
+        best = self.search(tmp_path, n_trials=1, eval_dataset=sets, compute_metrics=None, search={"progress": events})
+        metrics = best.run_summary.records[0].reports[-1].metrics
+        assert len(best.run_summary.records[0].reports) == 2
+        assert best.objective == pytest.approx(metrics["eval_dev_loss"] + metrics["eval_test_loss"])
+        assert "sum" in events.study.objective.description
+
+    # Budgets.
+
+    @pytest.mark.parametrize("budget", ["timeout", "trial_timeout"])
+    def test_a_budget_stops_a_running_trial_at_its_next_step(self, tmp_path: Path, budget: str) -> None:
+        seconds = 1.5
+        slow = AtStep(lambda: time.sleep(seconds + 0.1), run=0, step=6)
+        best = self.search(tmp_path, n_trials=1, callbacks=[slow], num_train_epochs=50, **{budget: seconds})
+        assert slow.steps[-1] == (0, 6)
+        assert states(best) == ["stopped"]
+        (record,) = best.run_summary.records
+        assert f"timeout of {seconds} s is over" in record.reason
+        assert best.run_id == "0"
+        assert best.load_model() is not None
+
+    def test_when_time_is_over_no_further_trial_starts_and_the_study_can_go_on(self, tmp_path: Path) -> None:
+        slow = AtStep(lambda: time.sleep(1.1), run=0, step=8)
+        best = self.search(tmp_path, n_trials=3, callbacks=[slow], timeout=1.0)
+        assert len(best.run_summary.records) == 1
+        assert states(self.search(tmp_path, n_trials=3))[1:] == ["complete", "complete"]
+
+    def test_a_trial_stopped_before_its_first_evaluation_runs_again_in_the_next_session(self, tmp_path: Path) -> None:
+        slow = AtStep(lambda: time.sleep(1.1), run=0, step=2)
+        best = self.search(tmp_path, n_trials=1, callbacks=[slow], timeout=1.0, eval_strategy="no")
+        assert states(best) == ["interrupted"]
+        assert best.run_id is None
+        again = self.search(tmp_path, n_trials=1, eval_strategy="no")
+        assert states(again) == ["interrupted", "complete"]
+        assert again.hyperparameters == best.run_summary.records[0].params
+
+    def test_trials_that_never_reach_an_evaluation_in_their_time_do_not_run_for_ever(self, tmp_path: Path) -> None:
+        def give_up(trial: Any) -> None:
+            if len(init.trials) > 8:
+                raise KeyboardInterrupt
+
+        init = CountsModels(give_up)
+        try:
+            best = self.search(tmp_path, n_trials=2, model_init=init, trial_timeout=1e-6, eval_strategy="no")
+        except SearchInterrupted:
+            pytest.fail("the search went on after 8 trials, of 2")
+        assert best.run_id is None
+
+    # Names.
+
+    def test_runs_are_named_by_the_function_and_equal_names_get_their_number(self, tmp_path: Path) -> None:
+        best = self.search(tmp_path, n_trials=3, hp_name=lambda trial: "x" if trial.number else "first")
+        assert [record.name for record in best.run_summary.records] == ["first", "x", "x-2"]
+        folders = {path.name for path in (tmp_path / "study").iterdir() if path.is_dir()}
+        assert folders == {"first", "x", "x-2"}
+
+    def test_an_engine_that_forgot_the_trials_on_disk_does_not_run_them_again_under_the_same_number(
+        self, tmp_path: Path
+    ) -> None:
+        forgetful = self.forgetful_options()
+        self.search(tmp_path, n_trials=2, search=forgetful())
+        try:
+            best = self.search(tmp_path, n_trials=2, search=forgetful())
+        except StudyError:
+            return
+        assert [record.number for record in best.run_summary.records] == [0, 1]
+
+    @abstractmethod
+    def forgetful_options(self) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes options with a storage which starts empty each time."""

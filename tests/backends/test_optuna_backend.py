@@ -1,0 +1,198 @@
+"""The Optuna backend holds the contract, and takes any sampler, pruner and storage of Optuna."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages.journal import JournalFileBackend
+
+from hpsearch import Categorical, Float, SearchInterrupted, StudyError
+from tests.backends.contract import RATE, AtStep, BackendContract, Events, StoredTrial, interrupt, scripted, states
+from tests.search.small_trainer import small_trainer
+
+STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+
+
+def load(study: Path, storage: Any = None) -> optuna.Study:
+    return optuna.load_study(study_name=study.name, storage=storage or f"sqlite:///{study / 'study.db'}")
+
+
+class TestOptuna(BackendContract):
+    def options(self) -> dict[str, Any]:
+        return {"backend": "optuna", "pruner": "none"}
+
+    def pruning_options(self) -> dict[str, Any]:
+        return {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
+
+    def forgetful_options(self) -> Callable[[], dict[str, Any]]:
+        return lambda: {"storage": optuna.storages.InMemoryStorage()}
+
+    def stored(self, study: Path) -> list[StoredTrial]:
+        return [
+            StoredTrial(
+                each.number,
+                STATES[each.state.name],
+                each.params,
+                each.value if each.state.name == "COMPLETE" else None,
+                sorted(each.intermediate_values),
+                {name.removeprefix("hpsearch:"): value for name, value in each.user_attrs.items()},
+            )
+            for each in load(study).trials
+            if each.state.name != "WAITING"
+        ]
+
+    @pytest.mark.parametrize(
+        ("kind", "make"),
+        [
+            ("InMemoryStorage", lambda folder: optuna.storages.InMemoryStorage()),
+            ("JournalStorage", lambda folder: optuna.storages.JournalStorage(JournalFileBackend(str(folder / "log")))),
+            ("RDBStorage", lambda folder: optuna.storages.RDBStorage(f"sqlite:///{folder / 'mine.db'}")),
+            ("mine.db", lambda folder: f"sqlite:///{folder / 'mine.db'}"),
+        ],
+    )
+    def test_any_storage_is_accepted_and_goes_on(self, tmp_path: Path, kind: str, make: Callable[[Path], Any]) -> None:
+        storage = make(tmp_path)
+        self.search(tmp_path, n_trials=2, storage=storage)
+        best = self.search(tmp_path, n_trials=3, storage=storage)
+        assert states(best) == ["complete"] * 3
+        kept = load(tmp_path / "study", storage)
+        assert [each.params for each in kept.trials] == [record.params for record in best.run_summary.records]
+        assert [each.value for each in kept.trials] == [record.value for record in best.run_summary.records]
+        assert not (tmp_path / "study" / "study.db").exists()
+
+    def test_a_journal_file_goes_on_when_it_is_opened_anew(self, tmp_path: Path) -> None:
+        for n_trials in (1, 3):
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "log")))
+            best = self.search(tmp_path, n_trials=n_trials, storage=storage)
+        assert [record.number for record in best.run_summary.records] == [0, 1, 2]
+
+    def test_the_sampler_of_the_user_chooses(self, tmp_path: Path) -> None:
+        sampler = optuna.samplers.GridSampler({"per_device_train_batch_size": [2, 4, 8]}, seed=1)
+        events = Events()
+        best = self.search(
+            tmp_path,
+            {"per_device_train_batch_size": Categorical([2, 4, 8])},
+            3,
+            sampler=sampler,
+            search={"progress": events},
+        )
+        chosen = [record.params["per_device_train_batch_size"] for record in best.run_summary.records]
+        assert sorted(chosen) == [2, 4, 8]
+        assert "sampler GridSampler" in events.notes
+
+    @pytest.mark.parametrize("name", ["median", "none", "successive_halving", "hyperband"])
+    def test_a_pruner_may_be_named(self, tmp_path: Path, name: str) -> None:
+        events = Events()
+        best = self.search(tmp_path, n_trials=2, pruner=name, search={"progress": events})
+        kinds = {"median": "Median", "none": "Nop", "successive_halving": "SuccessiveHalving", "hyperband": "Hyperband"}
+        assert f"pruner {kinds[name]}Pruner" in events.notes
+        assert len(best.run_summary.records) == 2
+
+    def test_the_default_pruner_and_sampler_are_said_and_recorded(self, tmp_path: Path) -> None:
+        events = Events()
+        small_trainer(tmp_path).hyperparameter_search(RATE, n_trials=1, progress=events)
+        told = "; ".join(events.notes)
+        for text in ("sampler TPESampler", "pruner MedianPruner (default; pruner='none' turns it off)", "scope last"):
+            assert text in told
+        assert str(tmp_path / "study" / "study.db") in told
+        recorded = json.loads((tmp_path / "study" / "study.json").read_text())
+        assert recorded["sampler"] == "TPESampler"
+        assert recorded["pruner"] == "MedianPruner"
+        assert recorded["optuna_version"] == optuna.__version__
+
+    def test_the_summary_holds_the_study_of_optuna(self, tmp_path: Path) -> None:
+        best = self.search(tmp_path, n_trials=2)
+        assert isinstance(best.run_summary.engine_study, optuna.Study)
+        assert best.run_summary.engine_study.best_trial.number == int(best.run_id)
+        assert best.run_summary.engine_study.best_value == best.objective
+
+    def test_the_reason_of_a_failure_is_in_the_user_attributes(self, tmp_path: Path) -> None:
+        def model_init(trial: Any) -> Any:
+            raise MemoryError("80 GB are not enough")
+
+        self.search(tmp_path, n_trials=1, model_init=model_init)
+        (trial,) = load(tmp_path / "study").trials
+        assert trial.state.name == "FAIL"
+        assert trial.user_attrs["hpsearch:reason"] == "MemoryError: 80 GB are not enough"
+
+    def test_reports_are_compared_at_equal_epochs_whatever_the_batch_size(self, tmp_path: Path) -> None:
+        sampler = optuna.samplers.GridSampler({"per_device_train_batch_size": [2, 8]}, seed=1)
+        self.search(
+            tmp_path, {"per_device_train_batch_size": Categorical([2, 8])}, 2, sampler=sampler, num_train_epochs=3
+        )
+        trials = load(tmp_path / "study").trials
+        assert {each.params["per_device_train_batch_size"] for each in trials} == {2, 8}
+        assert [sorted(each.intermediate_values) for each in trials] == [[1, 2, 3], [1, 2, 3]]
+
+    def test_another_direction_in_the_storage_is_refused(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path / 'mine.db'}"
+        self.search(tmp_path / "a", n_trials=1, storage=url, compute_objective="loss")
+        with pytest.raises(StudyError, match="direction='minimize', now 'maximize'"):
+            self.search(tmp_path / "b", n_trials=1, storage=url, compute_objective="accuracy")
+
+    def test_a_storage_that_knows_more_than_the_folder_is_not_a_silent_empty_result(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path / 'mine.db'}"
+        self.search(tmp_path / "a", n_trials=2, storage=url)
+        try:
+            best = self.search(tmp_path / "b", n_trials=2, storage=url)
+        except StudyError:
+            return
+        assert best.run_id is not None
+
+    @pytest.mark.parametrize("objective", ["loss", lambda metrics: 1.0])
+    def test_importances_are_shares_of_every_parameter(self, tmp_path: Path, objective: Any) -> None:
+        space = {"learning_rate": Float(1e-3, 1e-1), "weight_decay": Float(0.0, 0.1)}
+        best = self.search(tmp_path, space, 8, num_train_epochs=1, compute_objective=objective, direction="minimize")
+        found = best.run_summary.importances()
+        assert set(found) == set(space)
+        assert sum(found.values()) == pytest.approx(1.0)
+        assert all(0.0 <= share <= 1.0 for share in found.values())
+        assert list(found.values()) == sorted(found.values(), reverse=True)
+
+    def test_too_few_trials_tell_no_importances(self, tmp_path: Path) -> None:
+        assert self.search(tmp_path, n_trials=1).run_summary.importances() == {}
+
+    def test_the_dashboard_opens_the_storage_on_this_machine_only(self, tmp_path: Path) -> None:
+        command = self.search(tmp_path, n_trials=1).run_summary.dashboard_command()
+        assert command == f"optuna-dashboard --host 127.0.0.1 sqlite:///{tmp_path / 'study' / 'study.db'}"
+        in_memory = self.search(tmp_path, n_trials=1, study_name="memory", storage=optuna.storages.InMemoryStorage())
+        assert in_memory.run_summary.dashboard_command() is None
+
+    def test_an_interrupted_trial_is_a_failed_one_that_says_so(self, tmp_path: Path) -> None:
+        with pytest.raises(SearchInterrupted):
+            self.search(tmp_path, n_trials=2, callbacks=[AtStep(interrupt, run=0, step=1)])
+        trial = load(tmp_path / "study").trials[0]
+        assert trial.state.name == "FAIL"
+        assert trial.user_attrs["hpsearch:state"] == "interrupted"
+        assert trial.user_attrs["hpsearch:reason"] == "interrupted by the user"
+
+    def test_a_trial_that_ended_just_before_its_process_was_killed_is_not_repeated(self, tmp_path: Path) -> None:
+        setup = "; ".join(
+            [
+                "import optuna",
+                "kill_now = lambda *a: os.kill(os.getpid(), signal.SIGKILL) if a[2].number == 1 else None",
+                "Killing = type('Killing', (optuna.samplers.RandomSampler,), {'after_trial': kill_now})",
+            ]
+        )
+        self.run_until_killed(tmp_path, setup, run=99, options="sampler=Killing(seed=1), pruner='none'")
+        study = tmp_path / "study"
+        assert [each.state for each in self.stored(study)] == ["complete", "running"]
+        assert (study / "run-1" / "trial.json").exists()
+        events = Events()
+        best = self.search(tmp_path, n_trials=2, compute_objective="loss", search={"progress": events})
+        assert events.begun == []
+        assert states(best) == ["complete", "complete"]
+        assert [each.state for each in self.stored(study)] == ["complete", "complete"]
+        assert json.loads((study / "best.json").read_text())["trial"] == int(best.run_id)
+        left = [path.parent.name for path in study.glob("run-*/checkpoint-*")]
+        assert left == [f"run-{best.run_id}"]
+
+    def test_logging_of_optuna_is_as_it_was_after_a_search(self, tmp_path: Path) -> None:
+        level = optuna.logging.get_verbosity()
+        self.search(tmp_path, n_trials=1, compute_objective=scripted([0.5, 0.5]), direction="minimize")
+        assert optuna.logging.get_verbosity() == level

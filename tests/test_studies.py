@@ -1,0 +1,83 @@
+"""Every study runs, in its small form, as a user would run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sklearn")
+
+ROOT = Path(__file__).parents[1]
+
+
+def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_the_quickstart_finds_a_model_that_beats_the_default_arguments(tmp_path: Path) -> None:
+    process = start("studies.digits", "--trials", "3", "--epochs", "3", folder=tmp_path)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    accuracies = re.search(r"test accuracy: (0\.\d+) with the best trial, (0\.\d+) with the default", output)
+    assert accuracies is not None, output
+    assert float(accuracies[1]) > float(accuracies[2])
+    assert "importance of each parameter" in output
+    assert "optuna-dashboard --host 127.0.0.1 sqlite:///quickstart/digits/study.db" in output
+    checkpoint = re.search(r"weights in (\S+)", output)
+    assert checkpoint is not None
+    assert (tmp_path / checkpoint[1] / "model.safetensors").is_file()
+
+
+def test_ctrl_c_ends_the_quickstart_cleanly_and_the_same_command_continues(tmp_path: Path) -> None:
+    command = ("studies.digits", "--trials", "3", "--epochs", "2")
+    with start(*command, folder=tmp_path) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("[1/3]"):
+                break
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        output = process.stdout.read()
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert "Run the same command again to continue" in output
+    process = start(*command, folder=tmp_path)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert "goes on after 1 of 3 trials" in output
+    assert "[3/3]" in output
+
+
+@pytest.mark.parametrize("moment", [2.0, 4.0])
+def test_ctrl_c_at_any_moment_of_the_start_ends_cleanly(tmp_path: Path, moment: float) -> None:
+    process = start("studies.digits", "--trials", "2", "--epochs", "2", folder=tmp_path)
+    time.sleep(moment)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert "Run the same command again to continue" in output
+
+
+@pytest.mark.parametrize("name", ["step", "trial", "import_time"])
+def test_a_benchmark_runs_and_prints_its_figures(tmp_path: Path, name: str) -> None:
+    small = {"step": ["--sizes", "h32x1"], "trial": ["--trials", "2"], "import_time": []}[name]
+    process = start(f"studies.benchmarks.{name}", "--rounds", "1", *small, folder=tmp_path)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert "target" in output

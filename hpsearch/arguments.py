@@ -5,10 +5,10 @@ Knows nothing of models, runs or studies.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
-import numbers
 import types
 import typing
 from dataclasses import dataclass, field
@@ -19,6 +19,8 @@ import transformers
 from .errors import ArgumentError, UnknownArgumentError, nearest_name, one_of
 from .scopes import SCOPES
 
+# Fields that transformers fills in from others if they are not given.
+_DERIVED = ("greater_is_better", "metric_for_best_model", "eval_steps", "do_eval", "disable_tqdm")
 _AT_LEAST_ONE = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
 
 
@@ -52,7 +54,7 @@ class TrainingArguments(transformers.TrainingArguments):
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        given = {name: getattr(self, name) for name in argument_names(kind)}
+        given = {name: copy.copy(getattr(self, name)) for name in argument_names(kind)}
         if self.ray_scope not in SCOPES:
             raise ArgumentError(
                 f"ray_scope={self.ray_scope!r} is not a scope; allowed: {one_of(SCOPES)}."
@@ -63,7 +65,7 @@ class TrainingArguments(transformers.TrainingArguments):
                 raise ArgumentError(f"{name} must be at least 1, but got {getattr(self, name)!r}.")
         super().__post_init__()
         self._given = given
-        self._resolved = {name: getattr(self, name) for name in given}
+        self._resolved = {name: copy.copy(getattr(self, name)) for name in given}
 
     def replace(self, **changes: Any) -> TrainingArguments:
         """Return new arguments with `changes` applied, cast and validated; this object is not touched.
@@ -75,7 +77,7 @@ class TrainingArguments(transformers.TrainingArguments):
                 refuses the result.
         """
         values = {
-            name: given if _is_same(getattr(self, name), self._resolved[name]) else getattr(self, name)
+            name: copy.copy(given if _is_same(getattr(self, name), self._resolved[name]) else getattr(self, name))
             for name, given in self._given.items()
         }
         values.update({name: cast_argument(name, value, type(self)) for name, value in changes.items()})
@@ -111,7 +113,7 @@ def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
     annotations = _annotations(kind)
     if name not in annotations or name not in argument_names(kind):
         raise UnknownArgumentError(f"{name!r} is not a training argument.{nearest_name(name, argument_names(kind))}")
-    if isinstance(value, numbers.Number) and hasattr(value, "item"):
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()
     accepted = _accepted_types(annotations[name])
     for target in accepted:
@@ -180,4 +182,12 @@ def adopt(args: transformers.TrainingArguments | None) -> TrainingArguments:
             "hpsearch.TrainingArguments."
         )
     kind: Any = transformers.TrainingArguments
-    return TrainingArguments(**{name: getattr(args, name) for name in argument_names(kind)})
+    values = {name: getattr(args, name) for name in argument_names(kind)}
+    for name in _DERIVED:
+        if _is_same(getattr(TrainingArguments(**{**values, name: _default(kind, name)}), name), values[name]):
+            values[name] = _default(kind, name)
+    return TrainingArguments(**values)
+
+
+def _default(kind: Any, name: str) -> Any:
+    return kind.__dataclass_fields__[name].default

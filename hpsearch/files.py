@@ -14,17 +14,22 @@ from pathlib import Path
 from typing import Any
 
 PARTIAL_MARK = ".partial-"
+_REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `path` so that a reader finds the old file or the new one, never half of either."""
     target = Path(path)
     partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
-    with open(partial, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, target)
+    try:
+        with open(partial, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -55,8 +60,13 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield partial
         _sync_tree(partial)
-        replaced = _set_aside(target)
-        os.replace(partial, target)
+        replaced = _set_aside(target, _REPLACED_MARK)
+        try:
+            os.replace(partial, target)
+        except BaseException:
+            if replaced is not None:
+                os.replace(replaced, target)
+            raise
         _sync_folder(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -70,22 +80,28 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
 
     A folder that does not exist is not an error.
     """
-    doomed = _set_aside(Path(path))
+    doomed = _set_aside(Path(path), _REMOVED_MARK)
     if doomed is not None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
 def remove_partial(folder: str | os.PathLike[str]) -> None:
-    """Remove what a killed process left half-written directly inside `folder`."""
+    """Remove what a killed process left half-written directly inside `folder`.
+
+    A folder that was about to be replaced is put back if its successor did not come.
+    """
     for entry in Path(folder).glob(f"{PARTIAL_MARK}*"):
-        if entry.is_dir():
+        _, is_replaced, name = entry.name.partition(_REPLACED_MARK)
+        if is_replaced and not entry.with_name(name).exists():
+            os.replace(entry, entry.with_name(name))
+        elif entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
 
 
-def _set_aside(target: Path) -> Path | None:
-    aside = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-removed-{target.name}")
+def _set_aside(target: Path, mark: str) -> Path | None:
+    aside = target.with_name(f"{PARTIAL_MARK}{os.getpid()}{mark}{target.name}")
     try:
         os.replace(target, aside)
     except FileNotFoundError:

@@ -46,7 +46,8 @@ def hyperparameter_search(
 ) -> BestRun:
     """Check everything, run the trials and return the best; the arguments are those of the trainer's method."""
     check_trainer(trainer)
-    objective = resolve_objective(compute_objective, direction, trainer.compute_metrics is not None)
+    sets = len(trainer.eval_dataset) if isinstance(trainer.eval_dataset, dict) else 1
+    objective = resolve_objective(compute_objective, direction, trainer.compute_metrics is not None, sets)
     engine = get_backend(backend, options)
     study = Study(
         name=study_name,
@@ -64,9 +65,9 @@ def hyperparameter_search(
     check_space(study.space, trainer)
     listener = progress if isinstance(progress, SearchListener) else console_listener(bool(progress))
 
-    records = study.open(_versions_and_arguments(trainer))
-    notes = [*engine.prepare(study), *_notes(study, trainer)]
-    study.open({**_versions_and_arguments(trainer), **engine.describe()})
+    records = study.open()
+    notes = [*engine.prepare(study, records), *_notes(study, trainer)]
+    study.write_settings({**_versions_and_arguments(trainer), **engine.describe()})
     logger.info("%s; %s", objective.description, "; ".join(notes))
     runner = TrialRunner(trainer, study, records, listener)
     listener.on_search_begin(study, runner.records, notes)

@@ -41,6 +41,7 @@ from .training.run import TrainingRun
 logger = logging.getLogger(__name__)
 
 PARAMETER_GROUPS = ("model", "lora", "optim", "data")
+_READ_FROM_THE_TRIAL = ("model.", "lora.", "data.")
 
 
 class _OfLatestRun:
@@ -147,6 +148,7 @@ class Trainer:
         self.trial: Any = None
         self._given_model = model
         self._run: TrainingRun | None = None
+        self._shown_on: Trainer | None = None
         self._check()
 
     def _check(self) -> None:
@@ -221,6 +223,8 @@ class Trainer:
         Example:
             ``trainer.with_arguments(learning_rate=1e-3, seed=7).train()``
         """
+        for name in parameters:
+            _check_group(name)
         arguments = {name: value for name, value in parameters.items() if "." not in name}
         other = copy.copy(self)
         other.args = self.args.replace(**arguments)
@@ -230,7 +234,9 @@ class Trainer:
             **self.optimizer_parameters,
             **{name.split(".", 1)[1]: value for name, value in parameters.items() if name.startswith("optim.")},
         }
-        other._run = None
+        if any(name.startswith(_READ_FROM_THE_TRIAL) for name in parameters):
+            other.trial = FixedTrial(parameters)
+        other._run = other._shown_on = None
         other._check()
         return other
 
@@ -261,12 +267,8 @@ class Trainer:
             cast_argument(name, value, type(self.args))
             self.with_arguments(**arguments, **{name: value})
             return
+        _check_group(name)
         group, _, key = name.partition(".")
-        if group not in PARAMETER_GROUPS:
-            raise UnknownArgumentError(
-                f"{name!r} is in no parameter group; groups are {', '.join(f'{each}.*' for each in PARAMETER_GROUPS)}."
-                f"{nearest_name(group, PARAMETER_GROUPS)}"
-            )
         if group == "optim":
             args = self.args.replace(**arguments)
             kind, _ = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args)
@@ -284,13 +286,22 @@ class Trainer:
             self._run = None
 
     def _build_run(self) -> TrainingRun:
-        callbacks = [each for each in default_callbacks(self.args) if type(each) not in self.removed_callbacks]
-        self._run = None
-        run = TrainingRun(self, lambda: self.call_model_init(self.trial), [*callbacks, *self.callbacks], self.trial)
+        """Build a run; with a given model, an optimizer made for it before any training is kept."""
+        earlier, self._run = self._run, None
+        optimizers = self.optimizers
+        if earlier is not None and self.model_init is None and earlier.model is not None:
+            self._given_model = earlier.model
+            if not earlier.has_trained:
+                optimizers = (earlier.optimizer, earlier.lr_scheduler)
+        del earlier
+        callbacks = [*self._default_callbacks(), *self.callbacks]
+        run = TrainingRun(self, lambda: self.call_model_init(self.trial), callbacks, self.trial)
         if self.trial is not None:
             run.describe_trial(trial_parameters(self.trial), getattr(self.trial, "name", None))
-        run.optimizer, run.lr_scheduler = self.optimizers
+        run.optimizer, run.lr_scheduler = optimizers
         self._run = run
+        if self._shown_on is not None:
+            self._shown_on._run = run
         return run
 
     def call_model_init(self, trial: Any = None) -> torch.nn.Module:
@@ -333,11 +344,9 @@ class Trainer:
         """
         if trial is not None:
             recipe = self.for_trial(trial)
-            try:
-                return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval)
-            finally:
-                self._run = recipe._run
-        if self.train_dataset is None:
+            recipe._shown_on, self._run = self, None
+            return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval)
+        if self.train_dataset is None and type(self).get_train_dataloader is Trainer.get_train_dataloader:
             raise InvalidInputError("train() needs a train_dataset.")
         folder = checkpoints.resolve(resume_from_checkpoint, self.args.output_dir)
         point = None
@@ -524,7 +533,13 @@ class Trainer:
 
     def _eval_dataset(self, eval_dataset: Any) -> Any:
         if isinstance(eval_dataset, str):
-            return self.eval_dataset[eval_dataset]
+            sets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {}
+            if eval_dataset not in sets:
+                raise InvalidInputError(
+                    f"There is no evaluation set {eval_dataset!r}; eval_dataset has {sorted(sets) or 'no named sets'}."
+                    f"{nearest_name(eval_dataset, sets)}"
+                )
+            return sets[eval_dataset]
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise InvalidInputError("Evaluation needs an eval_dataset: pass it here or to the Trainer.")
@@ -675,17 +690,24 @@ class Trainer:
 
     def pop_callback(self, callback: Any) -> TrainerCallback | None:
         """Remove the first callback that matches a class or instance and return it; None if there is none."""
-        found = self._run.callback_handler.pop_callback(callback) if self._run is not None else None
-        for each in self.callbacks:
-            if each is callback or each is found or (isinstance(callback, type) and isinstance(each, callback)):
-                self.callbacks.remove(each)
-                return each
-        kind = callback if isinstance(callback, type) else type(callback)
-        for default in default_callbacks(self.args):
-            if isinstance(default, kind) and type(default) not in self.removed_callbacks:
-                self.removed_callbacks.append(type(default))
-                return found or default
+        if self._run is not None:
+            present = self._run.callback_handler.callbacks
+        else:
+            present = [*self._default_callbacks(), *self.callbacks]
+        is_kind = isinstance(callback, type)
+        found = next((each for each in present if (isinstance(each, callback) if is_kind else each is callback)), None)
+        if found is None:
+            return None
+        if self._run is not None:
+            self._run.callback_handler.remove_callback(found)
+        if any(each is found for each in self.callbacks):
+            self.callbacks = [each for each in self.callbacks if each is not found]
+        else:
+            self.removed_callbacks.append(type(found))
         return found
+
+    def _default_callbacks(self) -> list[TrainerCallback]:
+        return [each for each in default_callbacks(self.args) if type(each) not in self.removed_callbacks]
 
     def remove_callback(self, callback: Any) -> None:
         """Remove the first callback that matches a class or instance."""
@@ -705,6 +727,15 @@ def trial_parameters(trial: Any) -> dict[str, Any]:
     if isinstance(trial, Mapping):
         return dict(trial)
     return dict(trial.arguments if hasattr(trial, "arguments") else trial.params)
+
+
+def _check_group(name: str) -> None:
+    group, dot, _ = name.partition(".")
+    if dot and group not in PARAMETER_GROUPS:
+        raise UnknownArgumentError(
+            f"{name!r} is in no parameter group; groups are {', '.join(f'{each}.*' for each in PARAMETER_GROUPS)}."
+            f"{nearest_name(group, PARAMETER_GROUPS)}"
+        )
 
 
 def _instance(callback: Any) -> TrainerCallback:

@@ -123,7 +123,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["study.json"]
 
 
-@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, {"text": "\ud800"}])
+@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}])
 def test_a_value_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "trial.json"
     write_json(path, {"a": 1})

@@ -343,7 +343,7 @@ def test_only_the_best_trials_keep_a_checkpoint(tmp_path: Path, strategy: str) -
     trainer = make_trainer(tmp_path, save_strategy=strategy)
     best = search(trainer, LEARNING_RATE, 5, keep_checkpoints=2)
     ranked = best.run_summary.ranked()
-    kept = {path for path in (tmp_path / "study").glob("*/checkpoint-*")}
+    kept = set((tmp_path / "study").glob("*/checkpoint-*"))
     assert kept == {record.checkpoint for record in ranked[:2]}
     assert best.checkpoint == ranked[0].checkpoint
 

@@ -30,7 +30,7 @@ def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def test_the_quickstart_finds_a_model_that_beats_the_default_arguments(tmp_path: Path) -> None:
-    process = start("studies.digits", "--trials", "3", "--epochs", "3", folder=tmp_path)
+    process = start("studies.digits", "--trials", "5", "--epochs", "3", folder=tmp_path)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     accuracies = re.search(r"test accuracy: (0\.\d+) with the best trial, (0\.\d+) with the default", output)

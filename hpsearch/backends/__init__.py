@@ -20,7 +20,7 @@ def get_backend(name: str | None, options: dict[str, Any]) -> Backend:
         MissingPackageError: the backend's package is not installed.
     """
     wanted = "optuna" if name is None else name
-    if wanted not in _BACKENDS:
+    if not isinstance(wanted, str) or wanted not in _BACKENDS:
         raise StudyError(
             f"backend={wanted!r} is not a backend; allowed: {one_of(_BACKENDS)}.{nearest_name(str(wanted), _BACKENDS)}"
         )

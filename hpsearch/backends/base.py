@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ..search.listener import SearchListener
 from ..search.runner import TrialRunner
 from ..search.study import Study
+from ..search.trial import TrialRecord
 
 
 class Backend(ABC):
@@ -29,11 +30,15 @@ class Backend(ABC):
     def __init__(self, **options: Any) -> None: ...
 
     @abstractmethod
-    def prepare(self, study: Study) -> list[str]:
+    def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
         """Open the storage and return what was decided, in words, for the user to read.
 
+        Args:
+            study: the settings.
+            records: the trials in the study's folder.
+
         Raises:
-            StudyError: the stored study cannot go on with these settings.
+            StudyError: the stored study cannot go on with these settings, or is not the one in the folder.
         """
 
     @abstractmethod

@@ -37,20 +37,21 @@ class LineView(SearchListener):
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Print the objective, the engine's choices and where a study goes on."""
         self._study, self._records = study, list(records)
-        self._console.print(f"search {study.name!r}: {study.objective.description}", highlight=False)
-        self._console.print("  " + "; ".join(notes), style="dim", highlight=False, soft_wrap=True)
+        self._print(f"search {study.name!r}: {study.objective.description}")
+        self._print("  " + "; ".join(notes), style="dim")
         counted = self._counted()
         if counted >= study.n_trials:
-            self._console.print(
-                f"  has all of its {study.n_trials} trials: nothing to run (study_name= starts a new one)"
-            )
+            self._print(f"  has all of its {study.n_trials} trials: nothing to run (study_name= starts a new one)")
         elif records:
-            self._console.print(f"  goes on after {counted} of {study.n_trials} trials")
+            self._print(f"  goes on after {counted} of {study.n_trials} trials")
 
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print how the trial ended, and the best so far."""
         self._records.append(record)
-        self._console.print(self._line(record), highlight=False, soft_wrap=True)
+        self._print(self._line(record))
+
+    def _print(self, line: str, style: str | None = None) -> None:
+        self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def _counted(self) -> int:
         return sum(record.state.is_counted for record in self._records)
@@ -62,7 +63,7 @@ class LineView(SearchListener):
         line += f" in {record.seconds:.1f} s"
         if record.state in (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED):
             line += f": {record.reason}"
-        return f"{line}; {self._best_text()}".replace("[", r"\[")
+        return f"{line}; {self._best_text()}"
 
     def _best_text(self) -> str:
         assert self._study is not None
@@ -123,7 +124,7 @@ class LiveView(LineView):
         if self._trial is not None:
             step, steps = self._step, max(self._max_steps, 1)
             grid.add_row(
-                f"run {self._trial.number}", ProgressBar(total=steps, completed=step, width=24), f"{step}/{steps}"
+                Text(f"run {self._trial.number}"), ProgressBar(total=steps, completed=step, width=24), f"{step}/{steps}"
             )
         lines: list[Table | Text] = [grid, Text(f"  {self._best_text()}", style="green")]
         if self._trial is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from ..search.best_run import BestRun
 from ..search.selection import ranking
@@ -37,8 +38,8 @@ def sparkline(values: Sequence[float]) -> str:
     if not finite:
         return ""
     low, high = min(finite), max(finite)
-    span = (high - low) or 1.0
-    return "".join(_BARS[min(7, int((value - low) / span * 7 + 0.5))] for value in finite)
+    span = (high / 2 - low / 2) or 1.0  # halves, so that the largest floats do not overflow
+    return "".join(_BARS[min(7, int((value / 2 - low / 2) / span * 7 + 0.5))] for value in finite)
 
 
 def trials_table(study: Study, records: Sequence[TrialRecord], limit: int = 4) -> Table:
@@ -49,15 +50,15 @@ def trials_table(study: Study, records: Sequence[TrialRecord], limit: int = 4) -
     """
     shown = ranking(records, study.objective)[:limit]
     names = list(dict.fromkeys(name for record in shown for name in record.params))
-    table = Table(title=_heading(study, records), title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=Text(_heading(study, records)), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("trial", no_wrap=True)
     for place, record in enumerate(shown):
         table.add_column(str(record.number), justify="right", no_wrap=True, style="bold green" if place == 0 else None)
-    table.add_row(study.objective.name, *(format_value(record.value) for record in shown))
+    table.add_row(Text(study.objective.name), *(format_value(record.value) for record in shown))
     table.add_row("curve", *(sparkline([report.value for report in record.reports][-9:]) for record in shown))
     table.add_row("seconds", *(f"{record.seconds:.1f}" for record in shown), end_section=True)
     for name in names:
-        table.add_row(name, *(format_value(record.params.get(name, "-")) for record in shown))
+        table.add_row(Text(name), *(Text(format_value(record.params.get(name, "-"))) for record in shown))
     return table
 
 
@@ -78,7 +79,7 @@ def importance_table(importances: Mapping[str, float]) -> Table:
     table.add_column("share", justify="right")
     table.add_column("")
     for name, share in importances.items():
-        table.add_row(name, f"{share:.0%}", "█" * round(share * 30))
+        table.add_row(Text(name), f"{share:.0%}", "█" * round(share * 30))
     return table
 
 

@@ -50,6 +50,7 @@ _HIGHER_IS_BETTER = {
     "spearmanr",
     "match",
 }
+_SAY_NOTHING = {"rate", "score", "macro", "micro", "weighted", "mean", "avg", "average", "at", "top", "k"}
 _NOT_A_METRIC = re.compile(r"(^|_)(epoch|runtime|samples_per_second|steps_per_second|tokens_per_second|time)$|_mem_")
 
 
@@ -77,17 +78,19 @@ class Objective:
         """
         if isinstance(self.metric, str):
             if self.metric not in metrics:
-                produced = sorted(key for key in metrics if not _NOT_A_METRIC.search(key))
-                raise ObjectiveError(
-                    f"The objective is {self.metric!r}, but evaluation does not produce it. It produces "
-                    f"{', '.join(produced)}.{nearest_name(self.metric, produced)}"
-                )
-            value = metrics[self.metric]
+                raise _missing(self.metric, metrics)
+            value: Any = metrics[self.metric]
         else:
-            value = self.metric(dict(metrics))
-        if isinstance(value, bool) or not hasattr(value, "__float__"):
-            raise ObjectiveError(f"The objective must be a number, but {self.name} gave {value!r}.")
-        return float(value)
+            try:
+                value = self.metric(dict(metrics))
+            except KeyError as error:
+                raise _missing(str(error.args[0]), metrics) from error
+        try:
+            if isinstance(value, (bool, str)):
+                raise TypeError
+            return float(value)
+        except (TypeError, ValueError):
+            raise ObjectiveError(f"The objective must be a number, but {self.name} gave {value!r}.") from None
 
     def is_better(self, value: float, than: float | None) -> bool:
         """Tell whether `value` beats `than`; anything finite beats None and what is not finite."""
@@ -103,7 +106,7 @@ class Objective:
         return min if self.direction == MINIMIZE else max
 
 
-def resolve_objective(compute_objective: Any, direction: Any, has_metrics: bool) -> Objective:
+def resolve_objective(compute_objective: Any, direction: Any, has_metrics: bool, eval_sets: int = 1) -> Objective:
     """Return the objective that a search's arguments ask for.
 
     Args:
@@ -113,6 +116,7 @@ def resolve_objective(compute_objective: Any, direction: Any, has_metrics: bool)
         direction: ``"minimize"`` or ``"maximize"``; None derives it: losses and errors are minimised, other metrics
             maximised. A function needs one.
         has_metrics: whether there is a `compute_metrics`.
+        eval_sets: how many evaluation sets there are.
 
     Raises:
         ObjectiveError: the direction is not one, is missing, or contradicts the metric.
@@ -128,7 +132,7 @@ def resolve_objective(compute_objective: Any, direction: Any, has_metrics: bool)
             f"{nearest_name(str(direction), DIRECTIONS)}"
         )
     if compute_objective is None:
-        return _default_objective(direction, has_metrics)
+        return _default_objective(direction, has_metrics, eval_sets)
     if callable(compute_objective):
         if direction is None:
             raise ObjectiveError(
@@ -150,11 +154,12 @@ def natural_direction(metric: str) -> str | None:
     ('minimize', 'maximize', None)
     """
     words = metric.lower().replace("-", "_").split("_")
-    if words[-1] in _LOWER_IS_BETTER:
+    named = _LOWER_IS_BETTER | _HIGHER_IS_BETTER
+    bare = [word if word in named else word.rstrip("0123456789") for word in words]
+    telling = next((word for word in reversed(bare) if word and word not in _SAY_NOTHING), "")
+    if telling in _LOWER_IS_BETTER:
         return MINIMIZE
-    if words[-1] in _HIGHER_IS_BETTER or words[0:2] == ["eval", "accuracy"]:
-        return MAXIMIZE
-    return None
+    return MAXIMIZE if telling in _HIGHER_IS_BETTER else None
 
 
 def sum_of_metrics(metrics: Mapping[str, float]) -> float:
@@ -166,6 +171,14 @@ def sum_of_metrics(metrics: Mapping[str, float]) -> float:
     shown = {key: value for key, value in metrics.items() if not _NOT_A_METRIC.search(key)}
     scores = {key: value for key, value in shown.items() if not key.endswith("_loss")}
     return float(sum((scores or shown).values()))
+
+
+def _missing(metric: str, metrics: Mapping[str, float]) -> ObjectiveError:
+    produced = sorted(key for key in metrics if not _NOT_A_METRIC.search(key))
+    return ObjectiveError(
+        f"The objective is {metric!r}, but evaluation does not produce it. It produces {', '.join(produced)}."
+        f"{nearest_name(metric, produced)}"
+    )
 
 
 def _named_objective(metric: str, direction: str | None) -> Objective:
@@ -181,20 +194,23 @@ def _named_objective(metric: str, direction: str | None) -> Objective:
     return Objective(key, resolved, f"{resolved} {key}{origin}", key)
 
 
-def _default_objective(direction: str | None, has_metrics: bool) -> Objective:
+def _default_objective(direction: str | None, has_metrics: bool, eval_sets: int) -> Objective:
     if not has_metrics:
         if direction == MAXIMIZE:
             raise ObjectiveError(
                 "direction='maximize' contradicts the default objective, the evaluation loss (there is no "
                 "compute_metrics). Pass compute_metrics and the metric's name as compute_objective."
             )
-        return Objective(
-            sum_of_metrics, MINIMIZE, "minimize the evaluation loss (default: no compute_metrics)", "eval_loss"
-        )
+        if eval_sets > 1:
+            said = f"minimize the sum of the losses of the {eval_sets} evaluation sets (default: no compute_metrics)"
+            return Objective(sum_of_metrics, MINIMIZE, said, "sum of losses")
+        said = "minimize the evaluation loss (default: no compute_metrics)"
+        return Objective(sum_of_metrics, MINIMIZE, said, "eval_loss")
     resolved = direction or MAXIMIZE
+    where = "" if eval_sets == 1 else f", over {eval_sets} evaluation sets"
     return Objective(
         sum_of_metrics,
         resolved,
-        f"{resolved} the sum of all metrics except losses, speed and memory (default: no compute_objective)",
+        f"{resolved} the sum of all metrics except losses, speed and memory{where} (default: no compute_objective)",
         "sum of metrics",
     )

@@ -81,17 +81,18 @@ class Int:
     def __post_init__(self) -> None:
         for name in ("low", "high", "step"):
             value = getattr(self, name)
-            if not _is_number(value) or value != int(value):
+            if not _is_number(value) or not float(value).is_integer():
                 raise SpaceError(
                     f"{self}: {name} must be a whole number, but got {value!r}. For real numbers use Float."
                 )
+            object.__setattr__(self, name, int(value))
         _check_range(self)
         if self.log and self.step != 1:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
 
     def contains(self, value: Any) -> bool:
         """Tell whether `value` is a whole number this parameter can take."""
-        if not _is_number(value) or value != int(value) or not self.low <= value <= self.high:
+        if not _is_number(value) or not float(value).is_integer() or not self.low <= value <= self.high:
             return False
         return (int(value) - self.low) % self.step == 0
 
@@ -133,17 +134,19 @@ class Categorical:
         object.__setattr__(self, "choices", choices)
         if not choices:
             raise SpaceError("Categorical has no choices; give at least one.")
-        seen = set()
-        for choice in choices:
+        for place, choice in enumerate(choices):
             if choice is not None and not isinstance(choice, (bool, int, float, str)):
                 raise SpaceError(
                     f"Categorical choice {choice!r} is a {type(choice).__name__}; allowed are None, bool, int, float "
                     "and str, so that a study can store it. Use a name and look the object up in model_init."
                 )
-            key = (type(choice), choice)
-            if key in seen:
-                raise SpaceError(f"Categorical choice {choice!r} comes twice in {choices!r}.")
-            seen.add(key)
+            if choice in choices[:place]:
+                raise SpaceError(f"Categorical choice {choice!r} comes twice in {choices!r}, or equals another one.")
+        for choice in self.branches:
+            if not self.contains(choice):
+                raise SpaceError(
+                    f"Categorical has a branch for {choice!r}, which is not one of the choices {choices!r}."
+                )
         if self.default is not None and not self.contains(self.default):
             raise SpaceError(f"Categorical default={self.default!r} is not one of the choices {choices!r}.")
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from ..errors import ArgumentError, InvalidInputError, SpaceError, StudyError
 from .space import SearchSpace
+from .study import SET_BY_THE_SEARCH
 
 
 class Checkable(Protocol):
@@ -47,6 +48,8 @@ def check_space(space: Any, trainer: Checkable) -> None:
     if not isinstance(space, SearchSpace):
         return
     for name, parameter, conditions in space.walk():
+        if name in SET_BY_THE_SEARCH:
+            raise SpaceError(f"The search space asks for {name!r}, but the search itself sets it; take it out.")
         for value in parameter.edges():
             try:
                 trainer.check_parameter(name, value, conditions)

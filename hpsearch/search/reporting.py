@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..callbacks import TrainerCallback
@@ -15,19 +16,29 @@ from .study import Study
 from .trial import Report, Trial, TrialRecord
 
 
+@dataclass(frozen=True)
+class Stop:
+    """Why a budget stops a trial, and whether it ends the study too."""
+
+    reason: str
+    ends_study: bool
+
+
 class Deadline:
-    """A moment after which a trial stops, and why."""
+    """The moments after which a trial stops: the end of the study's time, and of its own."""
 
     def __init__(self, study: Study, study_end: float | None) -> None:
-        self._ends = [(study_end, f"the study's timeout of {study.timeout} s is over")]
-        if study.trial_timeout is not None:
-            end = time.monotonic() + study.trial_timeout
-            self._ends.append((end, f"the trial's timeout of {study.trial_timeout} s is over"))
+        self._study_end = study_end
+        self._trial_end = None if study.trial_timeout is None else time.monotonic() + study.trial_timeout
+        self._study_stop = Stop(f"the study's timeout of {study.timeout} s is over", ends_study=True)
+        self._trial_stop = Stop(f"the trial's timeout of {study.trial_timeout} s is over", ends_study=False)
 
-    def passed(self) -> str | None:
-        """Return the reason to stop, or None while there is time left."""
+    def passed(self) -> Stop | None:
+        """Return why to stop, or None while there is time left."""
         now = time.monotonic()
-        return next((reason for end, reason in self._ends if end is not None and now >= end), None)
+        if self._study_end is not None and now >= self._study_end:
+            return self._study_stop
+        return self._trial_stop if self._trial_end is not None and now >= self._trial_end else None
 
 
 class ReportingCallback(TrainerCallback):
@@ -41,7 +52,7 @@ class ReportingCallback(TrainerCallback):
         weights: a copy of the weights of the report that stands for the trial so far, if they are worth keeping.
         weights_step: the update those weights are from.
         pruned: whether the study stopped the trial.
-        stop_reason: the deadline that stopped the trial, or None.
+        stop: the budget that stopped the trial, or None.
     """
 
     def __init__(
@@ -63,13 +74,13 @@ class ReportingCallback(TrainerCallback):
         self.weights: Any = None
         self.weights_step: int | None = None
         self.pruned = False
-        self.stop_reason: str | None = None
+        self.stop: Stop | None = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Stop the trial if its time is over."""
         self._listener.on_progress(self._trial, state.global_step, state.max_steps)
-        self.stop_reason = self.stop_reason or self._deadline.passed()
-        if self.stop_reason is not None:
+        self.stop = self.stop or self._deadline.passed()
+        if self.stop is not None:
             control.should_training_stop = True
         return control
 
@@ -81,7 +92,7 @@ class ReportingCallback(TrainerCallback):
             return control
         collected, self._pending, self._evaluated_sets = self._pending, {}, 0
         report = self._report(args, state, collected)
-        is_last = state.global_step >= state.max_steps or self.stop_reason is not None
+        is_last = state.global_step >= state.max_steps or self.stop is not None
         if not is_last and self._reported_resource(report) is not None and self._trial.should_prune():
             self.pruned = True
             control.should_training_stop = True

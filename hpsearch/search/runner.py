@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -102,11 +103,24 @@ class TrialRunner:
 
     def settle(self, record: TrialRecord) -> None:
         """Take an ended trial into account: records, best, checkpoints on disk, listeners."""
-        self.records.append(record)
-        if record.state.has_result:
-            self._study.write_best(self.records)
-        remove_surplus(self.records, self._study.folder, self._study.objective, self._study.keep_checkpoints)
+        self._tidy([*self.records, record])
         self._listener.on_trial_end(record)
+
+    def recover(self, record: TrialRecord) -> None:
+        """Take into account a trial whose process died: its record is written if it had not come so far."""
+        others = [each for each in self.records if each.number != record.number]
+        if len(others) == len(self.records):
+            self._study.write_record(record)
+        self._tidy([*others, record])
+
+    def _tidy(self, records: list[TrialRecord]) -> None:
+        """Write the best, delete the checkpoints of the others, and remember the records as they are now."""
+        self._study.write_best(records)
+        remove_surplus(records, self._study.folder, self._study.objective, self._study.keep_checkpoints)
+        self.records = [
+            replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each
+            for each in records
+        ]
 
 
 class TrialEndedSearch(Exception):
@@ -151,23 +165,26 @@ class _Execution:
         """Configure, train, score; return how the trial ended and why."""
         recipe = self._configure()
         self._listener.on_trial_begin(self._trial)
-        recipe.train()
+        try:
+            recipe.train()
+        except UnknownArgumentError as error:
+            raise SpaceError(str(error)) from None
         reporting = self._reporting
         assert reporting is not None
         if reporting.pruned:
             seen = reporting.reports[-1].resource
             return TrialState.PRUNED, f"pruned after {seen:g} {'samples' if self._by_steps(recipe) else 'epochs'}"
         if not reporting.reports:
-            if reporting.stop_reason is not None:
-                return TrialState.INTERRUPTED, f"{reporting.stop_reason}, before its first evaluation"
+            if reporting.stop is not None and reporting.stop.ends_study:
+                return TrialState.INTERRUPTED, f"{reporting.stop.reason}, before its first evaluation"
             recipe.evaluate()
         selected = select_report(reporting.reports, self._study.scope, self._study.objective)
         if selected is None:
             values = ", ".join(str(report.value) for report in reporting.reports[-3:])
             return TrialState.FAILED, f"the objective was never finite (last reports: {values})"
         self._save_scoped_weights(recipe, selected.value, selected.report.step)
-        if reporting.stop_reason is not None:
-            return TrialState.STOPPED, reporting.stop_reason
+        if reporting.stop is not None:
+            return TrialState.STOPPED, reporting.stop.reason
         return TrialState.COMPLETE, None
 
     def record(self, state: TrialState, reason: str | None, trace: str | None, seconds: float) -> TrialRecord:

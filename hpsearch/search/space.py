@@ -79,8 +79,7 @@ class SearchSpace(Mapping[str, Parameter]):
 
     def defaults(self) -> dict[str, Any]:
         """Return the default of every parameter that has one, following the branches of default choices."""
-        values = _draw(self._parameters, lambda parameter: parameter.default)
-        return {name: value for name, value in values.items() if value is not None}
+        return _defaults(self._parameters)
 
     def contains(self, values: Mapping[str, Any]) -> bool:
         """Tell whether `values` are a complete set of values of this space, with none that does not exist."""
@@ -123,20 +122,22 @@ def _check_parameters(parameters: Mapping[Any, Any]) -> None:
 
 
 def _check_names(space: SearchSpace) -> None:
-    seen: dict[str, tuple[Parameter, dict[str, Any]]] = {}
+    seen: dict[str, tuple[Parameter, list[dict[str, Any]]]] = {}
     for name, parameter, conditions in space.walk():
         if name in conditions:
             raise SpaceError(f"{name!r} comes up again inside its own branch {conditions[name]!r}.")
         if name not in seen:
-            seen[name] = (parameter, conditions)
+            seen[name] = (parameter, [conditions])
             continue
-        earlier, where = seen[name]
+        earlier, places = seen[name]
         if earlier != parameter:
             raise SpaceError(
                 f"{name!r} is two different parameters: {earlier!r} and {parameter!r}; give one another name."
             )
-        if all(conditions.get(key, value) == value for key, value in where.items()):
-            raise SpaceError(f"{name!r} comes up twice under the same choices {where or 'at the top'}; drop one.")
+        for where in places:
+            if all(conditions.get(key, value) == value for key, value in where.items()):
+                raise SpaceError(f"{name!r} comes up twice under the same choices {where or 'at the top'}; drop one.")
+        places.append(conditions)
 
 
 def _walk(
@@ -165,6 +166,15 @@ def _draw(parameters: Mapping[str, Parameter], choose: Any) -> dict[str, Any]:
     return values
 
 
+def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        if parameter.default is not None:
+            values[name] = parameter.default
+            values.update(_defaults(_branch(parameter, parameter.default)))
+    return values
+
+
 def _draw_existing(parameters: Mapping[str, Parameter], values: Mapping[str, Any]) -> set[str] | None:
     """Return the names that exist under `values`, or None if one is absent or out of range."""
     existing: set[str] = set()
@@ -187,7 +197,7 @@ def _draw_one(parameter: Parameter, generator: random.Random) -> Any:
         return generator.choice(parameter.choices)
     if parameter.step is not None and not parameter.log:
         steps = int((parameter.high - parameter.low) / parameter.step + 1e-9)
-        return parameter.low + generator.randint(0, steps) * parameter.step
+        return min(parameter.low + generator.randint(0, steps) * parameter.step, parameter.high)
     if parameter.log:
         value = math.exp(generator.uniform(math.log(parameter.low), math.log(parameter.high)))
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import numbers
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +23,10 @@ SpaceLike = Union[SearchSpace, Mapping[str, Parameter], Callable[[Trial], Any], 
 STUDY_FILE = "study.json"
 TRIAL_FILE = "trial.json"
 BEST_FILE = "best.json"
+SET_BY_THE_SEARCH = ("output_dir", "run_name")
+
+_RESERVED_NAMES = {STUDY_FILE, BEST_FILE, "study.db", "study.db-wal", "study.db-shm"}
+_LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -66,27 +72,30 @@ class Study:
             raise StudyError(f"keep_checkpoints must be None or a whole number of at least 0, but got {keep!r}.")
         for name in ("timeout", "trial_timeout"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, (int, float)) and value > 0):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (is_number and value > 0):
                 raise StudyError(f"{name} must be None or a number of seconds above 0, but got {value!r}.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed <= _LARGEST_SEED:
+            raise StudyError(f"seed must be a whole number from 0 to {_LARGEST_SEED}, but got {self.seed!r}.")
         if self.hp_name is not None and not callable(self.hp_name):
             raise StudyError(f"hp_name must be a function of a trial or None, but got {self.hp_name!r}.")
 
-    def open(self, about: Mapping[str, Any]) -> list[TrialRecord]:
+    def open(self) -> list[TrialRecord]:
         """Make the folder, or go on in one this study made earlier; return the trials that ended in it.
-
-        Args:
-            about: further settings to record in `study.json`: arguments, versions, sampler.
 
         Raises:
             StudyError: the folder holds a study whose space, objective, direction or scope differ.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_partial(self.folder)
         earlier = read_json(self.folder / STUDY_FILE)
         if earlier is not None:
             self._check_same(earlier)
-        write_json(self.folder / STUDY_FILE, {**self._identity(), "n_trials": self.n_trials, **about})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_partial(self.folder)
         return self.read_records()
+
+    def write_settings(self, about: Mapping[str, Any]) -> None:
+        """Write `study.json`; `about` are further settings: arguments, versions, sampler."""
+        write_json(self.folder / STUDY_FILE, {**self._identity(), "n_trials": self.n_trials, **about})
 
     def read_records(self) -> list[TrialRecord]:
         """Return the records of all ended trials on disk, by number."""
@@ -114,27 +123,42 @@ class Study:
         """Return the name of a trial's run: from `hp_name`, made unique by the number if it is taken.
 
         Raises:
-            StudyError: `hp_name` gave something that cannot name a folder.
+            StudyError: `hp_name` raised, or gave something that cannot name a folder.
         """
         if self.hp_name is None:
             return f"run-{trial.number}"
-        name = check_name(self.hp_name(trial), "hp_name(trial)")
-        return f"{name}-{trial.number}" if name in taken else name
+        try:
+            given = self.hp_name(trial)
+        except Exception as error:
+            raise StudyError(f"hp_name(trial) raised {type(error).__name__}: {error}") from error
+        name = check_name(given, "hp_name(trial)")
+        if name.lower() in _RESERVED_NAMES:
+            raise StudyError(f"hp_name(trial) is {name!r}, the name of a file of the study; use another one.")
+        numbered = (f"{name}-{trial.number}{'x' * extra}" for extra in itertools.count())
+        return name if name not in taken else next(each for each in numbered if each not in taken)
 
     def suggest(self, trial: Trial) -> dict[str, Any]:
         """Ask the space for the trial's parameters and return those that the run is configured with.
 
         Raises:
-            SpaceError: a define-by-run function returned something else than None or a mapping.
+            SpaceError: a define-by-run function raised, or returned something else than None or a mapping.
         """
-        arguments = self._ask_space(trial)
+        arguments = {name: _plain(value) for name, value in self._ask_space(trial).items()}
+        for name in SET_BY_THE_SEARCH:
+            if name in arguments:
+                raise SpaceError(f"The search space asks for {name}={arguments[name]!r}, but the search sets it.")
         trial.params.read.clear()
         return arguments
 
     def _ask_space(self, trial: Trial) -> dict[str, Any]:
         if isinstance(self.space, SearchSpace):
             return self.space.suggest(trial)
-        returned = self.space(trial)
+        try:
+            returned = self.space(trial)
+        except SpaceError:
+            raise
+        except Exception as error:
+            raise SpaceError(f"hp_space(trial) raised {type(error).__name__}: {error}") from error
         if returned is None:
             return dict(trial.params)
         if not isinstance(returned, Mapping):
@@ -166,18 +190,24 @@ class Study:
                 )
 
 
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as Python's; everything else as it is."""
+    return value.item() if isinstance(value, numbers.Number) and hasattr(value, "item") else value
+
+
 def check_name(name: Any, what: str) -> str:
     """Return `name` if it can name a folder and stays inside its parent.
 
     Raises:
         StudyError: it cannot.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[^\W][\w .=,+@-]{0,199}", name) or name.endswith((" ", ".")):
+    is_plain = isinstance(name, str) and re.fullmatch(r"[^\W_][\w .=,+@-]*", name) and not name.endswith((" ", "."))
+    if not is_plain or len(name.encode()) > 200:
         raise StudyError(
             f"{what} is {name!r}; it names a folder, so it must be text of letters, digits and any of ' .=,+@_-', "
-            "start with a letter or digit, and not end in a space or a dot."
+            "start with a letter or digit, not end in a space or a dot, and be at most 200 bytes long."
         )
-    return name
+    return str(name)
 
 
 def as_space(hp_space: SpaceLike) -> SearchSpace | Callable[[Trial], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -90,11 +91,11 @@ class TrialRecord:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready values."""
+        """Return JSON-ready values; an argument that JSON does not know is given as text."""
         values = asdict(self)
         values["state"] = self.state.value
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
-        return values
+        return dict(json.loads(json.dumps(values, default=str)))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], folder: Path) -> TrialRecord:

@@ -73,7 +73,7 @@ def _past(loader: DataLoader[Any], seen: int, epoch_streams: RandomStreams | Non
     rest = skip_first_batches(loader, seen)
     if epoch_streams is not None:
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        rest.batch_sampler.batch_sampler = list(loader.batch_sampler)
+        rest.batch_sampler.batch_sampler = list(loader.batch_sampler or ())
         epoch_streams.restore()
     return rest
 
@@ -89,6 +89,7 @@ def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None
 def _set_epoch(loader: Any, epoch: int) -> None:
     """Tell every part of a loader that shuffles by epoch which one it is."""
     sampler = getattr(loader, "batch_sampler", None)
-    for part in (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "dataset", None)):
+    parts: tuple[Any, ...] = (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "dataset", None))
+    for part in parts:
         if hasattr(part, "set_epoch"):
             part.set_epoch(epoch)

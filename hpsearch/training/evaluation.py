@@ -49,16 +49,17 @@ def evaluation_loop(
         loss, logits, labels = trainer.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys)
         batch = kept.gather(trainer, inputs, size, loss, logits, labels)
         run.control = run.callback_handler.on_prediction_step(args, run.state, run.control)
-        if args.batch_eval_metrics and description == "Evaluation":
-            kept.add_loss(batch)
+        if args.batch_eval_metrics:
             is_last = run.accelerator.gradient_state.end_of_dataloader
             batch_metrics = _batch_metrics(trainer, batch, is_last) or batch_metrics
-            continue
+            if description == "Evaluation":
+                kept.add_loss(batch)
+                continue
         kept.add(batch)
         if args.eval_accumulation_steps is not None and (step + 1) % args.eval_accumulation_steps == 0:
             kept.to_host()
     num_samples = _num_samples(dataloader, seen)
-    metrics = batch_metrics if batch_metrics is not None else _whole_metrics(trainer, kept)
+    metrics = (batch_metrics or {}) if args.batch_eval_metrics else _whole_metrics(trainer, kept)
     metrics = denumpify_detensorize(metrics)
     loss = kept.mean_loss(args.logging_nan_inf_filter)
     if loss is not None:

@@ -51,6 +51,7 @@ def train(trainer: Hooks, resume: ResumePoint | None, ignore_keys: list[str] | N
                 break
         return _finish(trainer, length, start_time, first_step)
     finally:
+        run.remove_noise()
         run.is_in_train = False
 
 
@@ -69,9 +70,11 @@ def _train_epoch(
     run.position = Position(epoch, seen)
     run.control = run.callback_handler.on_epoch_begin(run.args, run.state, run.control)
     batches = _start_batches(run, loader, epoch, seen, resume)
+    is_empty = seen == 0
     try:
         remaining = length.updates_per_epoch - seen // run.args.gradient_accumulation_steps
         for micro_batches in group_into_updates(batches, run.args.gradient_accumulation_steps, remaining):
+            is_empty = False
             learning_rate, grad_norm = _update(trainer, micro_batches, length, epoch, seen)
             if grad_norm is not None:
                 seen += len(micro_batches)
@@ -80,7 +83,7 @@ def _train_epoch(
                 break
     finally:
         close(batches)
-    if seen == 0 and not run.control.should_training_stop:
+    if is_empty:
         logger.warning("The training data gave no batch in epoch %d: training stops here.", epoch)
         run.control.should_training_stop = True
     _end_epoch(trainer, length, ignore_keys)
@@ -183,7 +186,6 @@ def _finish(trainer: Hooks, length: TrainingLength, start_time: float, first_ste
     trainer.log(metrics)
     best_model.load_best(run)
     run.control = run.callback_handler.on_train_end(run.args, run.state, run.control)
-    run.remove_noise()
     return TrainOutput(run.state.global_step, train_loss, metrics)
 
 

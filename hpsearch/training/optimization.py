@@ -13,7 +13,7 @@ from transformers.trainer_optimizer import is_optimizer_factory
 from transformers.trainer_pt_utils import get_parameter_names
 
 from ..arguments import TrainingArguments
-from ..errors import ArgumentError, nearest_name, one_of
+from ..errors import UnknownArgumentError, nearest_name, one_of
 
 _NO_DECAY_NAMES = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
@@ -48,7 +48,7 @@ def make_optimizer(
     """Build an optimizer over `groups`; `overrides` (the `optim.*` parameters of a trial) win over `kwargs`.
 
     Raises:
-        ArgumentError: the optimizer does not take one of the overrides.
+        UnknownArgumentError: the optimizer does not take one of the overrides.
     """
     for name, value in overrides.items():
         check_override(kind, name, value)
@@ -88,12 +88,12 @@ def check_override(kind: Any, name: str, value: Any) -> None:
     """Check that optimizer class `kind` takes an argument `name` (the part of ``optim.name`` behind the dot).
 
     Raises:
-        ArgumentError: it does not; the message lists what it takes.
+        UnknownArgumentError: it does not; the message lists what it takes.
     """
     parameters = inspect.signature(kind).parameters
     allowed = [each for each in parameters if each != "params"]
     if name not in allowed and not any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
-        raise ArgumentError(
+        raise UnknownArgumentError(
             f"optim.{name}={value!r}: {kind.__name__} does not take it; it takes {one_of(allowed)}."
             f"{nearest_name(name, allowed)}"
         )

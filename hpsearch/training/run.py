@@ -48,6 +48,7 @@ class TrainingRun:
         state, control, callback_handler: as in transformers.
         position: where in the data the run is.
         loss_window: the running training loss.
+        has_trained: True once training has been prepared.
         is_in_train: True from the start of `train()` to its end, evaluations included.
     """
 
@@ -87,6 +88,7 @@ class TrainingRun:
         self.epoch_streams: RandomStreams | None = None
         self.interrupted_streams: RandomStreams | None = None
         self._parameters: list[torch.nn.Parameter] = []
+        self.has_trained = False
         self._is_prepared = False
         self._neftune_hook: Any = None
         self.control = self.callback_handler.on_init_end(args, self.state, self.control)
@@ -111,7 +113,7 @@ class TrainingRun:
             self.model_wrapped = torch.nn.DataParallel(self.model)
         else:
             self.model_wrapped = self.accelerator.prepare_model(self.model)
-        self._is_prepared = True
+        self._is_prepared = self.has_trained = True
         trainer.create_optimizer_and_scheduler(num_training_steps=length.max_steps)
         if not self.is_plain:
             self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
@@ -154,6 +156,7 @@ class TrainingRun:
             "train_batch_size",
         ):
             setattr(self.state, name, getattr(fresh, name))
+        self._restore_callbacks()
         self.position = point.position or _position_of(self.state.global_step, length, self.args)
         self.loss_window = LossWindow(self.args.device, self.args.logging_nan_inf_filter, self.state.global_step)
         if point.loss is not None:
@@ -165,6 +168,18 @@ class TrainingRun:
             return _NO_CONTEXT
         self.accelerator.gradient_state._set_sync_gradients(is_last)
         return _NO_CONTEXT if is_last else self.accelerator.no_sync(self.model_wrapped)
+
+    def _restore_callbacks(self) -> None:
+        """Give callbacks that keep state (early stopping's patience) the state they had at the checkpoint.
+
+        What they were constructed with stays, unless `restore_callback_states_from_checkpoint` asks for that too.
+        """
+        for name, saved in self.state.stateful_callbacks.items():
+            same_kind = [each for each in self.callback_handler.callbacks if type(each).__name__ == name]
+            for callback, state in zip(same_kind, saved if isinstance(saved, list) else [saved], strict=False):
+                arguments = state["args"] if self.args.restore_callback_states_from_checkpoint else {}
+                for attribute, value in {**arguments, **state["attributes"]}.items():
+                    setattr(callback, attribute, value)
 
     def refresh_parameters(self) -> None:
         """Look up the model's parameters again; done once per epoch, so that adapters added in between are seen."""

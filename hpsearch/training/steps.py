@@ -11,6 +11,7 @@ from accelerate.utils.memory import clear_device_cache
 from . import data
 from .evaluation import compute_loss_through_hook, set_mode
 from .hooks import Hooks
+from .losses import takes_num_items
 
 
 def training_step(
@@ -19,7 +20,7 @@ def training_step(
     """Compute the loss of one micro-batch and its gradients; return the detached loss.
 
     The loss is divided by the number of micro-batches in the update, unless it is already normalised over all of
-    them: by `compute_loss_func`, or by a model that takes `num_items_in_batch`.
+    them: by `compute_loss_func`, or by a model that takes `num_items_in_batch` (and a `compute_loss` that passes it).
     """
     run = trainer.run
     if not model.training:
@@ -37,9 +38,8 @@ def training_step(
         clear_device_cache()
     if run.args.n_gpu > 1:
         loss = loss.mean()
-    is_normalised = trainer.compute_loss_func is not None or (
-        run.traits.accepts_loss_kwargs and num_items_in_batch is not None
-    )
+    counts_items = run.traits.accepts_loss_kwargs and num_items_in_batch is not None
+    is_normalised = trainer.compute_loss_func is not None or (counts_items and takes_num_items(trainer.compute_loss))
     if not is_normalised and run.micro_batches_in_update > 1:
         loss = loss / run.micro_batches_in_update
     scaling = {"scale_wrt_gas": False} if run.accelerator.distributed_type == DistributedType.DEEPSPEED else {}

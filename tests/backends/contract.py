@@ -622,7 +622,9 @@ class BackendContract(ABC):
             best = self.search(tmp_path, n_trials=2, model_init=init, trial_timeout=1e-6, eval_strategy="no")
         except SearchInterrupted:
             pytest.fail("the search went on after 8 trials, of 2")
-        assert best.run_id is None
+        records = best.run_summary.records
+        assert [record.state for record in records] == [TrialState.STOPPED] * 2
+        assert [len(record.reports) for record in records] == [1, 1]
 
     # Names.
 

@@ -104,8 +104,10 @@ def test_a_setting_out_of_range_is_refused_with_its_value(
 
 
 def test_a_study_goes_on_in_its_folder_with_a_larger_total(tmp_path: Path) -> None:
-    assert make_study(tmp_path / "new" / "study").open({"sampler": "TPE"}) == []
-    assert make_study(tmp_path / "new" / "study", n_trials=9).open({"sampler": "Random"}) == []
+    for total, sampler in ((5, "TPE"), (9, "Random")):
+        study = make_study(tmp_path / "new" / "study", n_trials=total)
+        assert study.open() == []
+        study.write_settings({"sampler": sampler})
     written = json.loads((tmp_path / "new" / "study" / "study.json").read_text())
     assert (written["n_trials"], written["sampler"], written["study_name"]) == (9, "Random", "study")
 
@@ -123,10 +125,10 @@ def test_a_study_goes_on_in_its_folder_with_a_larger_total(tmp_path: Path) -> No
 def test_a_folder_of_another_study_is_refused_naming_what_differs_and_left_as_it_was(
     tmp_path: Path, changes: dict[str, Any], key: str, earlier: str, now: str
 ) -> None:
-    make_study(tmp_path).open({})
+    make_study(tmp_path).write_settings({})
     before = (tmp_path / "study.json").read_text()
     with pytest.raises(StudyError) as caught:
-        make_study(tmp_path, **changes).open({})
+        make_study(tmp_path, **changes).open()
     for text in (f"another {key}", earlier, now, str(tmp_path), "another study_name"):
         assert text in str(caught.value)
     assert (tmp_path / "study.json").read_text() == before
@@ -136,9 +138,9 @@ def test_another_direction_is_refused(tmp_path: Path) -> None:
     def quality(metrics: dict[str, float]) -> float:
         return 1.0
 
-    make_study(tmp_path, objective=resolve_objective(quality, "minimize", True)).open({})
+    make_study(tmp_path, objective=resolve_objective(quality, "minimize", True)).write_settings({})
     with pytest.raises(StudyError, match="another direction: 'minimize', now 'maximize'"):
-        make_study(tmp_path, objective=resolve_objective(quality, "maximize", True)).open({})
+        make_study(tmp_path, objective=resolve_objective(quality, "maximize", True)).open()
 
 
 def full_record(folder: Path) -> TrialRecord:
@@ -192,7 +194,7 @@ def test_records_come_back_by_number_and_leftovers_of_a_killed_write_are_cleaned
     (tmp_path / "run-2" / ".partial-1-trial.json").write_text("{")
     (tmp_path / "run-2" / ".partial-1-checkpoint-4").mkdir()
     (tmp_path / ".partial-1-study.json").write_text("{")
-    records = study.open({})
+    records = study.open()
     assert [record.number for record in records] == [0, 2, 10]
     assert list(tmp_path.rglob(".partial-*")) == []
 

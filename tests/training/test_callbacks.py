@@ -124,16 +124,19 @@ def test_the_whole_order_of_events_is_that_of_the_peer(tmp_path: Path, script: s
 
 @pytest.mark.parametrize("stop", ["should_training_stop", "should_epoch_stop"])
 @pytest.mark.parametrize("event", ["on_step_end", "on_substep_end"])
-def test_the_order_of_events_is_that_of_the_peer_when_a_callback_stops(tmp_path: Path, event: str, stop: str) -> None:
+@pytest.mark.parametrize("step", [3, 7], ids=["inside_an_epoch", "between_two_epochs"])
+def test_the_order_of_events_is_that_of_the_peer_when_a_callback_stops(
+    tmp_path: Path, step: int, event: str, stop: str
+) -> None:
     def cut_in(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if state.global_step == 3:
+        if state.global_step == step:
             setattr(control, stop, True)
         return control
 
     orders, steps = [], []
     for kind in (transformers.Trainer, Trainer):
         recorder, stopper = Recorder(), type("Stopper", (TrainerCallback,), {event: cut_in})()
-        changes = {"gradient_accumulation_steps": 2, "eval_strategy": "epoch"}
+        changes = {"gradient_accumulation_steps": 2, "eval_strategy": "epoch", "num_train_epochs": 3}
         trainer = make_trainer(tmp_path / kind.__module__, recorder, stopper, kind=kind, **changes)
         orders.append(events_of(trainer, recorder))
         steps.append(trainer.state.global_step)

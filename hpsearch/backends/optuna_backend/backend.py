@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from ...search.runner import TrialEndedSearch, TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
 from ..base import Backend
-from .storage import open_storage, storage_url
+from .storage import open_storage, sqlite_storage, storage_url
 from .trial import OptunaTrial
 
 PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
@@ -29,7 +29,7 @@ PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     "hyperband": optuna.pruners.HyperbandPruner,
 }
 
-_STATE, _REASON, _CHECKPOINT, _PROCESS = (f"hpsearch:{each}" for each in ("state", "reason", "checkpoint", "process"))
+_STATE, _REASON, _PROCESS = (f"hpsearch:{each}" for each in ("state", "reason", "process"))
 
 
 class OptunaBackend(Backend):
@@ -54,12 +54,13 @@ class OptunaBackend(Backend):
         self._sampler = sampler
         self._pruner = _as_pruner("median" if pruner is None else pruner)
         self._pruner_was_given = pruner is not None
-        self._storage_option = storage
+        self._storage = None if storage is None else open_storage(storage)
         self._study: optuna.Study | None = None
+        self._sampler_is_done = False
 
-    def prepare(self, study: Study) -> list[str]:
+    def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
         """Open the storage and the study in it."""
-        storage = open_storage(self._storage_option, study.folder)
+        storage = sqlite_storage(study.folder) if self._storage is None else self._storage
         with _quiet_optuna():
             existing = {each.study_name: each for each in optuna.get_all_study_summaries(storage)}
             known = existing.get(study.name)
@@ -70,7 +71,7 @@ class OptunaBackend(Backend):
                     "study_name."
                 )
             trials = 0 if known is None else known.n_trials
-            sampler = self._sampler or optuna.samplers.TPESampler(seed=study.seed + trials)
+            sampler = self._sampler or optuna.samplers.TPESampler(seed=(study.seed + trials) % 2**32)
             self._study = optuna.create_study(
                 study_name=study.name,
                 storage=storage,
@@ -79,6 +80,7 @@ class OptunaBackend(Backend):
                 direction=optuna.study.StudyDirection[study.objective.direction.upper()],
                 load_if_exists=True,
             )
+        self._check_same_trials(study, records)
         given = "" if self._pruner_was_given else " (default; pruner='none' turns it off)"
         notes = [f"sampler {type(sampler).__name__}", f"pruner {type(self._pruner).__name__}{given}"]
         url = storage_url(storage)
@@ -101,6 +103,8 @@ class OptunaBackend(Backend):
         with _quiet_optuna():
             self._recover(engine, runner)
             while self._counted(engine) < study.n_trials and not runner.is_out_of_time:
+                if self._sampler_is_done:
+                    break
                 trial = OptunaTrial(engine.ask())
                 trial.engine_trial.set_user_attr(_PROCESS, _this_process())
                 try:
@@ -118,8 +122,12 @@ class OptunaBackend(Backend):
         return self._study
 
     def importances(self) -> dict[str, float]:
-        """Return Optuna's parameter importances (PED-ANOVA), of the parameters that every trial had."""
-        with _quiet_optuna():
+        """Return Optuna's parameter importances (PED-ANOVA); none of fewer than four complete trials."""
+        complete = self.engine_study().get_trials(deepcopy=False, states=(EngineState.COMPLETE,))
+        if len(complete) < 4:
+            return {}
+        with _quiet_optuna(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=UserWarning)
             try:
                 found = optuna.importance.get_param_importances(self.engine_study())
             except (ValueError, RuntimeError, ZeroDivisionError):
@@ -135,17 +143,23 @@ class OptunaBackend(Backend):
         for key, value in (
             (_STATE, record.state.value if record.state not in _ENGINE_STATES_THAT_SAY_IT_ALL else None),
             (_REASON, record.reason),
-            (_CHECKPOINT, None if record.checkpoint is None else str(record.checkpoint)),
         ):
             if value is not None:
                 trial.set_user_attr(key, value)
         if record.state is TrialState.INTERRUPTED:
             engine.enqueue_trial(trial.params)
-        if record.state.has_result:
-            engine.tell(trial, record.value, state=EngineState.COMPLETE)
-        else:
-            pruned = record.state is TrialState.PRUNED
-            engine.tell(trial, state=EngineState.PRUNED if pruned else EngineState.FAIL)
+        pruned = EngineState.PRUNED if record.state is TrialState.PRUNED else EngineState.FAIL
+        try:
+            if record.state.has_result:
+                engine.tell(trial, record.value, state=EngineState.COMPLETE)
+            else:
+                engine.tell(trial, state=pruned)
+        except RuntimeError as error:
+            # A sampler that has tried everything (GridSampler) stops the study, which Optuna allows only in `optimize`.
+            # The trial has been told all the same.
+            if "Study.stop" not in str(error):
+                raise
+            self._sampler_is_done = True
 
     def _recover(self, engine: optuna.Study, runner: TrialRunner) -> None:
         """Settle the trials that a killed process left running: done ones by their record, others run again."""
@@ -153,14 +167,29 @@ class OptunaBackend(Backend):
         for trial in engine.get_trials(deepcopy=False, states=(EngineState.RUNNING,)):
             if _is_alive(trial.user_attrs.get(_PROCESS)):
                 continue
-            record = on_disk.get(trial.number) or TrialRecord(
-                trial.number,
-                f"run-{trial.number}",
-                TrialState.INTERRUPTED,
-                dict(trial.params),
-                reason="its process died",
-            )
+            name, params = f"run-{trial.number}", dict(trial.params)
+            lost = TrialRecord(trial.number, name, TrialState.INTERRUPTED, params, reason="its process died")
+            record = on_disk.get(trial.number, lost)
             self._tell(engine, optuna.Trial(engine, trial._trial_id), record)
+            runner.recover(record)
+
+    def _check_same_trials(self, study: Study, records: Sequence[TrialRecord]) -> None:
+        """Refuse to go on if the storage and the folder hold different trials."""
+        trials = self.engine_study().get_trials(deepcopy=False)
+        place = storage_url(self.engine_study()._storage) or "in memory"
+        stored = {trial.number for trial in trials if trial.state.is_finished()}
+        running = {trial.number for trial in trials if trial.state is EngineState.RUNNING}
+        on_disk = {record.number for record in records}
+        for numbers, here, there in (
+            (on_disk - stored - running, "the folder", "the storage"),
+            (stored - on_disk, "the storage", "the folder"),
+        ):
+            if numbers:
+                raise StudyError(
+                    f"The study {study.name!r}: {here} has trials {sorted(numbers)[:5]} that {there} does not know "
+                    f"(folder {str(study.folder)!r}, storage {place}). Pass the storage it was made with, or another "
+                    "study_name."
+                )
 
     @staticmethod
     def _counted(engine: optuna.Study) -> int:
@@ -174,7 +203,7 @@ _ENGINE_STATES_THAT_SAY_IT_ALL = (TrialState.COMPLETE, TrialState.PRUNED, TrialS
 def _as_pruner(pruner: Any) -> optuna.pruners.BasePruner:
     if isinstance(pruner, optuna.pruners.BasePruner):
         return pruner
-    if pruner in PRUNERS:
+    if isinstance(pruner, str) and pruner in PRUNERS:
         return PRUNERS[pruner]()
     raise StudyError(
         f"pruner must be an Optuna pruner or one of {one_of(PRUNERS)}, but got {pruner!r}."

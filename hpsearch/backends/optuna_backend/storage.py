@@ -14,16 +14,14 @@ from ...errors import StudyError
 DATABASE_FILE = "study.db"
 
 
-def open_storage(storage: Any, folder: Path) -> optuna.storages.BaseStorage:
-    """Return the storage: an Optuna storage object, one made from a URL, or SQLite in `folder` for None.
+def open_storage(storage: Any) -> optuna.storages.BaseStorage:
+    """Return an Optuna storage object as it is, or one made from a URL.
 
     Raises:
         StudyError: the storage is neither, or cannot be opened.
     """
     if isinstance(storage, optuna.storages.BaseStorage):
         return storage
-    if storage is None:
-        return _sqlite(folder / DATABASE_FILE)
     if not isinstance(storage, str):
         raise StudyError(f"storage must be a URL, an Optuna storage or None, but got {storage!r}.")
     try:
@@ -33,18 +31,19 @@ def open_storage(storage: Any, folder: Path) -> optuna.storages.BaseStorage:
 
 
 def storage_url(storage: optuna.storages.BaseStorage) -> str | None:
-    """Return the URL that opens the same storage elsewhere; None if there is none."""
+    """Return the URL that opens the same storage elsewhere, its password hidden; None if there is none."""
     backend = getattr(storage, "_backend", storage)
     url = getattr(backend, "url", None)
-    return None if url is None else str(url)
+    return None if url is None else sqlalchemy.make_url(str(url)).render_as_string(hide_password=True)
 
 
-def _sqlite(path: Path) -> optuna.storages.BaseStorage:
-    """Open an SQLite storage with a write-ahead log.
+def sqlite_storage(folder: Path) -> optuna.storages.BaseStorage:
+    """Open the SQLite storage in a study's folder, with a write-ahead log.
 
     A commit is then one write without a wait for the disk, several times cheaper than the default. A power cut may
     lose the last commits, never the file; a killed process loses nothing.
     """
+    path = folder / DATABASE_FILE
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
     connection.close()

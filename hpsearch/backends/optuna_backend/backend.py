@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import socket
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import optuna
@@ -137,7 +141,7 @@ class OptunaBackend(Backend):
     def dashboard_command(self) -> str | None:
         """Return the `optuna-dashboard` command for the study's storage, on the loopback address."""
         url = storage_url(self.engine_study()._storage)
-        return None if url is None else f"optuna-dashboard --host 127.0.0.1 {url}"
+        return None if url is None else f"{_dashboard_program()} --host 127.0.0.1 {shlex.quote(url)}"
 
     def _tell(self, engine: optuna.Study, trial: optuna.Trial, record: TrialRecord) -> None:
         for key, value in (
@@ -209,6 +213,14 @@ def _as_pruner(pruner: Any) -> optuna.pruners.BasePruner:
         f"pruner must be an Optuna pruner or one of {one_of(PRUNERS)}, but got {pruner!r}."
         f"{nearest_name(str(pruner), PRUNERS)}"
     )
+
+
+def _dashboard_program() -> str:
+    """Return how to call the dashboard: by name if the shell finds it, else beside this interpreter."""
+    beside = Path(sys.executable).with_name("optuna-dashboard")
+    if shutil.which("optuna-dashboard") or not beside.exists():
+        return "optuna-dashboard"
+    return shlex.quote(os.path.relpath(beside))
 
 
 def _is_interrupted(trial: FrozenTrial) -> bool:

@@ -1,14 +1,12 @@
-"""The Trainer: a recipe with the public API of transformers' Trainer, and the search over such recipes.
+"""The Trainer: a recipe with the public API of transformers' Trainer: its hooks, training, evaluation and search.
 
-A trainer stores what it was given. `train()` builds a `TrainingRun` from it and shows the latest one through its
-attributes (`model`, `state`, ...). A trial is `with_arguments(...)`: another trainer, never a change to this one.
+`train()` builds a `TrainingRun` and shows the latest one through attributes (`model`, `state`, ...). A trial is another
+trainer, never a change to this one. Every hook here may be overridden; what they do by default is in `training/`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -16,27 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
 
-from .arguments import TrainingArguments, adopt, cast_argument
-from .callbacks import (
-    PrinterCallback,
-    ProgressCallback,
-    TrainerCallback,
-    copy_for_new_trainer,
-    default_callbacks,
-)
-from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, nearest_name
+from .errors import InvalidInputError, nearest_name
 from .hyperparameter_search import hyperparameter_search
+from .recipe import Recipe
 from .search.best_run import BestRun
 from .search.listener import SearchListener
 from .search.study import SpaceLike
 from .search.trial import FixedTrial, TrialRecord
 from .training import checkpoints, data, evaluation, loop, losses, metrics, optimization, steps
 from .training.randomness import preserved_streams, seed_run
-from .training.run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -44,23 +33,7 @@ PARAMETER_GROUPS = ("model", "lora", "optim", "data")
 _READ_FROM_THE_TRIAL = ("model.", "lora.", "data.")
 
 
-class _OfLatestRun:
-    """An attribute of the latest run, shown (and settable) on its trainer."""
-
-    def __init__(self, doc: str) -> None:
-        self.__doc__ = doc
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, trainer: Trainer | None, owner: type | None = None) -> Any:
-        return self if trainer is None else getattr(trainer.run, self._name)
-
-    def __set__(self, trainer: Trainer, value: Any) -> None:
-        setattr(trainer.run, self._name, value)
-
-
-class Trainer:
+class Trainer(Recipe):
     """Trains, evaluates and searches a model; the API is that of `transformers.Trainer`.
 
     The constructor stores its arguments, checks that they fit together and does nothing else: no seed is set, no
@@ -88,7 +61,7 @@ class Trainer:
         InvalidInputError: the arguments contradict each other.
 
     Example:
-        >>> from hpsearch import Trainer, TrainingArguments
+        >>> from hpsearch import PrinterCallback, Trainer, TrainingArguments
         >>> class Line(torch.nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
@@ -98,225 +71,10 @@ class Trainer:
         >>> points = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 32
         >>> args = TrainingArguments("out", learning_rate=0.1, use_cpu=True, disable_tqdm=True, save_strategy="no")
         >>> trainer = Trainer(model_init=Line, args=args, train_dataset=points)
-        >>> trainer.remove_callback(transformers.PrinterCallback)
+        >>> trainer.remove_callback(PrinterCallback)
         >>> trainer.train().global_step
         12
     """
-
-    model = _OfLatestRun("The core model of the latest run; the first look builds a run.")
-    model_wrapped = _OfLatestRun("The outermost model: `model` inside its distributed wrapper, or `model` itself.")
-    optimizer = _OfLatestRun("The optimizer of the latest run; None before training.")
-    lr_scheduler = _OfLatestRun("The learning-rate schedule of the latest run; None before training.")
-    accelerator = _OfLatestRun("The accelerate Accelerator of the latest run.")
-    state = _OfLatestRun("The TrainerState of the latest run.")
-    control = _OfLatestRun("The TrainerControl of the latest run.")
-    callback_handler = _OfLatestRun("The handler that calls the callbacks of the latest run.")
-    label_smoother = _OfLatestRun("The label smoother of the latest run, or None.")
-
-    def __init__(
-        self,
-        model: torch.nn.Module | None = None,
-        args: transformers.TrainingArguments | None = None,
-        data_collator: Callable[..., Any] | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        processing_class: Any = None,
-        model_init: Callable[..., torch.nn.Module] | None = None,
-        compute_loss_func: Callable[..., Any] | None = None,
-        compute_metrics: Callable[..., dict[str, Any]] | None = None,
-        callbacks: list[Any] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
-        optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
-        preprocess_logits_for_metrics: Callable[..., Any] | None = None,
-    ) -> None:
-        self.args: TrainingArguments = adopt(args)
-        self.model_init = model_init
-        self.data_collator: Callable[..., Any] = (
-            data.default_collator(processing_class) if data_collator is None else data_collator
-        )
-        self.train_dataset = train_dataset
-        self.eval_dataset = eval_dataset
-        self.processing_class = processing_class
-        self.compute_loss_func = compute_loss_func
-        self.compute_metrics = compute_metrics
-        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self.optimizers = optimizers
-        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        self.optimizer_parameters: Mapping[str, Any] = {}
-        self.callbacks: list[TrainerCallback] = [_instance(each) for each in callbacks or []]
-        self.removed_callbacks: list[type] = []
-        self.trial: Any = None
-        self._given_model = model
-        self._run: TrainingRun | None = None
-        self._shown_on: Trainer | None = None
-        self._check()
-
-    def _check(self) -> None:
-        args = self.args
-        if (self._given_model is None) == (self.model_init is None):
-            raise InvalidInputError(
-                "Trainer needs either a model or a model_init, and received "
-                + ("neither." if self.model_init is None else "both.")
-            )
-        if self.model_init is not None:
-            _check_model_init(self.model_init)
-            if any(each is not None for each in self.optimizers):
-                raise InvalidInputError(
-                    "optimizers cannot be combined with model_init: they belong to one model, and every run builds its "
-                    "own. Pass optimizer_cls_and_kwargs, or override create_optimizer_and_scheduler."
-                )
-        if self.optimizer_cls_and_kwargs is not None and self.optimizers[0] is not None:
-            raise InvalidInputError("Pass an optimizer in `optimizers` or `optimizer_cls_and_kwargs`, not both.")
-        if not callable(self.data_collator):
-            raise InvalidInputError(f"data_collator must be callable, but got {self.data_collator!r}.")
-        if args.eval_strategy != "no" and self.eval_dataset is None:
-            raise InvalidInputError(
-                f"eval_strategy is {args.eval_strategy.value!r}, but there is no eval_dataset. Pass one, or set "
-                "eval_strategy='no'."
-            )
-        if args.save_strategy == "best" and args.metric_for_best_model is None:
-            raise InvalidInputError("save_strategy='best' needs metric_for_best_model.")
-        metrics_hook = self.compute_metrics if args.batch_eval_metrics else None
-        if metrics_hook is not None and "compute_result" not in inspect.signature(metrics_hook).parameters:
-            raise InvalidInputError("batch_eval_metrics needs a compute_metrics that takes `compute_result`.")
-
-    # The recipe and its runs.
-
-    @property
-    def run(self) -> TrainingRun:
-        """The latest run; if there is none yet, one is built (seeded, with a new model if there is a `model_init`)."""
-        if self._run is None:
-            self._build_run()
-        assert self._run is not None
-        return self._run
-
-    @property
-    def is_in_train(self) -> bool:
-        """True while `train()` is running, evaluations included."""
-        return self._run is not None and self._run.is_in_train
-
-    @property
-    def is_model_parallel(self) -> bool:
-        """True if the model was loaded over several devices."""
-        placement = getattr(self.model, "hf_device_map", None) or {}
-        return len({device for device in placement.values() if device not in ("cpu", "disk")}) > 1
-
-    @property
-    def place_model_on_device(self) -> bool:
-        """True if a run moves its model to `args.device`."""
-        return self.args.place_model_on_device is not False and getattr(self.model, "hf_device_map", None) is None
-
-    def with_arguments(self, **parameters: Any) -> Trainer:
-        """Return a new trainer with other arguments; this one is not touched.
-
-        Args:
-            parameters: training arguments by name, cast without loss and validated together; and dotted names:
-                ``optim.*`` are arguments of the optimizer, ``model.*``, ``lora.*`` and ``data.*`` are for
-                `model_init(trial)` to read.
-
-        The new trainer shares the data, the functions and the callbacks, except callbacks that keep state, which it
-        copies. It has no run yet.
-
-        Raises:
-            ArgumentError: a name or value is not a valid training argument.
-
-        Example:
-            ``trainer.with_arguments(learning_rate=1e-3, seed=7).train()``
-        """
-        for name in parameters:
-            _check_group(name)
-        arguments = {name: value for name, value in parameters.items() if "." not in name}
-        other = copy.copy(self)
-        other.args = self.args.replace(**arguments)
-        other.callbacks = [copy_for_new_trainer(each) for each in self.callbacks]
-        other.removed_callbacks = list(self.removed_callbacks)
-        other.optimizer_parameters = {
-            **self.optimizer_parameters,
-            **{name.split(".", 1)[1]: value for name, value in parameters.items() if name.startswith("optim.")},
-        }
-        if any(name.startswith(_READ_FROM_THE_TRIAL) for name in parameters):
-            other.trial = FixedTrial(parameters)
-        other._run = other._shown_on = None
-        other._check()
-        return other
-
-    def for_trial(self, trial: Any, output_dir: str | None = None) -> Trainer:
-        """Return a new trainer with a trial's parameters as arguments; its runs call ``model_init(trial)``.
-
-        With an `output_dir`, as in a search, the new trainer writes there and prints nothing.
-
-        Raises:
-            ArgumentError: a parameter is not a valid training argument.
-        """
-        place = {} if output_dir is None else {"output_dir": output_dir, "run_name": Path(output_dir).name}
-        other = self.with_arguments(**place, **trial_parameters(trial))
-        other.trial = trial
-        if output_dir is not None:
-            other.removed_callbacks += [PrinterCallback, ProgressCallback]
-        return other
-
-    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
-        """Check that a trial could set parameter `name` to `value` while it sets `conditions` too.
-
-        Raises:
-            UnknownArgumentError: there is no such training argument or parameter group.
-            ArgumentError: the arguments, the optimizer or `model_init` cannot take it.
-        """
-        arguments = {key: each for key, each in (conditions or {}).items() if "." not in key}
-        if "." not in name:
-            cast_argument(name, value, type(self.args))
-            self.with_arguments(**arguments, **{name: value})
-            return
-        _check_group(name)
-        group, _, key = name.partition(".")
-        if group == "optim":
-            args = self.args.replace(**arguments)
-            kind, _ = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args)
-            optimization.check_override(kind, key, value)
-        elif self.model_init is not None and not _takes_trial(self.model_init):
-            raise ArgumentError(f"{name!r} is for model_init(trial) to read, but this model_init takes no trial.")
-
-    def release(self) -> None:
-        """Drop the latest run and all its memory: model, optimizer, schedule, loaders.
-
-        A model that was passed to the constructor stays.
-        """
-        if self._run is not None:
-            self._run.release()
-            self._run = None
-
-    def _build_run(self) -> TrainingRun:
-        """Build a run; with a given model, an optimizer made for it before any training is kept."""
-        earlier, self._run = self._run, None
-        optimizers = self.optimizers
-        if earlier is not None and self.model_init is None and earlier.model is not None:
-            self._given_model = earlier.model
-            if not earlier.has_trained:
-                optimizers = (earlier.optimizer, earlier.lr_scheduler)
-        del earlier
-        callbacks = [*self._default_callbacks(), *self.callbacks]
-        run = TrainingRun(self, lambda: self.call_model_init(self.trial), callbacks, self.trial)
-        if self.trial is not None:
-            run.describe_trial(trial_parameters(self.trial), getattr(self.trial, "name", None))
-        run.optimizer, run.lr_scheduler = optimizers
-        self._run = run
-        if self._shown_on is not None:
-            self._shown_on._run = run
-        return run
-
-    def call_model_init(self, trial: Any = None) -> torch.nn.Module:
-        """Return the model of a new run: the one given, or a new one from `model_init`.
-
-        Raises:
-            InvalidInputError: `model_init` returned None.
-        """
-        if self.model_init is None:
-            assert self._given_model is not None
-            return self._given_model
-        model = self.model_init(trial) if _takes_trial(self.model_init) else self.model_init()
-        if model is None:
-            raise InvalidInputError("model_init returned None; it must return the model.")
-        return model
 
     # Training.
 
@@ -414,11 +172,6 @@ class Trainer:
             target = self.optimizer if optimizer is None else optimizer
             self.lr_scheduler = optimization.make_schedule(self.args, target, num_training_steps)
         return self.lr_scheduler
-
-    @staticmethod
-    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Return the optimizer class that `args.optim` names, and the arguments it takes from `args`."""
-        return optimization.optimizer_class_and_kwargs(args, model)
 
     def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
         """Return the names of the parameters with weight decay: all but biases and normalisation layers."""
@@ -680,39 +433,6 @@ class Trainer:
         if self.is_world_process_zero():
             metrics.save_metrics(self.args.output_dir, split, values, combined)
 
-    def add_callback(self, callback: Any) -> None:
-        """Add a callback, class or instance, to this trainer and its latest run."""
-        instance = _instance(callback)
-        self.removed_callbacks = [each for each in self.removed_callbacks if each is not type(instance)]
-        self.callbacks.append(instance)
-        if self._run is not None:
-            self._run.callback_handler.add_callback(instance)
-
-    def pop_callback(self, callback: Any) -> TrainerCallback | None:
-        """Remove the first callback that matches a class or instance and return it; None if there is none."""
-        if self._run is not None:
-            present = self._run.callback_handler.callbacks
-        else:
-            present = [*self._default_callbacks(), *self.callbacks]
-        is_kind = isinstance(callback, type)
-        found = next((each for each in present if (isinstance(each, callback) if is_kind else each is callback)), None)
-        if found is None:
-            return None
-        if self._run is not None:
-            self._run.callback_handler.remove_callback(found)
-        if any(each is found for each in self.callbacks):
-            self.callbacks = [each for each in self.callbacks if each is not found]
-        else:
-            self.removed_callbacks.append(type(found))
-        return found
-
-    def _default_callbacks(self) -> list[TrainerCallback]:
-        return [each for each in default_callbacks(self.args) if type(each) not in self.removed_callbacks]
-
-    def remove_callback(self, callback: Any) -> None:
-        """Remove the first callback that matches a class or instance."""
-        self.pop_callback(callback)
-
     def is_local_process_zero(self) -> bool:
         """True on the main process of each machine."""
         return self.args.local_process_index == 0
@@ -720,49 +440,3 @@ class Trainer:
     def is_world_process_zero(self) -> bool:
         """True on the main process of all machines."""
         return self.args.process_index == 0
-
-
-def trial_parameters(trial: Any) -> dict[str, Any]:
-    """Return the parameters to train with: a dict itself, the `arguments` of our trials, the `params` of Optuna's."""
-    if isinstance(trial, Mapping):
-        return dict(trial)
-    return dict(trial.arguments if hasattr(trial, "arguments") else trial.params)
-
-
-def _check_group(name: str) -> None:
-    group, dot, _ = name.partition(".")
-    if dot and group not in PARAMETER_GROUPS:
-        raise UnknownArgumentError(
-            f"{name!r} is in no parameter group; groups are {', '.join(f'{each}.*' for each in PARAMETER_GROUPS)}."
-            f"{nearest_name(group, PARAMETER_GROUPS)}"
-        )
-
-
-def _instance(callback: Any) -> TrainerCallback:
-    instance = callback() if isinstance(callback, type) else callback
-    if not hasattr(instance, "on_train_begin"):
-        raise InvalidInputError(f"{callback!r} is not a callback: derive it from TrainerCallback.")
-    return instance
-
-
-def _takes_trial(model_init: Callable[..., Any]) -> bool:
-    """True if `model_init` has one argument without a default, or one called trial."""
-    names = _positional(model_init)
-    return "trial" in names or len(_positional(model_init, required=True)) == 1
-
-
-def _check_model_init(model_init: Callable[..., Any]) -> None:
-    names = _positional(model_init, required=True)
-    if len(names) > 1:
-        raise InvalidInputError(
-            f"model_init takes {len(names)} arguments ({', '.join(names)}); it must take none, or one: the trial."
-        )
-
-
-def _positional(function: Callable[..., Any], required: bool = False) -> list[str]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [
-        name
-        for name, each in inspect.signature(function).parameters.items()
-        if each.kind in kinds and not (required and each.default is not inspect.Parameter.empty)
-    ]

@@ -54,13 +54,13 @@ class TrainingRun:
 
     def __init__(
         self,
-        trainer: Hooks,
+        args: TrainingArguments,
+        processing_class: Any,
         build_model: Callable[[], torch.nn.Module],
         callbacks: list[TrainerCallback],
         trial: Any = None,
     ) -> None:
-        args = trainer.args
-        self.args: TrainingArguments = args
+        self.args = args
         self.trial = trial
         seed_run(args)
         self.accelerator = make_accelerator(args)
@@ -79,7 +79,7 @@ class TrainingRun:
             is_local_process_zero=args.local_process_index == 0, is_world_process_zero=args.process_index == 0
         )
         self.control = TrainerControl()
-        self.callback_handler = CallbackHandler(callbacks, self.model, trainer.processing_class)
+        self.callback_handler = CallbackHandler(callbacks, self.model, processing_class)
         self.position = Position()
         self.loss_window = LossWindow(args.device, args.logging_nan_inf_filter)
         self.current_flos = 0.0

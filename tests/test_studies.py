@@ -69,7 +69,8 @@ def test_ctrl_c_at_any_moment_of_the_start_ends_cleanly(tmp_path: Path, moment: 
     time.sleep(moment)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
+    # CPython ends by the signal itself if the interrupt passed through an exec() on its way, as some imports do.
+    assert process.returncode in (130, -signal.SIGINT), output
     assert "Traceback" not in output
     assert "Run the same command again to continue" in output
 

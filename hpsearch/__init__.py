@@ -31,6 +31,7 @@ _HOMES = {
         "CheckpointError",
         "HpsearchError",
         "InvalidInputError",
+        "MissingMetricError",
         "MissingPackageError",
         "NoCompletedTrialError",
         "ObjectiveError",
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from .errors import CheckpointError as CheckpointError
     from .errors import HpsearchError as HpsearchError
     from .errors import InvalidInputError as InvalidInputError
+    from .errors import MissingMetricError as MissingMetricError
     from .errors import MissingPackageError as MissingPackageError
     from .errors import NoCompletedTrialError as NoCompletedTrialError
     from .errors import ObjectiveError as ObjectiveError

@@ -21,6 +21,20 @@ from .scopes import SCOPES
 
 # Fields that transformers fills in from others if they are not given.
 _DERIVED = ("greater_is_better", "metric_for_best_model", "eval_steps", "do_eval", "disable_tqdm")
+# Fields of transformers that this version cannot honour, and their neutral values: better refused than ignored.
+_NOT_HONOURED: dict[str, tuple[Any, ...]] = {
+    "auto_find_batch_size": (False,),
+    "debug": ("", None, []),
+    "deepspeed": (None,),
+    "enable_jit_checkpoint": (False,),
+    "eval_use_gather_object": (False,),
+    "fsdp": (None, "", [], False),
+    "include_num_input_tokens_seen": (False, "no"),
+    "parallelism_config": (None,),
+    "push_to_hub": (False,),
+    "skip_memory_metrics": (True,),
+    "use_liger_kernel": (False,),
+}
 _AT_LEAST_ONE = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
 
 
@@ -33,6 +47,9 @@ class TrainingArguments(transformers.TrainingArguments):
     - `replace(**changes)` gives a new, fully validated object and leaves this one as it is. Values that transformers
       derives from others (`greater_is_better`, `eval_steps`, ...) are derived again for the copy.
     - batch sizes and `gradient_accumulation_steps` below 1 are refused.
+    - what this version cannot honour is refused: `auto_find_batch_size`, `debug`, `deepspeed`, `enable_jit_checkpoint`,
+      `eval_use_gather_object`, `fsdp`, `include_num_input_tokens_seen`, `parallelism_config`, `push_to_hub`,
+      `skip_memory_metrics=False`, `use_liger_kernel`.
 
     Raises:
         ArgumentError: a value is outside what is allowed.
@@ -63,6 +80,12 @@ class TrainingArguments(transformers.TrainingArguments):
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, but got {getattr(self, name)!r}.")
+        for name, neutral in _NOT_HONOURED.items():
+            if getattr(self, name, neutral[0]) not in neutral:
+                raise ArgumentError(
+                    f"{name}={getattr(self, name)!r} is not supported by this version of hpsearch; leave it at "
+                    f"{neutral[0]!r}."
+                )
         super().__post_init__()
         self._given = given
         self._resolved = {name: copy.copy(getattr(self, name)) for name in given}

@@ -4,8 +4,10 @@
     ├── HpsearchError
     │   ├── InvalidInputError (also ValueError)   something the caller wrote cannot be right
     │   │   ├── ArgumentError                     a training argument or its value
+    │   │   │   └── UnknownArgumentError          there is no such argument
     │   │   ├── SpaceError                        a search space or one of its parameters
     │   │   ├── ObjectiveError                    the objective, its metric or its direction
+    │   │   │   └── MissingMetricError (also KeyError)   metric_for_best_model names no metric there is
     │   │   └── StudyError                        the settings of a study, or a clash with the study on disk
     │   ├── CheckpointError                       a checkpoint that is missing, damaged or of another model
     │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
@@ -46,6 +48,12 @@ class SpaceError(InvalidInputError):
 
 class ObjectiveError(InvalidInputError):
     """The objective names a metric, a direction or a value that cannot be optimised."""
+
+
+class MissingMetricError(ObjectiveError, KeyError):
+    """An evaluation did not produce the metric that `metric_for_best_model` names."""
+
+    __str__ = Exception.__str__
 
 
 class StudyError(InvalidInputError):

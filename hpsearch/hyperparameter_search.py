@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 from collections.abc import Callable, Mapping
@@ -65,13 +66,24 @@ def hyperparameter_search(
     check_space(study.space, trainer)
     listener = progress if isinstance(progress, SearchListener) else console_listener(bool(progress))
 
+    with study.locked():
+        return _search(trainer, build_model, study, engine, listener)
+
+
+def _search(
+    trainer: Any,
+    build_model: Callable[[TrialRecord, Path], Any],
+    study: Study,
+    engine: Backend,
+    listener: SearchListener,
+) -> BestRun:
     records = study.open()
-    notes = [*engine.prepare(study, records), *_notes(study, trainer)]
+    notes = [*engine.prepare(study, records), *_notes(study, trainer), *_changes(study, trainer)]
     study.write_settings({**_versions_and_arguments(trainer), **engine.describe()})
-    logger.info("%s; %s", objective.description, "; ".join(notes))
+    logger.info("%s; %s", study.objective.description, "; ".join(notes))
     runner = TrialRunner(trainer, study, records, listener)
-    listener.on_search_begin(study, runner.records, notes)
     try:
+        listener.on_search_begin(study, runner.records, notes)
         engine.search(study, runner, listener)
     except TrialEndedSearch as ended:
         if not isinstance(ended.cause, KeyboardInterrupt):
@@ -102,6 +114,15 @@ def _notes(study: Study, trainer: Any) -> list[str]:
             "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='epoch' would allow it)"
         )
     return notes
+
+
+def _changes(study: Study, trainer: Any) -> list[str]:
+    """Say which arguments differ from those of the study's last session: its trials may not be comparable."""
+    earlier = (study.read_settings() or {}).get("arguments", {})
+    now = json.loads(json.dumps(trainer.args.to_sanitized_dict(), default=str))
+    changed = [name for name, value in now.items() if name in earlier and earlier[name] != value]
+    shown = ", ".join(f"{name} {earlier[name]!r} -> {now[name]!r}" for name in changed)
+    return [f"CHANGED since the last session: {shown}"] if changed else []
 
 
 def _versions_and_arguments(trainer: Any) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from .callbacks import PrinterCallback, ProgressCallback, TrainerCallback, copy_
 from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, nearest_name
 from .search.trial import FixedTrial
 from .training import data, optimization
+from .training.randomness import preserved_streams
 from .training.run import TrainingRun
 
 PARAMETER_GROUPS = ("model", "lora", "optim", "data")
@@ -130,7 +131,8 @@ class Recipe:
     def run(self) -> TrainingRun:
         """The latest run; if there is none yet, one is built (seeded, with a new model if there is a `model_init`)."""
         if self._run is None:
-            self._build_run()
+            with preserved_streams():
+                self._build_run()
         assert self._run is not None
         return self._run
 
@@ -159,7 +161,7 @@ class Recipe:
                 `model_init(trial)` to read.
 
         The new trainer shares the data, the functions and the callbacks, except callbacks that keep state, which it
-        copies. It has no run yet.
+        copies. A model that was given (not a `model_init`) is shared too. It has no run yet.
 
         Raises:
             ArgumentError: a name or value is not a valid training argument.

@@ -7,7 +7,6 @@ trainer, never a change to this one. Every hook here may be overridden; what the
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,11 +25,6 @@ from .search.study import SpaceLike
 from .search.trial import FixedTrial, TrialRecord
 from .training import checkpoints, data, evaluation, loop, losses, metrics, optimization, steps
 from .training.randomness import preserved_streams, seed_run
-
-logger = logging.getLogger(__name__)
-
-PARAMETER_GROUPS = ("model", "lora", "optim", "data")
-_READ_FROM_THE_TRIAL = ("model.", "lora.", "data.")
 
 
 class Trainer(Recipe):
@@ -78,6 +72,11 @@ class Trainer(Recipe):
 
     # Training.
 
+    @property
+    def has_training_data(self) -> bool:
+        """True if there is a `train_dataset`, or `get_train_dataloader` is overridden."""
+        return self.train_dataset is not None or type(self).get_train_dataloader is not Trainer.get_train_dataloader
+
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
@@ -104,7 +103,7 @@ class Trainer(Recipe):
             recipe = self.for_trial(trial)
             recipe._shown_on, self._run = self, None
             return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval)
-        if self.train_dataset is None and type(self).get_train_dataloader is Trainer.get_train_dataloader:
+        if not self.has_training_data:
             raise InvalidInputError("train() needs a train_dataset.")
         folder = checkpoints.resolve(resume_from_checkpoint, self.args.output_dir)
         point = None

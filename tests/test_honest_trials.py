@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import filelock
 import optuna
 import pytest
 import torch
@@ -26,6 +27,7 @@ from hpsearch import (
     ObjectiveError,
     SearchSpace,
     SpaceError,
+    StudyError,
     Trainer,
     TrainingArguments,
     TrialState,
@@ -83,8 +85,11 @@ class Fails(TrainerCallback):
             raise self.error
 
 
+@pytest.mark.parametrize("precision", [{}, {"bf16": True}])
 @pytest.mark.parametrize("ending", ["complete", "pruned", "failed"])
-def test_nothing_of_a_trial_is_alive_when_the_next_model_is_built(tmp_path: Path, ending: str) -> None:
+def test_nothing_of_a_trial_is_alive_when_the_next_model_is_built(
+    tmp_path: Path, ending: str, precision: dict[str, Any]
+) -> None:
     """Row 1: the run is dropped whole, whichever way the trial ended, without waiting for the garbage collector."""
     models: list[weakref.ref[Any]] = []
     optimizers: list[weakref.ref[Any]] = []
@@ -96,7 +101,8 @@ def test_nothing_of_a_trial_is_alive_when_the_next_model_is_built(tmp_path: Path
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if ending == "failed" and state.global_step == 2:
-                raise RuntimeError("out of luck")
+                error = RuntimeError("out of luck")
+                raise error from error
 
     def model_init() -> Any:
         alive_at_init.append(
@@ -110,7 +116,7 @@ def test_nothing_of_a_trial_is_alive_when_the_next_model_is_built(tmp_path: Path
     gc.disable()
     try:
         best = search(
-            make_trainer(tmp_path, model_init, callbacks=[NotesOptimizer()]),
+            make_trainer(tmp_path, model_init, callbacks=[NotesOptimizer()], **precision),
             LEARNING_RATE,
             4,
             pruner=AlwaysPrune() if ending == "pruned" else "none",
@@ -157,6 +163,58 @@ def test_a_failing_trial_is_recorded_with_its_reason_and_the_study_goes_on(tmp_p
     assert failed.reason == f"{type(error).__name__}: {error}"
     assert "on_train_begin" in failed.traceback
     assert best.run_id in ("0", "2")
+
+
+def test_a_metric_for_best_model_that_is_none_ends_the_search_in_its_first_trial(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, metric_for_best_model="acuracy")
+    with pytest.raises(ObjectiveError, match=r"eval_acuracy.*eval_accuracy"):
+        search(trainer, LEARNING_RATE, 3)
+    assert [path.name for path in (tmp_path / "study").glob("run-*")] == ["run-0"]
+
+
+def test_a_search_refused_in_its_first_trial_can_be_corrected_and_run_again(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    with pytest.raises(ObjectiveError, match="Did you mean 'eval_accuracy'"):
+        search(trainer, LEARNING_RATE, 2, compute_objective="acuracy")
+    assert len(records_of(search(trainer, LEARNING_RATE, 2, compute_objective="accuracy"))) == 2
+
+
+def test_a_study_that_another_process_is_running_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    other = filelock.FileLock(tmp_path / "study" / "study.lock")
+    with other, pytest.raises(StudyError, match="Another process is running the study 'study'"):
+        search(make_trainer(tmp_path), LEARNING_RATE, 1)
+    assert len(records_of(search(make_trainer(tmp_path), LEARNING_RATE, 1))) == 1
+
+
+def test_arguments_that_changed_between_sessions_are_said(tmp_path: Path, capsys: Any) -> None:
+    search(make_trainer(tmp_path), LEARNING_RATE, 1)
+    search(make_trainer(tmp_path, num_train_epochs=3), LEARNING_RATE, 2, progress=True)
+    assert "CHANGED since the last session: num_train_epochs 2 -> 3" in capsys.readouterr().out
+
+
+def test_without_a_limit_every_trial_keeps_its_scoped_weights(tmp_path: Path) -> None:
+    best = search(make_trainer(tmp_path), LEARNING_RATE, 3, keep_checkpoints=None)
+    assert all(record.checkpoint is not None and record.checkpoint.is_dir() for record in records_of(best))
+    assert best.load_model() is not None
+
+
+def test_hyperparameters_are_what_was_trained_with_under_the_names_of_the_arguments(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    best = search(trainer, lambda trial: {"learning_rate": trial.suggest_float("lr", 1e-4, 1e-2)}, 1)
+    assert list(best.hyperparameters) == ["learning_rate"]
+    again = trainer.with_arguments(**best.hyperparameters)
+    again.train()
+    assert again.evaluate()["eval_loss"] == best.objective
+
+
+def test_model_init_cannot_suggest_a_training_argument(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> Any:
+        trial.suggest_float("learning_rate", 0.1, 0.2)
+        return bert_classifier()
+
+    with pytest.raises(SpaceError, match="model_init suggested 'learning_rate'"):
+        search(make_trainer(tmp_path, model_init), {"seed": Int(1, 5)}, 1)
 
 
 @pytest.mark.parametrize("strategy", ["no", "epoch"])
@@ -278,7 +336,7 @@ def test_the_default_objective_says_what_it_sums_skips_speed_and_maximises(tmp_p
         value = accuracy(prediction)["accuracy"]
         return {"accuracy": value, "f1": value / 2}
 
-    trainer = make_trainer(tmp_path, skip_memory_metrics=False)
+    trainer = make_trainer(tmp_path)
     trainer.compute_metrics = two_metrics
     best = trainer.hyperparameter_search(LEARNING_RATE, n_trials=3)
     metrics = [record.reports[-1].metrics for record in records_of(best)]

@@ -137,7 +137,7 @@ def best_run(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], 
     return BestRun(
         run_id=str(best.number),
         objective=best.value,
-        hyperparameters=dict(best.params),
+        hyperparameters=dict(best.hyperparameters),
         run_summary=summary,
         checkpoint=best.checkpoint,
         scope=summary.study.scope,

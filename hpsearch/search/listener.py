@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SearchListener:
-    """Hears of a search; every method may be left out. Errors raised here end the search."""
+    """Hears of a search; every method may be left out. An error raised while a trial runs fails that trial."""
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """The search begins; `records` are trials of an earlier session, `notes` say what was decided."""

@@ -14,7 +14,7 @@ class Checkable(Protocol):
 
     model_init: Any
     eval_dataset: Any
-    train_dataset: Any
+    has_training_data: bool
 
     def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None:
         """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
@@ -31,7 +31,7 @@ def check_trainer(trainer: Checkable) -> None:
             "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that returns "
             "one; it was given a model."
         )
-    if trainer.train_dataset is None:
+    if not trainer.has_training_data:
         raise StudyError("A search needs a train_dataset; the Trainer has none.")
     if trainer.eval_dataset is None or (isinstance(trainer.eval_dataset, dict) and not trainer.eval_dataset):
         raise StudyError("A search compares evaluations, so the Trainer needs an eval_dataset; it has none.")

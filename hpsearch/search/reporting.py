@@ -99,6 +99,12 @@ class ReportingCallback(TrainerCallback):
             control.should_save = False
         return control
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Spare a trial that was stopped another evaluation, if it has been evaluated."""
+        if self.reports and (self.stop is not None or self.pruned):
+            control.should_evaluate = control.should_save = False
+        return control
+
     def _report(self, args: Any, state: Any, metrics: dict[str, float]) -> Report:
         value = self._study.objective.value(metrics)
         report = Report(
@@ -121,7 +127,7 @@ class ReportingCallback(TrainerCallback):
         if selected is None or selected.report is not report:
             return
         keep = self._study.keep_checkpoints
-        if is_worth_keeping(selected.value, self._earlier, self._study.objective, 0 if keep is None else keep):
+        if is_worth_keeping(selected.value, self._earlier, self._study.objective, keep):
             self.weights, self.weights_step = self._capture(), report.step
 
     @staticmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..files import remove_folder
 from .objective import Objective
 from .selection import ranking
-from .trial import TrialRecord
+from .trial import TrialRecord, TrialState
 
 
 def is_worth_keeping(value: float, records: Sequence[TrialRecord], objective: Objective, keep: int | None) -> bool:
@@ -24,13 +24,13 @@ def is_worth_keeping(value: float, records: Sequence[TrialRecord], objective: Ob
 def remove_surplus(records: Sequence[TrialRecord], folder: Path, objective: Objective, keep: int | None) -> None:
     """Delete, from the run folders of ended trials, every checkpoint but the scoped ones of the `keep` best trials.
 
-    None keeps everything. Interrupted trials are left alone: they may go on.
+    None keeps everything. Checkpoints of interrupted trials go too, as their parameters are run anew.
     """
     if keep is None:
         return
     kept = {record.checkpoint for record in ranking(records, objective)[:keep]}
     for record in records:
-        if record.state.is_counted:
+        if record.state is not TrialState.RUNNING:
             for checkpoint in (folder / record.name).glob("checkpoint-*"):
                 if checkpoint not in kept:
                     remove_folder(checkpoint)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ObjectiveError, SpaceError, StudyError, UnknownArgumentError
-from ..files import whole_folder
+from ..files import remove_folder, whole_folder
 from .listener import SearchListener
 from .reporting import Deadline, ReportingCallback
 from .retention import is_worth_keeping, remove_surplus
@@ -68,6 +68,7 @@ class TrialRunner:
         self._trainer, self._study, self._listener = trainer, study, listener
         self._end = None if study.timeout is None else time.monotonic() + study.timeout
         self.records = list(records)
+        self._tidy(self.records)
 
     @property
     def is_out_of_time(self) -> bool:
@@ -133,12 +134,17 @@ class TrialEndedSearch(Exception):
 
 def _without_frames(error: BaseException) -> BaseException:
     """Clear the frames that an error (and those it came from) keeps alive, and with them the model; return it."""
-    linked: BaseException | None = error
-    while linked is not None:
-        if linked.__traceback__ is not None:
-            traceback.clear_frames(linked.__traceback__)
-            linked.__traceback__ = None
-        linked = linked.__cause__ or linked.__context__
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each.__traceback__ is not None:
+            traceback.clear_frames(each.__traceback__)
+            each.__traceback__ = None
+        waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
     return error
 
 
@@ -160,6 +166,7 @@ class _Execution:
         self._recipe: Searchable | None = None
         self._reporting: ReportingCallback | None = None
         self._checkpoint: Path | None = None
+        self._suggested_by_space: set[str] = set()
 
     def run(self) -> tuple[TrialState, str | None]:
         """Configure, train, score; return how the trial ended and why."""
@@ -195,8 +202,9 @@ class _Execution:
             number=self._trial.number,
             name=self._trial.name,
             state=state,
-            params={**dict(self._trial.params), **self._trial.arguments},
+            params={**self._trial.params.values_by_name, **self._trial.arguments},
             arguments=dict(self._trial.arguments),
+            hyperparameters=self._hyperparameters(),
             seed=None if self._recipe is None else self._recipe.args.seed,
             value=None if selected is None else selected.value,
             reports=reports,
@@ -205,6 +213,12 @@ class _Execution:
             traceback=trace,
             seconds=seconds,
         )
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        """Return what the trial trained with: its arguments, and what `model_init` suggested for itself."""
+        suggested = self._trial.params.values_by_name.items()
+        by_model_init = {name: value for name, value in suggested if name not in self._suggested_by_space}
+        return {**self._trial.arguments, **by_model_init}
 
     def release(self) -> None:
         """Drop the run and everything it holds."""
@@ -215,8 +229,11 @@ class _Execution:
     def _configure(self) -> Searchable:
         trial, study = self._trial, self._study
         trial.arguments = study.suggest(trial)
+        self._suggested_by_space = set(trial.params.values_by_name)
         trial.name = study.run_name(trial, {record.name for record in self._earlier})
         folder = study.folder / trial.name
+        remove_folder(folder)
+        study.write_record(self.record(TrialState.RUNNING, None, None, 0.0))
         try:
             recipe = self._recipe = self._trainer.for_trial(trial, output_dir=str(folder))
         except UnknownArgumentError as error:
@@ -229,7 +246,7 @@ class _Execution:
             eval_sets=len(sets) if isinstance(sets, dict) else 1,
             deadline=self._deadline,
             capture_weights=recipe.capture_weights,
-            listener=_ChecksReadParameters(self._listener, trial),
+            listener=_ChecksReadParameters(self._listener, trial, self._suggested_by_space, recipe.args),
         )
         recipe.add_callback(self._reporting)
         return recipe
@@ -254,10 +271,11 @@ class _Execution:
 
 
 class _ChecksReadParameters(SearchListener):
-    """Passes events on; at the first one, checks that user code has read the parameters meant for it."""
+    """Passes events on; at the first one, checks that user code has read and suggested what it may."""
 
-    def __init__(self, listener: SearchListener, trial: Trial) -> None:
+    def __init__(self, listener: SearchListener, trial: Trial, suggested_by_space: set[str], args: Any) -> None:
         self._listener, self._trial = listener, trial
+        self._suggested_by_space, self._args = suggested_by_space, args
         self._is_checked = False
 
     def on_report(self, trial: Trial, report: Any) -> None:
@@ -275,6 +293,12 @@ class _ChecksReadParameters(SearchListener):
             return
         self._is_checked = True
         params = self._trial.params
+        for name in params.values_by_name:
+            if name not in self._suggested_by_space and hasattr(self._args, name):
+                raise SpaceError(
+                    f"model_init suggested {name!r}, a training argument, when the arguments were already set; suggest "
+                    "it in hp_space."
+                )
         unread = [
             name for name in params.values_by_name if name.startswith(_READ_BY_USER_CODE) and name not in params.read
         ]

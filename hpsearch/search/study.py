@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import numbers
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
+from filelock import FileLock, Timeout
+
 from ..errors import SpaceError, StudyError
-from ..files import read_json, remove_partial, write_json
+from ..files import read_json, remove_folder, remove_partial, write_json
 from .objective import Objective
 from .parameters import Parameter
 from .selection import best_record, check_scope
 from .space import SearchSpace, default_space
-from .trial import Trial, TrialRecord
+from .trial import Trial, TrialRecord, TrialState
 
 SpaceLike = Union[SearchSpace, Mapping[str, Parameter], Callable[[Trial], Any], None]
 
@@ -25,7 +28,8 @@ TRIAL_FILE = "trial.json"
 BEST_FILE = "best.json"
 SET_BY_THE_SEARCH = ("output_dir", "run_name")
 
-_RESERVED_NAMES = {STUDY_FILE, BEST_FILE, "study.db", "study.db-wal", "study.db-shm"}
+LOCK_FILE = "study.lock"
+_RESERVED_NAMES = {STUDY_FILE, BEST_FILE, LOCK_FILE, "study.db", "study.db-wal", "study.db-shm"}
 _LARGEST_SEED = 2**32 - 1
 
 
@@ -86,19 +90,48 @@ class Study:
         Raises:
             StudyError: the folder holds a study whose space, objective, direction or scope differ.
         """
-        earlier = read_json(self.folder / STUDY_FILE)
-        if earlier is not None:
-            self._check_same(earlier)
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_partial(self.folder)
-        return self.read_records()
+        earlier, records = self.read_settings(), self.read_records()
+        if earlier is not None and any(record.state.is_counted for record in records):
+            self._check_same(earlier)
+        elif earlier is not None and not self._is_same(earlier):
+            self._discard(records)
+            return []
+        return [record for record in records if record.state is not TrialState.RUNNING]
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep the study to this process while the block runs.
+
+        Raises:
+            StudyError: another process is at it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / LOCK_FILE)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise StudyError(
+                f"Another process is running the study {self.name!r} in {str(self.folder)!r}. Wait for it, or pass "
+                "another study_name."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def read_settings(self) -> dict[str, Any] | None:
+        """Return what `study.json` holds; None if the study is new."""
+        settings: dict[str, Any] | None = read_json(self.folder / STUDY_FILE)
+        return settings
 
     def write_settings(self, about: Mapping[str, Any]) -> None:
         """Write `study.json`; `about` are further settings: arguments, versions, sampler."""
         write_json(self.folder / STUDY_FILE, {**self._identity(), "n_trials": self.n_trials, **about})
 
     def read_records(self) -> list[TrialRecord]:
-        """Return the records of all ended trials on disk, by number."""
+        """Return the records of all trials on disk, by number; one whose process died is still RUNNING there."""
         records = []
         for path in self.folder.glob(f"*/{TRIAL_FILE}"):
             remove_partial(path.parent)
@@ -117,7 +150,7 @@ class Study:
         if best is not None:
             checkpoint = None if best.checkpoint is None else str(best.checkpoint.relative_to(self.folder))
             described = {"trial": best.number, "value": best.value, "scope": self.scope, "checkpoint": checkpoint}
-            write_json(self.folder / BEST_FILE, {**described, "hyperparameters": best.params})
+            write_json(self.folder / BEST_FILE, {**described, "hyperparameters": best.hyperparameters})
 
     def run_name(self, trial: Trial, taken: set[str]) -> str:
         """Return the name of a trial's run: from `hp_name`, made unique by the number if it is taken.
@@ -180,6 +213,16 @@ class Study:
             "direction": self.objective.direction,
             "scope": self.scope,
         }
+
+    def _is_same(self, earlier: Mapping[str, Any]) -> bool:
+        return all(earlier.get(key) == value for key, value in self._identity().items())
+
+    def _discard(self, records: Sequence[TrialRecord]) -> None:
+        """Delete a study of which no trial counts, such as one that was refused in its first trial."""
+        for record in records:
+            remove_folder(self.folder / record.name)
+        for name in _RESERVED_NAMES - {LOCK_FILE}:
+            (self.folder / name).unlink(missing_ok=True)
 
     def _check_same(self, earlier: Mapping[str, Any]) -> None:
         for key, value in self._identity().items():

@@ -68,6 +68,7 @@ class TrialRecord:
         state: how it ended.
         params: all parameters that were suggested, by name.
         arguments: the parameters that the run was configured with.
+        hyperparameters: the arguments, and what `model_init` suggested: what `BestRun` shows.
         seed: the seed it trained with.
         value: the objective by scope; None if there is none.
         reports: its evaluations, in order.
@@ -82,6 +83,7 @@ class TrialRecord:
     state: TrialState
     params: dict[str, Any]
     arguments: dict[str, Any] = field(default_factory=dict)
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
     value: float | None = None
     reports: tuple[Report, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
+from ..errors import MissingMetricError
 from ..files import remove_folder
 from .checkpoints import load_weights
 
@@ -16,13 +17,13 @@ def metric_value(metrics: Mapping[str, float], name: str) -> float:
     """Return the metric `name`, with or without its ``eval_`` prefix.
 
     Raises:
-        KeyError: evaluation did not produce it; the message lists what it did.
+        MissingMetricError: evaluation did not produce it; the message lists what it did.
     """
     key = name if name.startswith("eval_") else f"eval_{name}"
     try:
         return metrics[key]
     except KeyError:
-        raise KeyError(
+        raise MissingMetricError(
             f"metric_for_best_model is {name!r}, but evaluation produced no {key!r}; it produced {sorted(metrics)}."
         ) from None
 

@@ -210,6 +210,11 @@ class TrainingRun:
     def release(self) -> None:
         """Drop model, optimizer, schedule and loaders, so that their memory is free when this returns."""
         self.remove_noise()
+        self._unwrap_forward()
+        for callback in self.callback_handler.callbacks:
+            if getattr(callback, "tb_writer", None) is not None:  # on_train_end has not come: the run failed
+                callback.tb_writer.close()
+                callback.tb_writer = None
         for loader in (self.callback_handler.train_dataloader, self.callback_handler.eval_dataloader):
             self._forget_loader(loader)
         self.callback_handler.release()
@@ -218,6 +223,12 @@ class TrainingRun:
         self._parameters = []
         self.model = self.model_wrapped = self.optimizer = self.lr_scheduler = self.label_smoother = None
         self._is_prepared = False
+
+    def _unwrap_forward(self) -> None:
+        """Take accelerate's autocast off the model's `forward`; it refers to the model, which would outlive the run."""
+        if self.model is not None and "_original_forward" in self.model.__dict__:
+            for name in ("forward", "_original_forward"):
+                self.model.__dict__.pop(name, None)
 
     def _forget_loader(self, loader: Any) -> None:
         """Take a loader whose iteration was cut short off accelerate's list of active loaders."""

@@ -3,8 +3,8 @@
     python -m studies.benchmarks.step [--rounds 7] [--threads 1]
 
 All three do the same work on the same batches: default collator, forward, backward, clipping to norm 1, fused AdamW,
-linear schedule, gradients dropped. Rounds are interleaved; the ratios of each round are taken side by side, and their
-medians printed. Only the steps after a warm-up are timed.
+linear schedule, gradients dropped. Rounds are interleaved and their order rotates; the ratios of each round are taken
+side by side, and their medians printed. Only the steps after a warm-up are timed.
 """
 
 from __future__ import annotations
@@ -111,11 +111,17 @@ def main() -> None:
         for name in options.sizes:
             hidden, layers, steps, target = SIZES[name]
             data = make_data(BATCH * (steps + WARM_UP))
-            bare, ours, peer = [], [], []
-            for _ in range(options.rounds):
-                bare.append(time_bare(hidden, layers, data, steps))
-                ours.append(time_trainer(hpsearch, hidden, layers, data, steps, folder))
-                peer.append(time_trainer(transformers, hidden, layers, data, steps, folder))
+            bare: list[float] = []
+            ours: list[float] = []
+            peer: list[float] = []
+            sides = [
+                lambda: bare.append(time_bare(hidden, layers, data, steps)),  # noqa: B023
+                lambda: ours.append(time_trainer(hpsearch, hidden, layers, data, steps, folder)),  # noqa: B023
+                lambda: peer.append(time_trainer(transformers, hidden, layers, data, steps, folder)),  # noqa: B023
+            ]
+            for place in range(options.rounds):
+                for side in sides[place % 3 :] + sides[: place % 3]:
+                    side()
             ratios = [
                 statistics.median(each / base for each, base in zip(them, bare, strict=True)) for them in (ours, peer)
             ]

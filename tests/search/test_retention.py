@@ -66,12 +66,13 @@ def test_keep_none_deletes_nothing(tmp_path: Path) -> None:
     assert len(before) == 9
 
 
-def test_trials_without_a_result_keep_nothing_and_interrupted_ones_everything(tmp_path: Path) -> None:
+def test_trials_without_a_result_keep_nothing_and_running_ones_everything(tmp_path: Path) -> None:
     records = [
         ended_trial(tmp_path, 0, 0.5),
         ended_trial(tmp_path, 1, 0.1, TrialState.PRUNED),
         ended_trial(tmp_path, 2, 0.1, TrialState.FAILED, scoped=None),
-        ended_trial(tmp_path, 3, None, TrialState.INTERRUPTED, scoped=None),
+        ended_trial(tmp_path, 3, None, TrialState.RUNNING, scoped=None),
+        ended_trial(tmp_path, 4, None, TrialState.INTERRUPTED, scoped=None),
     ]
     remove_surplus(records, tmp_path, MINIMIZE, 1)
     assert on_disk(tmp_path) == ["run-0/checkpoint-4", *(f"run-3/checkpoint-{step}" for step in (2, 4, 6))]

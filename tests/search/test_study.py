@@ -35,6 +35,11 @@ def make_study(folder: Path, **changes: Any) -> Study:
     return Study(name=name, folder=folder, **settings)
 
 
+def leave_a_trial(study: Study) -> None:
+    study.write_settings({})
+    study.write_record(TrialRecord(0, "run-0", TrialState.FAILED, {}))
+
+
 ESCAPES = [
     "../x",
     "..",
@@ -125,7 +130,7 @@ def test_a_study_goes_on_in_its_folder_with_a_larger_total(tmp_path: Path) -> No
 def test_a_folder_of_another_study_is_refused_naming_what_differs_and_left_as_it_was(
     tmp_path: Path, changes: dict[str, Any], key: str, earlier: str, now: str
 ) -> None:
-    make_study(tmp_path).write_settings({})
+    leave_a_trial(make_study(tmp_path))
     before = (tmp_path / "study.json").read_text()
     with pytest.raises(StudyError) as caught:
         make_study(tmp_path, **changes).open()
@@ -134,11 +139,21 @@ def test_a_folder_of_another_study_is_refused_naming_what_differs_and_left_as_it
     assert (tmp_path / "study.json").read_text() == before
 
 
+def test_a_study_of_which_no_trial_counts_starts_afresh_with_other_settings(tmp_path: Path) -> None:
+    study = make_study(tmp_path)
+    study.write_settings({})
+    study.write_record(TrialRecord(0, "run-0", TrialState.INTERRUPTED, {}))
+    (tmp_path / "mine.txt").write_text("not the study's")
+    assert len(study.open()) == 1
+    assert make_study(tmp_path, scope="all").open() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
 def test_another_direction_is_refused(tmp_path: Path) -> None:
     def quality(metrics: dict[str, float]) -> float:
         return 1.0
 
-    make_study(tmp_path, objective=resolve_objective(quality, "minimize", True)).write_settings({})
+    leave_a_trial(make_study(tmp_path, objective=resolve_objective(quality, "minimize", True)))
     with pytest.raises(StudyError, match="another direction: 'minimize', now 'maximize'"):
         make_study(tmp_path, objective=resolve_objective(quality, "maximize", True)).open()
 
@@ -204,8 +219,9 @@ def test_the_best_trial_is_written_with_its_checkpoint_and_scope(tmp_path: Path)
     study.write_best([])
     assert not (tmp_path / "best.json").exists()
     worse = TrialRecord(0, "run-0", TrialState.COMPLETE, {"x": 0}, value=0.5)
+    checkpoint = tmp_path / "run-1" / "checkpoint-4"
     better = TrialRecord(
-        1, "run-1", TrialState.COMPLETE, {"x": 1}, value=0.25, checkpoint=tmp_path / "run-1" / "checkpoint-4"
+        1, "run-1", TrialState.COMPLETE, {"x": 1}, hyperparameters={"x": 1}, value=0.25, checkpoint=checkpoint
     )
     study.write_best([worse, better])
     assert json.loads((tmp_path / "best.json").read_text()) == {

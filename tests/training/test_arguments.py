@@ -252,12 +252,22 @@ def test_sizes_below_one_are_refused_with_the_value_received(name: str, value: i
 def test_adopting_keeps_ours_and_copies_transformers_own() -> None:
     ours = make(seed=4)
     assert adopt(ours) is ours
-    plain = transformers.TrainingArguments("out", use_cpu=True, seed=4, report_to="none", debug="underflow_overflow")
+    plain = transformers.TrainingArguments("out", use_cpu=True, seed=4, report_to="none", optim="adafactor")
     adopted = adopt(plain)
     assert type(adopted) is TrainingArguments
     assert adopted.replace(seed=5).seed == 5
     assert plain.seed == 4
     assert {**adopted.to_dict(), "ray_scope": None} == {**plain.to_dict(), "ray_scope": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"auto_find_batch_size": True}, {"include_num_input_tokens_seen": "all"}, {"skip_memory_metrics": False}],
+)
+def test_what_cannot_be_honoured_is_refused_by_name_and_value(changes: dict[str, Any]) -> None:
+    (name, value), *_ = changes.items()
+    with pytest.raises(ArgumentError, match=f"{name}={value!r} is not supported"):
+        make(**changes)
 
 
 def test_adopted_arguments_derive_their_values_again_too() -> None:

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -105,7 +106,7 @@ class OptunaBackend(Backend):
         """Ask, run, tell, settle; until the total is reached or time is over."""
         engine = self.engine_study()
         with _quiet_optuna():
-            self._recover(engine, runner)
+            self._recover(engine, study, runner)
             while self._counted(engine) < study.n_trials and not runner.is_out_of_time:
                 if self._sampler_is_done:
                     break
@@ -165,15 +166,17 @@ class OptunaBackend(Backend):
                 raise
             self._sampler_is_done = True
 
-    def _recover(self, engine: optuna.Study, runner: TrialRunner) -> None:
+    def _recover(self, engine: optuna.Study, study: Study, runner: TrialRunner) -> None:
         """Settle the trials that a killed process left running: done ones by their record, others run again."""
-        on_disk = {record.number: record for record in runner.records}
+        on_disk = {record.number: record for record in study.read_records()}
         for trial in engine.get_trials(deepcopy=False, states=(EngineState.RUNNING,)):
             if _is_alive(trial.user_attrs.get(_PROCESS)):
                 continue
             name, params = f"run-{trial.number}", dict(trial.params)
             lost = TrialRecord(trial.number, name, TrialState.INTERRUPTED, params, reason="its process died")
             record = on_disk.get(trial.number, lost)
+            if record.state is TrialState.RUNNING:
+                record = replace(record, state=lost.state, reason=lost.reason)
             self._tell(engine, optuna.Trial(engine, trial._trial_id), record)
             runner.recover(record)
 

@@ -217,7 +217,7 @@ class Trainer(Recipe):
             study_name: names the study and its folder inside `args.output_dir`.
             scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
                 ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
-            keep_checkpoints: how many of the best trials keep their weights on disk; 0: none; None: delete nothing.
+            keep_checkpoints: how many of the best trials keep their weights on disk; 0: none; None: every trial.
             timeout: seconds for this call; a trial that is running then is stopped at its next step.
             trial_timeout: seconds for one trial.
             seed: seed of the sampler; default `args.seed`.

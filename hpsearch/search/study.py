@@ -44,7 +44,7 @@ class Study:
         objective: what to optimise.
         n_trials: trials in total, over all sessions of this study.
         scope: which reports of a trial give its value and its checkpoint.
-        keep_checkpoints: how many of the best trials keep their scoped weights; 0 none, None: all that were saved.
+        keep_checkpoints: how many of the best trials keep their scoped weights; 0 none, None: every trial.
         timeout: seconds for this session; a running trial is stopped when they are over. None: no limit.
         trial_timeout: seconds for one trial. None: no limit.
         seed: seed of the sampler.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "arguments": ["TrainingArguments"],
+    "arguments": ["Seq2SeqTrainingArguments", "TrainingArguments"],
     "callbacks": [
         "DefaultFlowCallback",
         "EarlyStoppingCallback",
@@ -47,6 +47,7 @@ _HOMES = {
     "search.space": ["SearchSpace"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
+    "seq2seq": ["Seq2SeqTrainer"],
     "trainer": ["Trainer"],
     "training.run": ["TrainingRun"],
 }
@@ -55,6 +56,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *sorted(_HOME_OF)]
 
 if TYPE_CHECKING:
+    from .arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from .arguments import TrainingArguments as TrainingArguments
     from .callbacks import DefaultFlowCallback as DefaultFlowCallback
     from .callbacks import EarlyStoppingCallback as EarlyStoppingCallback
@@ -90,12 +92,17 @@ if TYPE_CHECKING:
     from .search.trial import Trial as Trial
     from .search.trial import TrialRecord as TrialRecord
     from .search.trial import TrialState as TrialState
+    from .seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from .trainer import Trainer as Trainer
     from .training.run import TrainingRun as TrainingRun
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
+        from .older_spellings import successor_of_name
+
+        if successor := successor_of_name(name):  # an ImportError, because `from hpsearch import ...` hides others
+            raise ImportError(f"{name} is gone from transformers 5 and is not in hpsearch; use {successor}.")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     globals()[name] = value

@@ -1,59 +1,72 @@
-"""The training arguments: transformers' own, plus `ray_scope`, validated copies and lossless casting.
+"""The training arguments: transformers' own, plus two, validated copies, lossless casting, older spellings.
 
 Knows nothing of models, runs or studies.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
+import importlib.util
 import inspect
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import transformers
+from accelerate.state import AcceleratorState, PartialState
+from transformers.debug_utils import DebugOption
 
-from .errors import ArgumentError, UnknownArgumentError, nearest_name, one_of
-from .scopes import SCOPES
+from .argument_checks import check_values
+from .errors import ArgumentError, MissingPackageError, UnknownArgumentError, nearest_name
+from .older_spellings import successor_of_argument, translate_arguments
 
 # Fields that transformers fills in from others if they are not given.
 _DERIVED = ("greater_is_better", "metric_for_best_model", "eval_steps", "do_eval", "disable_tqdm")
 # Fields of transformers that this version cannot honour, and their neutral values: better refused than ignored.
 _NOT_HONOURED: dict[str, tuple[Any, ...]] = {
-    "auto_find_batch_size": (False,),
-    "debug": ("", None, []),
-    "deepspeed": (None,),
-    "enable_jit_checkpoint": (False,),
-    "eval_use_gather_object": (False,),
-    "fsdp": (None, "", [], False),
-    "include_num_input_tokens_seen": (False, "no"),
     "parallelism_config": (None,),
-    "push_to_hub": (False,),
-    "skip_memory_metrics": (True,),
-    "use_liger_kernel": (False,),
 }
-_AT_LEAST_ONE = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+
+
+class _AcceptsOlderSpellings(type):
+    """Translates older spellings of arguments before the constructor, which a dataclass generates, sees them."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        given = translate_arguments(kwargs)
+        allowed = cls.__signature__.parameters
+        unknown = next((name for name in given if name not in allowed), None)
+        if unknown is not None and not any(each.kind == each.VAR_KEYWORD for each in allowed.values()):
+            raise TypeError(f"{unknown!r} is not an argument of {cls.__name__}.{nearest_name(unknown, allowed)}")
+        return super().__call__(*args, **given)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        whole = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 @dataclass
-class TrainingArguments(transformers.TrainingArguments):
-    """Every argument of a training run; all fields of `transformers.TrainingArguments`, plus `ray_scope`.
+class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderSpellings):
+    """Every argument of a training run; all fields of `transformers.TrainingArguments`, plus two of ours.
+
+    Ours are `ray_scope` and `tensorboard_logging_dir`.
 
     Differences from transformers:
 
     - `replace(**changes)` gives a new, fully validated object and leaves this one as it is. Values that transformers
       derives from others (`greater_is_better`, `eval_steps`, ...) are derived again for the copy.
-    - batch sizes and `gradient_accumulation_steps` below 1 are refused.
-    - what this version cannot honour is refused: `auto_find_batch_size`, `debug`, `deepspeed`, `enable_jit_checkpoint`,
-      `eval_use_gather_object`, `fsdp`, `include_num_input_tokens_seen`, `parallelism_config`, `push_to_hub`,
-      `skip_memory_metrics=False`, `use_liger_kernel`.
+    - every value is checked on its own first (`argument_checks`), so that an error names the argument.
+    - older spellings (`evaluation_strategy`, `no_cuda`, `warmup_ratio`, ...) are taken for their successors with a
+      DeprecationWarning, or refused with an error that names the successor.
+    - what this version cannot honour is refused: `parallelism_config`.
 
     Raises:
-        ArgumentError: a value is outside what is allowed.
-        ValueError: transformers refuses a combination of values.
+        ArgumentError: a value is outside what is allowed, or transformers refuses a combination of values.
 
     Example:
         >>> args = TrainingArguments("out", learning_rate=1e-3, use_cpu=True)
@@ -68,27 +81,48 @@ class TrainingArguments(transformers.TrainingArguments):
             "avg, last-5-avg or last-10-avg."
         },
     )
+    tensorboard_logging_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Where TensorBoard's files go; a trial of a search writes below its own folder instead. Default: "
+            "the variable TENSORBOARD_LOGGING_DIR of the environment, else output_dir/runs/<time>_<host>."
+        },
+    )
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
         given = {name: copy.copy(getattr(self, name)) for name in argument_names(kind)}
-        if self.ray_scope not in SCOPES:
-            raise ArgumentError(
-                f"ray_scope={self.ray_scope!r} is not a scope; allowed: {one_of(SCOPES)}."
-                f"{nearest_name(str(self.ray_scope), SCOPES)}"
-            )
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, but got {getattr(self, name)!r}.")
+        check_values(self)
         for name, neutral in _NOT_HONOURED.items():
             if getattr(self, name, neutral[0]) not in neutral:
                 raise ArgumentError(
                     f"{name}={getattr(self, name)!r} is not supported by this version of hpsearch; leave it at "
                     f"{neutral[0]!r}."
                 )
-        super().__post_init__()
+        if self.deepspeed and importlib.util.find_spec("deepspeed") is None:
+            raise MissingPackageError("deepspeed=... needs the package deepspeed: pip install deepspeed")
+        try:
+            with _undisturbed_accelerate():
+                super().__post_init__()
+        except (ValueError, TypeError, NotImplementedError, OSError) as error:
+            raise ArgumentError(f"TrainingArguments: {error}") from error
+        self._take_over_accumulation()
+        if DebugOption.TPU_METRICS_DEBUG in self.debug:
+            raise ArgumentError("debug='tpu_metrics_debug' needs a TPU; 'underflow_overflow' works everywhere.")
         self._given = given
         self._resolved = {name: copy.copy(getattr(self, name)) for name in given}
+
+    def _take_over_accumulation(self: Any) -> None:
+        """Take the accumulation that `accelerator_config` may ask for; the loop accumulates, not accelerate."""
+        steps = (self.accelerator_config.gradient_accumulation_kwargs or {}).get("num_steps")
+        if steps is None:
+            return
+        if self.gradient_accumulation_steps > 1:
+            raise ArgumentError(
+                f"accelerator_config asks for num_steps={steps!r} and gradient_accumulation_steps is "
+                f"{self.gradient_accumulation_steps!r}; set only gradient_accumulation_steps."
+            )
+        self.gradient_accumulation_steps = steps
 
     def replace(self, **changes: Any) -> TrainingArguments:
         """Return new arguments with `changes` applied, cast and validated; this object is not touched.
@@ -106,11 +140,21 @@ class TrainingArguments(transformers.TrainingArguments):
         values.update({name: cast_argument(name, value, type(self)) for name, value in changes.items()})
         try:
             return type(self)(**values)
-        except (ValueError, TypeError, NotImplementedError) as error:
-            if isinstance(error, ArgumentError):
-                raise
+        except ArgumentError as error:
             shown = ", ".join(f"{name}={value!r}" for name, value in changes.items())
             raise ArgumentError(f"TrainingArguments refuses {shown}: {error}") from error
+
+
+@contextlib.contextmanager
+def _undisturbed_accelerate() -> Iterator[None]:
+    """Leave accelerate's shared state to the run that uses it: transformers resets it whenever arguments are made."""
+    states = (AcceleratorState._shared_state, PartialState._shared_state)
+    earlier = [dict(each) for each in states]
+    yield
+    if earlier[0] and earlier[1].get("device") == PartialState._shared_state.get("device"):
+        for state, content in zip(states, earlier, strict=True):
+            state.clear()
+            state.update(content)
 
 
 @functools.cache
@@ -135,7 +179,8 @@ def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
     """
     annotations = _annotations(kind)
     if name not in annotations or name not in argument_names(kind):
-        raise UnknownArgumentError(f"{name!r} is not a training argument.{nearest_name(name, argument_names(kind))}")
+        hint = successor_of_argument(name) or nearest_name(name, argument_names(kind))
+        raise UnknownArgumentError(f"{name!r} is not a training argument.{hint}")
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()
     accepted = _accepted_types(annotations[name])
@@ -198,19 +243,56 @@ def adopt(args: transformers.TrainingArguments | None) -> TrainingArguments:
         return TrainingArguments(output_dir="tmp_trainer")
     if isinstance(args, TrainingArguments):
         return args
-    if type(args) is not transformers.TrainingArguments:
+    given: Any = type(args)
+    ours: Any = {
+        transformers.TrainingArguments: TrainingArguments,
+        transformers.Seq2SeqTrainingArguments: Seq2SeqTrainingArguments,
+    }.get(given)
+    if ours is None:
         raise ArgumentError(
-            f"args is a {type(args).__module__}.{type(args).__qualname__}; expected hpsearch.TrainingArguments, a "
-            "subclass of it, or transformers.TrainingArguments itself. Derive your class from "
-            "hpsearch.TrainingArguments."
+            f"args is a {given.__module__}.{given.__qualname__}; expected hpsearch.TrainingArguments, a subclass of "
+            "it, or those of transformers themselves. Derive your class from hpsearch.TrainingArguments."
         )
-    kind: Any = transformers.TrainingArguments
-    values = {name: getattr(args, name) for name in argument_names(kind)}
+    values = {name: getattr(args, name) for name in argument_names(given)}
     for name in _DERIVED:
-        if _is_same(getattr(TrainingArguments(**{**values, name: _default(kind, name)}), name), values[name]):
-            values[name] = _default(kind, name)
-    return TrainingArguments(**values)
+        if _is_same(getattr(ours(**{**values, name: _default(given, name)}), name), values[name]):
+            values[name] = _default(given, name)
+    return ours(**values)
 
 
 def _default(kind: Any, name: str) -> Any:
     return kind.__dataclass_fields__[name].default
+
+
+@dataclass
+class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingArguments):
+    """The arguments of a `Seq2SeqTrainer`: all of `TrainingArguments`, plus how evaluation generates.
+
+    Also a `transformers.Seq2SeqTrainingArguments`, whose fields these are:
+
+    - `predict_with_generate`: predictions are generated token ids instead of logits. Default False.
+    - `generation_max_length`, `generation_num_beams`: for every generation; default: the model's generation config.
+    - `generation_config`: a `GenerationConfig`, or where to load one from (a folder, a file or a model id); it takes
+      the place of the model's own in every run.
+    - `sortish_sampler`: refused if True; transformers has no such sampler any more and ignores it.
+
+    Raises:
+        ArgumentError: a value is outside what is allowed.
+
+    Example:
+        >>> args = Seq2SeqTrainingArguments("out", predict_with_generate=True, generation_max_length=8, use_cpu=True)
+        >>> args.replace(generation_num_beams=4).generation_max_length
+        8
+    """
+
+    def __post_init__(self) -> None:
+        if self.sortish_sampler:
+            raise ArgumentError(
+                "sortish_sampler=True has no effect in transformers 5; use its successor, "
+                "train_sampling_strategy='group_by_length', which puts samples of similar length into one batch."
+            )
+        for name in ("generation_max_length", "generation_num_beams"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ArgumentError(f"{name} must be at least 1, but got {value!r}.")
+        super().__post_init__()

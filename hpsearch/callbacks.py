@@ -6,9 +6,13 @@ Callbacks written for the transformers Trainer work unchanged. Knows nothing of 
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from transformers import (
     DefaultFlowCallback,
     EarlyStoppingCallback,
@@ -18,14 +22,16 @@ from transformers import (
     TrainerControl,
     TrainerState,
 )
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 from transformers.trainer_callback import CallbackHandler as _TransformersCallbackHandler
 from transformers.trainer_callback import ExportableState
 
 from .arguments import TrainingArguments
+from .errors import ArgumentError, MissingPackageError
 
 __all__ = [
     "CallbackHandler",
+    "CheckpointOnTermination",
     "DefaultFlowCallback",
     "EarlyStoppingCallback",
     "ExportableState",
@@ -41,9 +47,68 @@ __all__ = [
 
 def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
     """Return fresh default callbacks of a run: the flow, the trackers in `report_to`, and a bar or a printer."""
-    reporting = get_reporting_integration_callbacks(args.report_to)
-    kinds = [DefaultFlowCallback, *reporting, PrinterCallback if args.disable_tqdm else ProgressCallback]
-    return [kind() for kind in kinds]
+    display = PrinterCallback() if args.disable_tqdm else ProgressCallback()
+    terminated = [CheckpointOnTermination()] if args.enable_jit_checkpoint else []
+    return [DefaultFlowCallback(), *(_tracker(name, args) for name in args.report_to), *terminated, display]
+
+
+def _tracker(name: str, args: TrainingArguments) -> TrainerCallback:
+    [kind] = get_reporting_integration_callbacks([name])
+    try:
+        tracker = kind()
+    except (RuntimeError, ImportError, ValueError) as error:
+        raise MissingPackageError(f"report_to={name!r} cannot be used: {error}") from error
+    if isinstance(tracker, TensorBoardCallback) and args.tensorboard_logging_dir is not None:
+        tracker.logging_dir = os.path.expanduser(args.tensorboard_logging_dir)
+    return tracker
+
+
+class CheckpointOnTermination(TrainerCallback):
+    """Writes a checkpoint and stops the training when the process is asked to end (SIGTERM): `enable_jit_checkpoint`.
+
+    The update that is under way is finished first; ``train(resume_from_checkpoint=True)`` goes on after it. With
+    several processes all stop after the same update. Only a program's main thread may listen to signals; training in
+    another one is refused.
+    """
+
+    def __init__(self) -> None:
+        self._is_terminated = False
+        self._earlier: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Listen to SIGTERM."""
+        if threading.current_thread() is not threading.main_thread():
+            raise ArgumentError(
+                "enable_jit_checkpoint=True listens to SIGTERM, so train() must run in the main thread."
+            )
+        self._is_terminated = False
+        self._earlier = signal.signal(signal.SIGTERM, self._remember)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Save and stop, if the signal has come to any process."""
+        if args.world_size > 1:
+            flag = torch.tensor(int(self._is_terminated), device=args.device)
+            torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+            self._is_terminated = bool(flag)
+        if self._is_terminated:
+            control.should_save = control.should_training_stop = True
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Listen no longer."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the signal back to whom it belonged."""
+        if self._earlier is not None:
+            signal.signal(signal.SIGTERM, self._earlier)
+            self._earlier = None
+
+    def _remember(self, signum: int, frame: Any) -> None:
+        self._is_terminated = True
 
 
 def copy_for_new_trainer(callback: TrainerCallback) -> TrainerCallback:

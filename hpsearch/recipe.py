@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from .callbacks import PrinterCallback, ProgressCallback, TrainerCallback, copy_
 from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, nearest_name
 from .search.trial import FixedTrial
 from .training import data, optimization
+from .training.model_hooks import unwrap_forward
 from .training.randomness import preserved_streams
 from .training.run import TrainingRun
 
@@ -44,6 +46,21 @@ class _OfLatestRun:
         setattr(recipe.run, self._name, value)
 
 
+class _Removed:
+    """A method that transformers' Trainer used to have; asking for it names its successor."""
+
+    def __init__(self, successor: str) -> None:
+        self._successor = successor
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, recipe: Recipe | None, owner: type | None = None) -> Any:
+        if recipe is None:
+            return self
+        raise AttributeError(f"{self._name} is gone from transformers 5 and is not here either; use {self._successor}.")
+
+
 class Recipe:
     """What a trainer was given, and how other trainers and runs are made from it.
 
@@ -59,6 +76,8 @@ class Recipe:
     control = _OfLatestRun("The TrainerControl of the latest run.")
     callback_handler = _OfLatestRun("The handler that calls the callbacks of the latest run.")
     label_smoother = _OfLatestRun("The label smoother of the latest run, or None.")
+    prediction_loop = _Removed("evaluation_loop")
+    init_git_repo = _Removed("init_hf_repo, which makes the repository over HTTP")
 
     def __init__(
         self,
@@ -75,7 +94,11 @@ class Recipe:
         optimizers: tuple[Any, Any] = (None, None),
         optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
+        *,
+        tokenizer: Any = None,
     ) -> None:
+        if tokenizer is not None:
+            processing_class = _renamed_tokenizer(tokenizer, processing_class)
         self.args: TrainingArguments = adopt(args)
         self.model_init = model_init
         self.data_collator: Callable[..., Any] = (
@@ -94,6 +117,10 @@ class Recipe:
         self.removed_callbacks: list[type] = []
         self.trial: Any = None
         self._given_model = model
+        if not isinstance(optimizers, (tuple, list)) or len(optimizers) != 2:
+            raise InvalidInputError(
+                f"optimizers must be a pair (optimizer, schedule), each of which may be None, but got {optimizers!r}."
+            )
         self._run: TrainingRun | None = None
         self._shown_on: Recipe | None = None
         self._check()
@@ -114,6 +141,28 @@ class Recipe:
                 )
         if self.optimizer_cls_and_kwargs is not None and self.optimizers[0] is not None:
             raise InvalidInputError("Pass an optimizer in `optimizers` or `optimizer_cls_and_kwargs`, not both.")
+        if args.auto_find_batch_size and any(each is not None for each in self.optimizers):
+            raise InvalidInputError(
+                "auto_find_batch_size starts training anew after running out of memory, which a ready optimizer in "
+                "`optimizers` cannot; pass optimizer_cls_and_kwargs."
+            )
+        if not isinstance(inspect.getattr_static(type(self), "prediction_loop"), _Removed):
+            raise InvalidInputError(
+                f"{type(self).__name__}.prediction_loop would never be called; override evaluation_loop instead."
+            )
+        default_callbacks(args)
+        if self.optimizers[1] is None and args.lr_scheduler_kwargs:
+            optimization.check_schedule(args)
+        if self._given_model is not None and not isinstance(self._given_model, torch.nn.Module):
+            raise InvalidInputError(
+                f"model must be a torch.nn.Module, but got {self._given_model!r}; load it first, for example with "
+                "AutoModelForSequenceClassification.from_pretrained(...), or pass model_init."
+            )
+        if self.optimizer_cls_and_kwargs is not None:
+            kind, kwargs = self.optimizer_cls_and_kwargs
+            for name in kwargs.keys() - optimization.GROUPS_BY_NAME:
+                optimization.check_override(kind, name, kwargs[name], shown_as="optimizer_cls_and_kwargs: ")
+        self._check_data()
         if not callable(self.data_collator):
             raise InvalidInputError(f"data_collator must be callable, but got {self.data_collator!r}.")
         if args.eval_strategy != "no" and self.eval_dataset is None:
@@ -127,6 +176,14 @@ class Recipe:
         if metrics_hook is not None and "compute_result" not in inspect.signature(metrics_hook).parameters:
             raise InvalidInputError("batch_eval_metrics needs a compute_metrics that takes `compute_result`.")
 
+    def _check_data(self) -> None:
+        for name in ("train_dataset", "eval_dataset"):
+            if isinstance(getattr(self, name), str):
+                raise InvalidInputError(
+                    f"{name} must be a dataset, but got the text {getattr(self, name)!r}; load it first, for example "
+                    "with datasets.load_dataset(...)."
+                )
+
     @property
     def run(self) -> TrainingRun:
         """The latest run; if there is none yet, one is built (seeded, with a new model if there is a `model_init`)."""
@@ -135,6 +192,12 @@ class Recipe:
                 self._build_run()
         assert self._run is not None
         return self._run
+
+    @property
+    def tokenizer(self) -> Any:
+        """The older name of `processing_class`."""
+        warnings.warn("tokenizer is an older spelling; use processing_class instead.", DeprecationWarning, stacklevel=2)
+        return self.processing_class
 
     @property
     def is_in_train(self) -> bool:
@@ -189,12 +252,13 @@ class Recipe:
     def for_trial(self: Self, trial: Any, output_dir: str | None = None) -> Self:
         """Return a new trainer with a trial's parameters as arguments; its runs call ``model_init(trial)``.
 
-        With an `output_dir`, as in a search, the new trainer writes there and prints nothing.
+        With an `output_dir`, as in a search, the new trainer writes there, prints nothing, uploads nothing to the Hub
+        and leaves SIGTERM to the search.
 
         Raises:
             ArgumentError: a parameter is not a valid training argument.
         """
-        place = {} if output_dir is None else {"output_dir": output_dir, "run_name": Path(output_dir).name}
+        place: dict[str, Any] = {} if output_dir is None else _as_part_of_a_search(output_dir)
         other = self.with_arguments(**place, **trial_parameters(trial))
         other.trial = trial
         if output_dir is not None:
@@ -231,18 +295,19 @@ class Recipe:
             self._run.release()
             self._run = None
 
-    def _build_run(self) -> TrainingRun:
+    def _build_run(self, args: TrainingArguments | None = None) -> TrainingRun:
         """Build a run; with a given model, an optimizer made for it before any training is kept."""
         earlier, self._run = self._run, None
         optimizers = self.optimizers
         if earlier is not None and self.model_init is None and earlier.model is not None:
             self._given_model = earlier.model
+            unwrap_forward(earlier.model)
             if not earlier.has_trained:
                 optimizers = (earlier.optimizer, earlier.lr_scheduler)
         del earlier
         callbacks = [*self._default_callbacks(), *self.callbacks]
         run = TrainingRun(
-            self.args, self.processing_class, lambda: self.call_model_init(self.trial), callbacks, self.trial
+            args or self.args, self.processing_class, lambda: self.call_model_init(self.trial), callbacks, self.trial
         )
         if self.trial is not None:
             run.describe_trial(trial_parameters(self.trial), getattr(self.trial, "name", None))
@@ -312,6 +377,22 @@ def trial_parameters(trial: Any) -> dict[str, Any]:
     if isinstance(trial, Mapping):
         return dict(trial)
     return dict(trial.arguments if hasattr(trial, "arguments") else trial.params)
+
+
+def _as_part_of_a_search(output_dir: str) -> dict[str, Any]:
+    return {
+        "output_dir": output_dir,
+        "run_name": Path(output_dir).name,
+        "push_to_hub": False,
+        "enable_jit_checkpoint": False,
+    }
+
+
+def _renamed_tokenizer(tokenizer: Any, processing_class: Any) -> Any:
+    if processing_class is not None and processing_class is not tokenizer:
+        raise InvalidInputError("tokenizer is the older name of processing_class; pass only processing_class.")
+    warnings.warn("tokenizer is an older spelling; use processing_class instead.", DeprecationWarning, stacklevel=3)
+    return tokenizer
 
 
 def _check_group(name: str) -> None:

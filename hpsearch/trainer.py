@@ -7,6 +7,7 @@ trainer, never a change to this one. Every hook here may be overridden; what the
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput, speed_metrics
 
+from .arguments import TrainingArguments
 from .errors import InvalidInputError, nearest_name
 from .hyperparameter_search import hyperparameter_search
 from .recipe import Recipe
@@ -23,7 +25,23 @@ from .search.best_run import BestRun
 from .search.listener import SearchListener
 from .search.study import SpaceLike
 from .search.trial import FixedTrial, TrialRecord
-from .training import checkpoints, data, evaluation, loop, losses, metrics, optimization, steps
+from .training import (
+    batch_size,
+    checkpoints,
+    data,
+    evaluation,
+    hub,
+    loop,
+    losses,
+    metrics,
+    model_card,
+    optimization,
+    resume,
+    samplers,
+    sharding,
+    steps,
+    weights,
+)
 from .training.randomness import preserved_streams, seed_run
 
 
@@ -70,12 +88,21 @@ class Trainer(Recipe):
         12
     """
 
+    def _check(self) -> None:
+        super()._check()
+        if self.train_dataset is not None and not self._makes_its_own_batches:
+            data.check_training_data(self.train_dataset, self.args)
+
     # Training.
+
+    @property
+    def _makes_its_own_batches(self) -> bool:
+        return type(self).get_train_dataloader is not Trainer.get_train_dataloader
 
     @property
     def has_training_data(self) -> bool:
         """True if there is a `train_dataset`, or `get_train_dataloader` is overridden."""
-        return self.train_dataset is not None or type(self).get_train_dataloader is not Trainer.get_train_dataloader
+        return self.train_dataset is not None or self._makes_its_own_batches
 
     def train(
         self,
@@ -105,14 +132,31 @@ class Trainer(Recipe):
             return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval)
         if not self.has_training_data:
             raise InvalidInputError("train() needs a train_dataset.")
-        folder = checkpoints.resolve(resume_from_checkpoint, self.args.output_dir)
+        folder = resume.resolve(resume_from_checkpoint, self.args.output_dir)
         point = None
         if folder is not None:
-            point = checkpoints.read_resume_point(folder, self.args.process_index, self.args.world_size)
-        run = self._build_run()
-        if folder is not None:
-            checkpoints.load_weights(run.model, folder)
-        return loop.train(self, point, ignore_keys_for_eval)
+            point = resume.read_resume_point(folder, self.args)
+        if not self.args.auto_find_batch_size:
+            return self._train_run(self.args, point, ignore_keys_for_eval)
+        given = self._given_model
+        at_start = {} if given is None else copy.deepcopy(given.state_dict())
+
+        def start_again() -> None:
+            self.release()
+            if given is not None:
+                given.load_state_dict(at_start)
+
+        return batch_size.with_executable_batch_size(
+            lambda args: self._train_run(args, point, ignore_keys_for_eval), self.args, point, start_again
+        )
+
+    def _train_run(
+        self, args: TrainingArguments, point: resume.ResumePoint | None, ignore_keys: list[str] | None
+    ) -> TrainOutput:
+        run = self._build_run(args)
+        if point is not None:
+            weights.load_weights(run.model, point.folder)
+        return loop.train(self, point, ignore_keys)
 
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
@@ -256,7 +300,7 @@ class Trainer(Recipe):
         with preserved_streams():
             seed_run(recipe.args)
             model = recipe.call_model_init(trial)
-        checkpoints.load_weights(model, folder)
+        weights.load_weights(model, folder)
         return model.eval()
 
     # Data.
@@ -265,18 +309,22 @@ class Trainer(Recipe):
         """Hook: return the loader of the training data: shuffled, or in order for a dataset without a length."""
         if self.train_dataset is None:
             raise InvalidInputError("Training needs a train_dataset.")
-        sampler = data.train_sampler(self, self.train_dataset)
-        return data.make_loader(self, self.train_dataset, "training", self.args.train_batch_size, sampler, True)
+        sampler = samplers.train_sampler(self, self.train_dataset)
+        return data.make_loader(self, self.train_dataset, "training", self.run.args.train_batch_size, sampler, True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """Hook: return the loader of an evaluation dataset: the one given, or one of `self.eval_dataset` by name."""
         dataset = self._eval_dataset(eval_dataset)
-        sampler = data.eval_sampler(self, dataset)
-        return data.make_loader(self, dataset, "evaluation", self.args.eval_batch_size, sampler, False)
+
+        def make() -> DataLoader[Any]:
+            sampler = samplers.eval_sampler(self, dataset)
+            return data.make_loader(self, dataset, "evaluation", self.args.eval_batch_size, sampler, False)
+
+        return self.run.eval_loader(dataset, make)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
         """Hook: return the loader of a test dataset, in its order."""
-        sampler = data.eval_sampler(self, test_dataset)
+        sampler = samplers.eval_sampler(self, test_dataset)
         return data.make_loader(self, test_dataset, "test", self.args.eval_batch_size, sampler, False)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
@@ -318,14 +366,16 @@ class Trainer(Recipe):
             return collected
         loader = self.get_eval_dataloader(eval_dataset)
         start_time = time.time()
-        output = self.evaluation_loop(
-            loader,
-            description="Evaluation",
-            prediction_loss_only=True if self.compute_metrics is None else None,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
-        )
-        evaluation.add_speed_metrics(self.run, output, metric_key_prefix, start_time)
+        with self.run.memory.stage("eval"):
+            output = self.evaluation_loop(
+                loader,
+                description="Evaluation",
+                prediction_loss_only=True if self.compute_metrics is None else None,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=metric_key_prefix,
+            )
+            evaluation.add_speed_metrics(self.run, output, metric_key_prefix, start_time)
+            output.metrics.update(self.run.memory.stop("eval"))
         self.log(output.metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, output.metrics)
         return output.metrics
@@ -339,10 +389,12 @@ class Trainer(Recipe):
         """
         loader = self.get_test_dataloader(test_dataset)
         start_time = time.time()
-        output = self.evaluation_loop(
-            loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
-        )
-        evaluation.add_speed_metrics(self.run, output, metric_key_prefix, start_time)
+        with self.run.memory.stage("test"):
+            output = self.evaluation_loop(
+                loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+            )
+            evaluation.add_speed_metrics(self.run, output, metric_key_prefix, start_time)
+            output.metrics.update(self.run.memory.stop("test"))
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, output.metrics)
         return PredictionOutput(output.predictions, output.label_ids, output.metrics)
 
@@ -371,24 +423,31 @@ class Trainer(Recipe):
 
     # Saving, logging, callbacks.
 
-    def save_model(self, output_dir: str | None = None) -> None:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save model, configuration and processing class, loadable by `from_pretrained`, on the main process.
+
+        With `args.push_to_hub` it is uploaded too, except while a checkpoint is written.
 
         Args:
             output_dir: default `args.output_dir`.
+            _internal_call: True saves without uploading.
         """
-        if not self.args.should_save:
-            return
-        folder = Path(self.args.output_dir if output_dir is None else output_dir)
-        self.save_weights(folder)
-        torch.save(self.args, folder / checkpoints.ARGUMENTS_FILE)
+        state_dict = sharding.whole_weights(self.run)
+        if self.args.should_save:
+            folder = Path(self.args.output_dir if output_dir is None else output_dir)
+            self.save_weights(folder, state_dict)
+            torch.save(hub.without_token(self.args), folder / checkpoints.ARGUMENTS_FILE)
+        if self.args.push_to_hub and not _internal_call and not self.run.hub.is_paused:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
-    def save_weights(self, folder: str | Path, weights: Mapping[str, Any] | None = None) -> None:
-        """Save what loads a model: its weights (or `weights`, from `capture_weights`) and configuration."""
+    def save_weights(self, folder: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
+        """Save what loads a model: its weights (or `state_dict`, from `capture_weights`) and configuration."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        checkpoints.save_weights(self.accelerator.unwrap_model(self.model), target, weights)
-        processing = self.processing_class or getattr(self.data_collator, "tokenizer", None)
+        weights.save_weights(self.accelerator.unwrap_model(self.model), target, state_dict)
+        processing = self.processing_class
+        if processing is None:
+            processing = getattr(self.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(str(target))
 
@@ -403,7 +462,7 @@ class Trainer(Recipe):
         Raises:
             CheckpointError: they are missing, damaged or of another model.
         """
-        checkpoints.load_weights(self.model, folder)
+        weights.load_weights(self.model, folder)
 
     def save_state(self) -> None:
         """Write `trainer_state.json` into `args.output_dir`, on the main process."""
@@ -412,9 +471,17 @@ class Trainer(Recipe):
             checkpoints.save_state(self.run, Path(self.args.output_dir, checkpoints.STATE_FILE))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Hook: add the epoch to `logs`, append them to the log history and announce them."""
+        """Hook: add the epoch to `logs`, append them to the log history and announce them.
+
+        With `include_num_input_tokens_seen` the count of tokens is added too and, to the lines of training, whose
+        `start_time` is given, the tokens per second since then.
+        """
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
+        if self.args.include_num_input_tokens_seen != "no":
+            seen = logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None:
+                logs.update(speed_metrics("train", start_time, num_tokens=seen - self.run.first_tokens))
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
@@ -439,3 +506,94 @@ class Trainer(Recipe):
     def is_world_process_zero(self) -> bool:
         """True on the main process of all machines."""
         return self.args.process_index == 0
+
+    # The Hub.
+
+    @property
+    def hub_model_id(self) -> str | None:
+        """Namespace and name of the repository that the latest run uploads to; None before it is made."""
+        return None if self._run is None else self._run.hub.repo_id
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Find or make the repository of the run, on the main process; the first upload does so by itself.
+
+        Args:
+            token: default `args.hub_token`, else the one that `hf auth login` stored.
+            private: whether a new repository is private; default `args.hub_private_repo`.
+        """
+        if self.is_world_process_zero():
+            self.run.hub.create(token, private)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """Write the model card of the run, `README.md` in `args.output_dir`, on the main process.
+
+        It holds metadata, hyperparameters, results and versions, and is meant to be completed by hand: the text of an
+        earlier card is replaced, its tags and other metadata are kept.
+
+        Args:
+            language: the language, or languages, of the model.
+            license: its licence; default: that of the base model on the Hub, if that can be reached.
+            tags: added to those of the model and of an earlier card.
+            model_name: default: the name of the output folder.
+            finetuned_from: the base model; default: where the model was loaded from, unless that is a folder.
+            tasks: task ids such as ``text-classification``; default: what the model's class is for.
+            dataset_tags, dataset, dataset_args: ids, names and configurations of the datasets; default: what a dataset
+                of the Hub tells.
+
+        Raises:
+            InvalidInputError: the metadata of the earlier card cannot be read.
+        """
+        if self.is_world_process_zero():
+            model_card.write_model_card(
+                self,
+                language=language,
+                license=license,
+                tags=tags,
+                model_name=model_name,
+                finetuned_from=finetuned_from,
+                tasks=tasks,
+                dataset_tags=dataset_tags,
+                dataset=dataset,
+                dataset_args=dataset_args,
+            )
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Save the model, write its card and upload `args.output_dir`; all processes call it, the main one uploads.
+
+        Checkpoints, studies and names that start with an underscore are left out.
+
+        Args:
+            commit_message: of the commit.
+            blocking: False returns at once; leave the folder as it is until the upload has ended.
+            token: default `args.hub_token`, else the one that `hf auth login` stored.
+            revision: a branch, made if there is none; default `args.hub_revision`, else the main one.
+            private: whether a new repository is private; default `args.hub_private_repo`.
+            kwargs: for `create_model_card`.
+
+        Returns:
+            huggingface_hub's `CommitInfo`, or its future if not `blocking`; None on other processes.
+
+        Raises:
+            ArgumentError: `hub_model_id` cannot name a repository.
+            HfHubHTTPError: the Hub refuses, or cannot be reached.
+        """
+        return hub.push(self, commit_message or "End of training", blocking, token, revision, private, kwargs)

@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
 
 def bert_classifier(hidden: int = 32, layers: int = 1, dropout: float = 0.1) -> BertForSequenceClassification:
@@ -91,3 +99,23 @@ class TiedPair(torch.nn.Module):
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
         predictions = self.second(self.first(x)).sum(-1)
         return {"loss": torch.nn.functional.mse_loss(predictions, labels), "predictions": predictions}
+
+
+def small_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of two words that pads on the right with id 0; enough for collators that pad."""
+    words = Tokenizer(WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
+
+
+class PlainClassifier(torch.nn.Module):
+    """A classifier with two labels over a vocabulary of 100 that is no transformers model: the mean of embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(100, 8)
+        self.output = torch.nn.Linear(8, 2)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.output(self.embedding(input_ids).mean(1))
+        loss = {} if labels is None else {"loss": torch.nn.functional.cross_entropy(logits, labels)}
+        return {**loss, "logits": logits}

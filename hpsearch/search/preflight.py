@@ -12,6 +12,7 @@ from .study import SET_BY_THE_SEARCH
 class Checkable(Protocol):
     """What preflight asks of a trainer."""
 
+    args: Any
     model_init: Any
     eval_dataset: Any
     has_training_data: bool
@@ -24,12 +25,23 @@ def check_trainer(trainer: Checkable) -> None:
     """Check that a trainer has what a search needs.
 
     Raises:
-        StudyError: it has no `model_init`, no training data or no evaluation data.
+        StudyError: it has no `model_init`, no training data or no evaluation data, or runs in several processes, or
+            would change a trial's batch size.
     """
     if trainer.model_init is None:
         raise StudyError(
             "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that returns "
             "one; it was given a model."
+        )
+    if trainer.args.auto_find_batch_size:
+        raise StudyError(
+            "auto_find_batch_size=True would train trials with other batch sizes than their parameters say. A trial "
+            "that runs out of memory is recorded as failed; search per_device_train_batch_size instead."
+        )
+    if trainer.args.world_size > 1:
+        raise StudyError(
+            f"This search was started in {trainer.args.world_size} processes at once, but a trial runs in one so far; "
+            "start the program once, without torchrun or `accelerate launch`."
         )
     if not trainer.has_training_data:
         raise StudyError("A search needs a train_dataset; the Trainer has none.")

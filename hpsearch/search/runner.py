@@ -46,7 +46,7 @@ class Searchable(Protocol):
     def capture_weights(self) -> Any:
         """Return a copy of the model's present weights."""
 
-    def save_weights(self, folder: Any, weights: Any = None) -> None:
+    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
         """Write the weights, or those captured earlier, with what is needed to load them."""
 
     def release(self) -> None:

@@ -15,8 +15,8 @@ import torch
 from accelerate import skip_first_batches
 from torch.utils.data import DataLoader, IterableDataset
 
-from .checkpoints import ResumePoint
 from .randomness import RandomStreams
+from .resume import ResumePoint
 
 
 def start_epoch(loader: Any, epoch: int) -> Iterator[Any]:
@@ -58,6 +58,20 @@ def group_into_updates(batches: Iterator[Any], size: int, limit: int) -> Iterato
         yield group
 
 
+def as_many_as_every_process(groups: Iterator[list[Any]], accelerator: Any) -> Iterator[list[Any]]:
+    """Cut the groups so that all processes have as many micro-batches, and end when the first process has none left.
+
+    Streams of data may hold unequally much; a process that went on alone would wait for the others for ever.
+    """
+    while True:
+        group = next(groups, [])
+        size = torch.tensor(len(group), device=accelerator.device)
+        torch.distributed.all_reduce(size, torch.distributed.ReduceOp.MIN)
+        if not size:
+            return
+        yield group[: int(size)]
+
+
 def close(batches: Iterator[Any]) -> None:
     """End an iteration that was cut short, as far as it can be ended."""
     if hasattr(batches, "close"):
@@ -71,9 +85,9 @@ def _past(loader: DataLoader[Any], seen: int, epoch_streams: RandomStreams | Non
     as it was then, and the streams are put back for the loader that follows.
     """
     rest = skip_first_batches(loader, seen)
+    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    rest.batch_sampler.batch_sampler = list(loader.batch_sampler or ())
     if epoch_streams is not None:
-        torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        rest.batch_sampler.batch_sampler = list(loader.batch_sampler or ())
         epoch_streams.restore()
     return rest
 

@@ -10,7 +10,7 @@ from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
 from ..errors import MissingMetricError
 from ..files import remove_folder
-from .checkpoints import load_weights
+from .weights import load_weights
 
 
 def metric_value(metrics: Mapping[str, float], name: str) -> float:

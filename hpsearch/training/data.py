@@ -11,11 +11,10 @@ from typing import Any
 
 import datasets
 import torch
-from accelerate.data_loader import SeedableRandomSampler
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase, default_data_collator
 from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
-from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_pt_utils import BatchRebalanceSampler
 from transformers.trainer_utils import has_length, seed_worker
 
 from ..arguments import TrainingArguments
@@ -57,47 +56,36 @@ def make_loader(
         "in_order": args.dataloader_in_order,
     }
     if not isinstance(dataset, IterableDataset):
-        options["sampler"] = sampler
-        options["drop_last"] = args.dataloader_drop_last
+        if isinstance(sampler, BatchRebalanceSampler):  # makes whole batches, for this process alone
+            del options["batch_size"]
+            options["batch_sampler"] = sampler
+        else:
+            options["sampler"] = sampler
+            options["drop_last"] = args.dataloader_drop_last
         if training:
             options["worker_init_fn"] = functools.partial(
                 seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index
             )
     loader = DataLoader(dataset, **options)
-    if training and run.accelerator.num_processes == 1:
+    if isinstance(sampler, BatchRebalanceSampler) or (training and run.accelerator.num_processes == 1):
         return loader
     return run.accelerator.prepare_data_loader(loader, device_placement=False)
 
 
-def train_sampler(trainer: Hooks, dataset: Any) -> Sampler[int] | None:
-    """Return the order of the training samples: random, sequential or grouped by length; None without a length."""
-    args = trainer.run.args
-    if dataset is None or not has_length(dataset):
-        return None
-    if args.train_sampling_strategy == "group_by_length":
-        group = args.train_batch_size * args.gradient_accumulation_steps
-        return _length_grouped(trainer, dataset, group, generator=None)
-    if args.train_sampling_strategy == "sequential":
-        return SequentialSampler(dataset)
-    if args.train_sampling_strategy == "random":
-        if trainer.run.accelerator.num_processes == 1 and args.accelerator_config.use_seedable_sampler:
-            return SeedableRandomSampler(dataset, data_seed=args.data_seed)
-        return RandomSampler(dataset)
-    raise ArgumentError(
-        f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported; allowed: 'random', 'sequential', "
-        "'group_by_length'."
-    )
+def check_training_data(dataset: Any, args: TrainingArguments) -> None:
+    """Check that there is something to train on, and that it is known for how long.
 
-
-def eval_sampler(trainer: Hooks, dataset: Any) -> Sampler[int] | None:
-    """Return the order of the evaluation samples: as they come, or grouped by length if training is."""
-    args = trainer.run.args
-    if dataset is None or not has_length(dataset):
-        return None
-    if args.train_sampling_strategy == "group_by_length":
-        seed = args.data_seed if args.data_seed is not None else args.seed
-        return _length_grouped(trainer, dataset, args.eval_batch_size, torch.Generator().manual_seed(seed))
-    return SequentialSampler(dataset)
+    Raises:
+        InvalidInputError: the dataset is empty, or has no length while `max_steps` is not set.
+    """
+    if not has_length(dataset):
+        if args.max_steps <= 0:
+            raise ArgumentError(
+                f"max_steps={args.max_steps}, but the training data has no length; set max_steps to the number of "
+                "updates to train for."
+            )
+    elif len(dataset) == 0:
+        raise InvalidInputError("The train_dataset holds no samples.")
 
 
 def without_unused_columns(dataset: datasets.Dataset, accepted: list[str], description: str) -> datasets.Dataset:
@@ -208,20 +196,3 @@ def move_to(value: Any, device: torch.device) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(move_to(each, device) for each in value)
     return value
-
-
-def _length_grouped(
-    trainer: Hooks, dataset: Any, group: int, generator: torch.Generator | None
-) -> LengthGroupedSampler:
-    column = trainer.run.args.length_column_name
-    lengths = None
-    if isinstance(dataset, datasets.Dataset) and column in dataset.column_names:
-        lengths = dataset[column]
-    processing_class = trainer.processing_class
-    return LengthGroupedSampler(
-        group,
-        dataset=dataset,
-        lengths=lengths,
-        model_input_name=processing_class.model_input_names[0] if processing_class is not None else None,
-        generator=generator,
-    )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import slice_tensors
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 from transformers.trainer_pt_utils import EvalLoopContainer, find_batch_size, nested_detach
@@ -17,8 +18,8 @@ from transformers.trainer_utils import EvalLoopOutput, denumpify_detensorize, ha
 
 from ..errors import InvalidInputError
 from . import data
-from .hooks import Hooks
-from .losses import count_items, takes_num_items
+from .hooks import Hooks, takes_argument
+from .losses import count_items
 
 
 def evaluation_loop(
@@ -45,9 +46,11 @@ def evaluation_loop(
     batch_metrics: dict[str, Any] | None = None
     for step, inputs in enumerate(dataloader):
         size = find_batch_size(inputs) or 0
-        seen += size
+        share = _Share.of(run, size)
+        inputs = share.without_padding(inputs)
+        seen += share.samples
         loss, logits, labels = trainer.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys)
-        batch = kept.gather(trainer, inputs, size, loss, logits, labels)
+        batch = kept.gather(trainer, inputs, share, loss, logits, labels)
         run.control = run.callback_handler.on_prediction_step(args, run.state, run.control)
         if args.batch_eval_metrics:
             is_last = run.accelerator.gradient_state.end_of_dataloader
@@ -58,7 +61,7 @@ def evaluation_loop(
         kept.add(batch)
         if args.eval_accumulation_steps is not None and (step + 1) % args.eval_accumulation_steps == 0:
             kept.to_host()
-    num_samples = _num_samples(dataloader, seen)
+    num_samples = _num_samples(run, dataloader, seen)
     metrics = (batch_metrics or {}) if args.batch_eval_metrics else _whole_metrics(trainer, kept)
     metrics = denumpify_detensorize(metrics)
     loss = kept.mean_loss(args.logging_nan_inf_filter)
@@ -108,7 +111,7 @@ def compute_loss_through_hook(
     trainer: Hooks, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any, outputs: bool = False
 ) -> Any:
     """Call `trainer.compute_loss`, in its present form or in the documented older one without the item count."""
-    if takes_num_items(trainer.compute_loss):
+    if takes_argument(trainer.compute_loss, "num_items_in_batch"):
         return trainer.compute_loss(model, inputs, return_outputs=outputs, num_items_in_batch=num_items_in_batch)
     return trainer.compute_loss(model, inputs, return_outputs=outputs)
 
@@ -136,6 +139,60 @@ def with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class _Share:
+    """This process's share of one batch; of the last batch, some rows may only pad it to the size of the others.
+
+    Attributes:
+        samples: rows that are samples, not padding.
+        samples_of_all: the same, over all processes.
+    """
+
+    run: Any
+    size: int
+    samples: int
+    samples_of_all: int
+
+    @classmethod
+    def of(cls, run: Any, size: int) -> _Share:
+        """Find the share: accelerate pads the last batch with samples of the first one."""
+        processes, remainder = run.accelerator.num_processes, run.accelerator.gradient_state.remainder
+        if processes == 1:
+            return cls(run, size, size, size)
+        if not run.accelerator.gradient_state.end_of_dataloader or remainder <= 0:
+            return cls(run, size, size, size * processes)
+        return cls(run, size, min(max(remainder - run.args.process_index * size, 0), size), remainder)
+
+    def without_padding(self, inputs: Any) -> Any:
+        """Return the samples alone; a process that has none keeps one row, without a label, so that it takes part."""
+        if self.samples == self.size:
+            return inputs
+        rows = slice_tensors(inputs, slice(0, max(self.samples, 1)))
+        labels = rows.get("labels")
+        if self.samples == 0 and isinstance(labels, torch.Tensor) and not labels.is_floating_point():
+            rows["labels"] = torch.full_like(labels, -100)
+        return rows
+
+    def gather_rows(self, rows: Any) -> Any:
+        """Return the rows of all processes, padding dropped."""
+        accelerator = self.run.accelerator
+        if self.samples_of_all < self.size * accelerator.num_processes:
+            rows = accelerator.pad_across_processes(rows, dim=0)
+        return accelerator.gather_for_metrics(rows, use_gather_object=self.run.args.eval_use_gather_object)
+
+    def loss_of_all(self, trainer: Hooks, loss: torch.Tensor, inputs: Any) -> torch.Tensor:
+        """Return the loss of the whole batch, once for every sample: what one process would have computed.
+
+        A loss that is normalised over the items of all processes is their mean, another one that over the samples.
+        """
+        reduce = self.run.accelerator.reduce
+        uses_count = self.run.traits.accepts_loss_kwargs or trainer.compute_loss_func is not None
+        counts_items = uses_count and "labels" in inputs and self.run.args.average_tokens_across_devices
+        weight = torch.tensor(1.0 if counts_items else float(self.samples), device=loss.device)
+        own = loss.float() * weight if self.samples else torch.zeros_like(loss, dtype=torch.float32)
+        return (reduce(own, "sum") / reduce(weight, "sum")).repeat(self.samples_of_all)
+
+
+@dataclass(frozen=True)
 class _Batch:
     losses: Any = None
     predictions: Any = None
@@ -158,15 +215,15 @@ class _Outputs:
         make = functools.partial(EvalLoopContainer, run.args.eval_do_concat_batches, padding_index=-100)
         return cls(make(), make(), make(), make(), tuple(run.args.include_for_metrics))
 
-    def gather(self, trainer: Hooks, inputs: Any, size: int, loss: Any, logits: Any, labels: Any) -> _Batch:
+    def gather(self, trainer: Hooks, inputs: Any, share: _Share, loss: Any, logits: Any, labels: Any) -> _Batch:
         """Bring one batch together from all processes; the samples that padded the last batch are dropped."""
         run = trainer.run
-        shown = data.move_to(inputs[run.traits.main_input_name], run.args.device) if "inputs" in self.wanted else None
+        shown = data.move_to(_main_input(run, inputs), run.args.device) if "inputs" in self.wanted else None
         if run.accelerator.num_processes == 1:
             if logits is not None and trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
-            return _Batch(None if loss is None else loss.repeat(max(size, 1)), logits, labels, shown)
-        pad, gather = run.accelerator.pad_across_processes, run.accelerator.gather_for_metrics
+            return _Batch(None if loss is None else loss.repeat(max(share.samples, 1)), logits, labels, shown)
+        pad, gather = run.accelerator.pad_across_processes, share.gather_rows
         if labels is not None:
             labels = pad(labels, dim=1, pad_index=-100)
         if logits is not None:
@@ -174,7 +231,7 @@ class _Outputs:
             if trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
         return _Batch(
-            None if loss is None else gather(loss.repeat(max(size, 1))),
+            None if loss is None else share.loss_of_all(trainer, loss, inputs),
             None if logits is None else gather(logits),
             None if labels is None else gather(labels),
             None if shown is None else gather(pad(shown, dim=1, pad_index=-100)),
@@ -205,6 +262,16 @@ class _Outputs:
         if filter_nonfinite and finite.any():
             values = values[finite]
         return float(values.mean())
+
+
+def _main_input(run: Any, inputs: Any) -> Any:
+    name = run.traits.main_input_name
+    if name not in inputs:
+        raise InvalidInputError(
+            f"include_for_metrics=['inputs'] shows the main input of the model, {name!r}, but the batch holds only "
+            f"{', '.join(inputs)}. Give the model's class an attribute main_input_name that names one of these."
+        )
+    return inputs[name]
 
 
 def _whole_metrics(trainer: Hooks, kept: _Outputs) -> dict[str, Any]:
@@ -252,6 +319,10 @@ def _alone_or_all(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _num_samples(dataloader: DataLoader[Any], seen: int) -> int:
+def _num_samples(run: Any, dataloader: DataLoader[Any], seen: int) -> int:
     dataset = getattr(dataloader, "dataset", None)
-    return len(dataset) if dataset is not None and has_length(dataset) and len(dataset) else seen
+    if dataset is not None and has_length(dataset) and len(dataset):
+        return len(dataset)
+    if run.accelerator.num_processes == 1:
+        return seen
+    return int(run.accelerator.reduce(torch.tensor(seen, device=run.accelerator.device), reduction="sum"))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ class Hooks(Protocol):
     compute_loss_func: Callable[..., Any] | None
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[..., Any] | None
+    optimizers: tuple[Any, Any]
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     optimizer_parameters: Mapping[str, Any]
 
@@ -34,6 +36,8 @@ class Hooks(Protocol):
     def get_train_dataloader(self) -> DataLoader[Any]: ...
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None: ...
+
+    def create_scheduler(self, num_training_steps: int) -> Any: ...
 
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
@@ -66,3 +70,14 @@ class Hooks(Protocol):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None: ...
 
     def save_model(self, output_dir: str | None = None) -> None: ...
+
+    @property
+    def create_model_card(self) -> Callable[..., None]: ...
+
+    def is_world_process_zero(self) -> bool: ...
+
+
+def takes_argument(hook: Callable[..., Any], name: str) -> bool:
+    """Tell whether an override of a hook accepts argument `name`; the documented older forms leave some out."""
+    parameters = inspect.signature(hook).parameters
+    return name in parameters or any(each.kind == inspect.Parameter.VAR_KEYWORD for each in parameters.values())

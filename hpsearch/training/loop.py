@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers.trainer_utils import SaveStrategy, TrainOutput, speed_metrics
+from transformers.trainer_utils import SaveStrategy, TrainOutput, has_length, speed_metrics
 
-from . import best_model, checkpoints
-from .batches import close, group_into_updates, resume_epoch, start_epoch
-from .checkpoints import Position, ResumePoint
+from . import best_model, checkpoints, hub
+from .batches import as_many_as_every_process, close, group_into_updates, resume_epoch, start_epoch
+from .checkpoints import LastUpdate, Position
 from .data import TrainingLength
 from .evaluation import set_mode
-from .hooks import Hooks
+from .hooks import Hooks, takes_argument
 from .losses import count_items
 from .optimization import current_learning_rate, follows_a_metric
 from .randomness import RandomStreams
+from .resume import ResumePoint, load_optimization
+from .tokens import track_input_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -27,32 +28,32 @@ logger = logging.getLogger(__name__)
 def train(trainer: Hooks, resume: ResumePoint | None, ignore_keys: list[str] | None) -> TrainOutput:
     """Train the trainer's run to its end, or until a callback stops it."""
     run = trainer.run
+    hub.prepare(trainer)
     loader = trainer.get_train_dataloader()
     length = TrainingLength.of(run.args, loader)
     run.prepare_for_training(trainer, length)
     run.callback_handler.train_dataloader = loader
     if resume is not None:
         run.restore(resume, length)
-        checkpoints.load_optimization(run, resume.folder)
+        load_optimization(run, resume.folder)
     _announce(run, length)
 
-    run.is_in_train = True
-    start_time, first_step = time.time(), run.state.global_step
+    run.begin_training()
     try:
         set_mode(run, training=True)
         run.zero_grad()
         run.control = run.callback_handler.on_train_begin(run.args, run.state, run.control)
         if run.args.eval_on_start and resume is None:
             _evaluate(trainer, ignore_keys, step_schedule=False)
-        for epoch in range(_first_epoch(run.position), length.num_epochs):
+        is_done = run.state.global_step >= length.max_steps
+        for epoch in () if is_done else range(_first_epoch(run.position), length.num_epochs):
             _train_epoch(trainer, loader, length, epoch, resume, ignore_keys)
             resume = None
             if run.control.should_training_stop:
                 break
-        return _finish(trainer, length, start_time, first_step)
+        return _finish(trainer, length)
     finally:
-        run.remove_noise()
-        run.is_in_train = False
+        run.end_training()
 
 
 def _train_epoch(
@@ -73,12 +74,14 @@ def _train_epoch(
     is_empty = seen == 0
     try:
         remaining = length.updates_per_epoch - seen // run.args.gradient_accumulation_steps
-        for micro_batches in group_into_updates(batches, run.args.gradient_accumulation_steps, remaining):
+        groups = group_into_updates(batches, run.args.gradient_accumulation_steps, remaining)
+        if run.accelerator.num_processes > 1 and not has_length(loader):
+            groups = as_many_as_every_process(groups, run.accelerator)
+        for micro_batches in groups:
             is_empty = False
-            learning_rate, grad_norm = _update(trainer, micro_batches, length, epoch, seen)
-            if grad_norm is not None:
+            if _update(trainer, micro_batches, length, epoch, seen):
                 seen += len(micro_batches)
-                _log_evaluate_save(trainer, ignore_keys, learning_rate, grad_norm)
+                _log_evaluate_save(trainer, ignore_keys)
             if run.control.should_epoch_stop or run.control.should_training_stop:
                 break
     finally:
@@ -89,13 +92,12 @@ def _train_epoch(
     _end_epoch(trainer, length, ignore_keys)
 
 
-def _update(
-    trainer: Hooks, micro_batches: list[Any], length: TrainingLength, epoch: int, seen: int
-) -> tuple[float, Any]:
-    """Accumulate the gradients of `micro_batches`, then step; the gradient norm is None if a callback cut in."""
+def _update(trainer: Hooks, micro_batches: list[Any], length: TrainingLength, epoch: int, seen: int) -> bool:
+    """Accumulate the gradients of `micro_batches`, then step; tell whether it came so far, or a callback cut in."""
     run = trainer.run
     args, state, handler = run.args, run.state, run.callback_handler
     items = count_items(trainer, micro_batches)
+    track_input_tokens(trainer, micro_batches)
     run.micro_batches_in_update = len(micro_batches)
     run.control = handler.on_step_begin(args, state, run.control)
     for index, inputs in enumerate(micro_batches, start=1):
@@ -108,13 +110,13 @@ def _update(
             run.control = handler.on_substep_end(args, state, run.control)
             if run.control.should_epoch_stop or run.control.should_training_stop:
                 run.zero_grad()
-                return 0.0, None
+                return False
 
     grad_norm = run.clip_gradients()
     run.control = handler.on_pre_optimizer_step(args, state, run.control)
     run.optimizer.step()
     run.control = handler.on_optimizer_step(args, state, run.control)
-    learning_rate = current_learning_rate(run.optimizer, run.lr_scheduler)
+    run.last_update = LastUpdate(current_learning_rate(run.optimizer, run.lr_scheduler), grad_norm)
     if not run.accelerator.optimizer_step_was_skipped and not follows_a_metric(run.lr_scheduler):
         run.lr_scheduler.step()
     run.zero_grad()
@@ -122,30 +124,29 @@ def _update(
     state.epoch = epoch + (seen + len(micro_batches)) / length.batches_per_epoch
     run.position = Position(epoch, seen + len(micro_batches))
     run.control = handler.on_step_end(args, state, run.control)
-    return learning_rate, grad_norm
+    return True
 
 
-def _log_evaluate_save(
-    trainer: Hooks, ignore_keys: list[str] | None, learning_rate: float | None = None, grad_norm: Any = None
-) -> None:
+def _log_evaluate_save(trainer: Hooks, ignore_keys: list[str] | None) -> None:
     """Do what the callbacks asked for, in this order."""
     run = trainer.run
     if run.control.should_log and run.state.global_step > run.loss_window.last_logged_step:
         logs = {"loss": run.loss_window.drain(run.accelerator, run.state.global_step)}
-        if grad_norm is not None:
-            logs["grad_norm"] = float(grad_norm)
-        if learning_rate is None:
-            learning_rate = current_learning_rate(run.optimizer, run.lr_scheduler)
-        logs["learning_rate"] = learning_rate
+        if run.last_update is not None:
+            logs["grad_norm"] = float(run.last_update.grad_norm)
+            logs["learning_rate"] = run.last_update.learning_rate
         store_flos(run)
-        trainer.log(logs)
+        if takes_argument(trainer.log, "start_time"):
+            trainer.log(logs, run.training_began)
+        else:
+            trainer.log(logs)
     if run.control.should_evaluate:
         is_best = best_model.track_best(run, _evaluate(trainer, ignore_keys))
         if run.args.save_strategy == SaveStrategy.BEST:
             run.control.should_save = is_best
     if run.control.should_save:
         store_flos(run)
-        checkpoints.save_checkpoint(trainer)
+        hub.push_checkpoint(trainer, checkpoints.save_checkpoint(trainer))
         run.control = run.callback_handler.on_save(run.args, run.state, run.control)
 
 
@@ -170,21 +171,23 @@ def _end_epoch(trainer: Hooks, length: TrainingLength, ignore_keys: list[str] | 
     run.interrupted_streams = None
 
 
-def _finish(trainer: Hooks, length: TrainingLength, start_time: float, first_step: int) -> TrainOutput:
+def _finish(trainer: Hooks, length: TrainingLength) -> TrainOutput:
     run = trainer.run
-    steps = run.state.global_step - first_step
+    steps = run.state.global_step - run.first_step
     metrics = speed_metrics(
         "train",
-        start_time,
+        run.training_began,
         num_samples=length.num_train_samples * steps / max(run.state.max_steps, 1),
         num_steps=steps,
     )
     store_flos(run)
-    train_loss = run.loss_window.mean(run.state.global_step)
+    train_loss = run.loss_window.mean(run.accelerator, run.state.global_step)
     metrics["total_flos"] = run.state.total_flos
     metrics["train_loss"] = train_loss
+    metrics.update(run.memory.stop("train"))
     trainer.log(metrics)
     best_model.load_best(run)
+    run.hub.wait()
     run.control = run.callback_handler.on_train_end(run.args, run.state, run.control)
     return TrainOutput(run.state.global_step, train_loss, metrics)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from typing import Any
@@ -108,14 +107,6 @@ def _own_loss(outputs: Any, inputs: dict[str, Any]) -> torch.Tensor:
     return outputs["loss"]
 
 
-def takes_num_items(compute_loss_hook: Any) -> bool:
-    """Tell whether a `compute_loss` override accepts `num_items_in_batch` (the documented older form does not)."""
-    parameters = inspect.signature(compute_loss_hook).parameters
-    return "num_items_in_batch" in parameters or any(
-        each.kind == inspect.Parameter.VAR_KEYWORD for each in parameters.values()
-    )
-
-
 class LossWindow:
     """The training loss since the last log line, and the total over the run.
 
@@ -152,9 +143,9 @@ class LossWindow:
         self.last_logged_step = global_step
         return window / steps
 
-    def mean(self, global_step: int) -> float:
-        """Return the mean loss per update over the whole run."""
-        return (self._total + float(self._sum)) / max(global_step - self.first_step, 0.001)
+    def mean(self, accelerator: Any, global_step: int) -> float:
+        """Return the mean loss per update over the whole run, over all processes."""
+        return (self._total + float(self._mean_over_processes(accelerator))) / max(global_step - self.first_step, 0.001)
 
     def state(self) -> dict[str, float]:
         """Return what a resumed run needs to go on with the same sums."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,12 +55,11 @@ class ModelTraits:
                 "such as an AutoModelFor... class."
             )
         parameters = inspect.signature(core.forward).parameters
-        takes_anything = any(each.kind == inspect.Parameter.VAR_KEYWORD for each in parameters.values())
         label_names = find_labels(type(core)) if args.label_names is None else list(args.label_names)
         is_encoder_decoder = getattr(getattr(core, "config", None), "is_encoder_decoder", False)
         return cls(
             label_names=label_names,
-            accepts_loss_kwargs=getattr(core, "accepts_loss_kwargs", takes_anything),
+            accepts_loss_kwargs=getattr(core, "accepts_loss_kwargs", normalises_by_item_count(core)),
             loss_shifts_labels=LOSS_MAPPING.get(getattr(core, "loss_type", None)) is ForCausalLMLoss
             and not is_encoder_decoder,
             is_causal_lm=type(core).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(),
@@ -67,6 +68,28 @@ class ModelTraits:
             flos_per_token=_flos_per_token(model),
             main_input_name=getattr(model, "main_input_name", "input_ids"),
         )
+
+
+def normalises_by_item_count(model: torch.nn.Module) -> bool:
+    """Tell whether a model divides its loss by `num_items_in_batch`: its forward names it, or hands it to its loss.
+
+    A forward that takes ``**kwargs`` but hands them to no function called ``...loss...``, like BERT's classifier,
+    averages over the batch it sees. Where the source cannot be read, ``**kwargs`` are taken to reach the loss.
+    """
+    forward = inspect.unwrap(type(model).forward)
+    parameters = inspect.signature(forward).parameters
+    if "num_items_in_batch" in parameters:
+        return True
+    rest = next((name for name, each in parameters.items() if each.kind == inspect.Parameter.VAR_KEYWORD), None)
+    if rest is None:
+        return False
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
+    except (OSError, TypeError, SyntaxError):
+        return True
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and "loss" in ast.unparse(node.func).lower()]
+    handed_on = [each.value for call in calls for each in call.keywords if each.arg is None]
+    return any(isinstance(value, ast.Name) and value.id == rest for value in handed_on)
 
 
 def core_model(model: torch.nn.Module) -> Any:

@@ -11,11 +11,16 @@ import transformers
 from transformers import get_scheduler
 from transformers.trainer_optimizer import is_optimizer_factory
 from transformers.trainer_pt_utils import get_parameter_names
+from transformers.trainer_utils import SchedulerType
 
 from ..arguments import TrainingArguments
-from ..errors import UnknownArgumentError, nearest_name, one_of
+from ..errors import ArgumentError, UnknownArgumentError, nearest_name, one_of
 
 _NO_DECAY_NAMES = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+
+
+# Names under which the arguments of an optimizer may carry its parameters, in place of ours.
+GROUPS_BY_NAME = ("params", "model", "optimizer_dict")
 
 
 def decay_parameter_names(model: torch.nn.Module) -> list[str]:
@@ -55,7 +60,7 @@ def make_optimizer(
     arguments = {**kwargs, **overrides}
     if is_optimizer_factory(kind):
         return kind()(model, **arguments)
-    for special in ("params", "model", "optimizer_dict"):
+    for special in GROUPS_BY_NAME:
         groups = arguments.pop(special, groups)
     return kind(groups, **arguments)
 
@@ -63,13 +68,42 @@ def make_optimizer(
 def make_schedule(
     args: TrainingArguments, optimizer: torch.optim.Optimizer, num_training_steps: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """Build the schedule `args.lr_scheduler_type` over `num_training_steps` updates, with its warm-up."""
-    return get_scheduler(
-        args.lr_scheduler_type,
-        optimizer=optimizer,
-        num_warmup_steps=args.get_warmup_steps(num_training_steps),
-        num_training_steps=num_training_steps,
-        scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+    """Build the schedule `args.lr_scheduler_type` over `num_training_steps` updates, with its warm-up.
+
+    Raises:
+        ArgumentError: the schedule does not take one of `lr_scheduler_kwargs`, or needs one that is not there.
+    """
+    if args.lr_scheduler_kwargs and args.lr_scheduler_type in (
+        SchedulerType.CONSTANT,
+        SchedulerType.CONSTANT_WITH_WARMUP,
+    ):
+        raise _bad_schedule(args, "a constant rate takes no arguments")
+    try:
+        return get_scheduler(
+            args.lr_scheduler_type,
+            optimizer=optimizer,
+            num_warmup_steps=args.get_warmup_steps(num_training_steps),
+            num_training_steps=num_training_steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
+    except (TypeError, ValueError) as error:
+        raise _bad_schedule(args, str(error)) from error
+
+
+def check_schedule(args: TrainingArguments) -> None:
+    """Check that the schedule `args.lr_scheduler_type` can be built with `args.lr_scheduler_kwargs`.
+
+    Raises:
+        ArgumentError: it cannot.
+    """
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    make_schedule(args, torch.optim.SGD([parameter], lr=args.learning_rate or 1.0), num_training_steps=100)
+
+
+def _bad_schedule(args: TrainingArguments, reason: str) -> ArgumentError:
+    return ArgumentError(
+        f"lr_scheduler_type={str(args.lr_scheduler_type.value)!r} cannot be made with "
+        f"lr_scheduler_kwargs={args.lr_scheduler_kwargs!r}: {reason}."
     )
 
 
@@ -84,7 +118,7 @@ def current_learning_rate(optimizer: Any, schedule: Any) -> float:
     return rate.item() if torch.is_tensor(rate) else rate
 
 
-def check_override(kind: Any, name: str, value: Any) -> None:
+def check_override(kind: Any, name: str, value: Any, shown_as: str = "optim.") -> None:
     """Check that optimizer class `kind` takes an argument `name` (the part of ``optim.name`` behind the dot).
 
     Raises:
@@ -94,6 +128,6 @@ def check_override(kind: Any, name: str, value: Any) -> None:
     allowed = [each for each in parameters if each != "params"]
     if name not in allowed and not any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
         raise UnknownArgumentError(
-            f"optim.{name}={value!r}: {kind.__name__} does not take it; it takes {one_of(allowed)}."
+            f"{shown_as}{name}={value!r}: {kind.__name__} does not take it; it takes {one_of(allowed)}."
             f"{nearest_name(name, allowed)}"
         )

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import (
-    DataLoaderConfiguration,
-    DistributedDataParallelKwargs,
-    DistributedType,
-    GradientAccumulationPlugin,
-    TorchDynamoPlugin,
-)
+from accelerate.state import GradientState
+from accelerate.utils import DistributedType
+from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
-from transformers.integrations.neftune import activate_neftune, deactivate_neftune
+from transformers.integrations.deepspeed import deepspeed_init
+from transformers.integrations.liger import apply_liger_kernel
 from transformers.trainer_utils import align_special_tokens
 
+from .. import logs
 from ..arguments import TrainingArguments
-from ..callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
-from .checkpoints import Position, ResumePoint
+from ..callbacks import CallbackHandler, CheckpointOnTermination, TrainerCallback, TrainerControl, TrainerState
+from ..errors import InvalidInputError
+from . import sharding
+from .acceleration import make_accelerator
+from .checkpoints import LastUpdate, Position
 from .data import TrainingLength
 from .hooks import Hooks
+from .hub import HubRepository
 from .losses import LossWindow, make_label_smoother
+from .memory import MemoryTracker
+from .model_hooks import ModelHooks, unwrap_forward
 from .model_traits import ModelTraits
 from .randomness import RandomStreams, seed_run
+from .resume import ResumePoint, position_of
 
 _NO_CONTEXT: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
@@ -46,8 +50,12 @@ class TrainingRun:
         traits: what the loop needs to know of the model.
         optimizer, lr_scheduler: None until training is prepared.
         state, control, callback_handler: as in transformers.
+        hub: the repository on the Hub that it uploads to.
+        memory: what its stages take, if `skip_memory_metrics=False`.
         position: where in the data the run is.
         loss_window: the running training loss.
+        last_update: the learning rate and gradient norm of the last update.
+        training_began, first_step, first_tokens: when, and with which counts, this call of `train()` began.
         has_trained: True once training has been prepared.
         is_in_train: True from the start of `train()` to its end, evaluations included.
     """
@@ -62,11 +70,14 @@ class TrainingRun:
     ) -> None:
         self.args = args
         self.trial = trial
+        logs.set_level(args.get_process_log_level())
+        self.memory = MemoryTracker(args)
         seed_run(args)
-        self.accelerator = make_accelerator(args)
-        self.model: Any = build_model()
-        if args.place_model_on_device is not False and getattr(self.model, "hf_device_map", None) is None:
-            self.model.to(args.device)
+        with self.memory.stage("init"):
+            self.accelerator = make_accelerator(args)
+            self.model: Any = build_model()
+            if args.place_model_on_device is not False and getattr(self.model, "hf_device_map", None) is None:
+                self.model.to(args.device)
         self.model_wrapped: Any = self.model
         config = getattr(self.model, "config", None)
         if config is not None:
@@ -80,17 +91,21 @@ class TrainingRun:
         )
         self.control = TrainerControl()
         self.callback_handler = CallbackHandler(callbacks, self.model, processing_class)
+        self.hub = HubRepository(args)
         self.position = Position()
         self.loss_window = LossWindow(args.device, args.logging_nan_inf_filter)
+        self.last_update: LastUpdate | None = None
         self.current_flos = 0.0
         self.is_in_train = False
+        self.training_began, self.first_step, self.first_tokens = 0.0, 0, 0
         self.micro_batches_in_update = 1
         self.epoch_streams: RandomStreams | None = None
         self.interrupted_streams: RandomStreams | None = None
         self._parameters: list[torch.nn.Parameter] = []
+        self._eval_loaders: list[tuple[Any, DataLoader[Any]]] = []
         self.has_trained = False
         self._is_prepared = False
-        self._neftune_hook: Any = None
+        self._model_hooks: ModelHooks | None = None
         self.control = self.callback_handler.on_init_end(args, self.state, self.control)
 
     @property
@@ -107,16 +122,16 @@ class TrainingRun:
             self.model, "config"
         ):
             align_special_tokens(self.model, trainer.processing_class)
-        if args.neftune_noise_alpha is not None:
-            self._neftune_hook = activate_neftune(self.model, args.neftune_noise_alpha, self.accelerator)
-        if args.n_gpu > 1:
-            self.model_wrapped = torch.nn.DataParallel(self.model)
+        if args.use_liger_kernel:
+            apply_liger_kernel(self.model, args.liger_kernel_config)
+        self._model_hooks = ModelHooks(self.model, args, self.accelerator)
+        if sharding.uses_deepspeed(self):
+            self.optimizer, self.lr_scheduler = deepspeed_init(trainer, length.max_steps)
+            trainer.create_scheduler(length.max_steps)
         else:
-            self.model_wrapped = self.accelerator.prepare_model(self.model)
+            trainer.create_optimizer_and_scheduler(num_training_steps=length.max_steps)
+        self._distribute()
         self._is_prepared = self.has_trained = True
-        trainer.create_optimizer_and_scheduler(num_training_steps=length.max_steps)
-        if not self.is_plain:
-            self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
         handler = self.callback_handler
         handler.model, handler.optimizer, handler.lr_scheduler = self.model, self.optimizer, self.lr_scheduler
         self.state.train_batch_size = args.train_batch_size
@@ -124,14 +139,35 @@ class TrainingRun:
         self.state.max_steps, self.state.num_train_epochs = length.max_steps, length.num_epochs
         self.refresh_parameters()
 
+    def _distribute(self) -> None:
+        """Bring model and optimizer onto the devices, as accelerate's settings say."""
+        if sharding.is_sharded(self):
+            sharding.shard(self)
+        elif self.args.n_gpu > 1:
+            self.model_wrapped = torch.nn.DataParallel(self.model)
+        else:
+            self.model_wrapped = self.accelerator.prepare_model(self.model)
+        if not self.is_plain and not sharding.is_sharded(self):
+            self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
+
     def prepare_for_evaluation(self) -> None:
         """Put the model on its device and in its evaluation precision, if no training has done so."""
-        if not self._is_prepared:
+        if not self._is_prepared and not sharding.is_sharded(self):
             self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
             self._is_prepared = True
         if not self.is_in_train and (self.args.fp16_full_eval or self.args.bf16_full_eval):
             kind = torch.float16 if self.args.fp16_full_eval else torch.bfloat16
             self.model_wrapped.to(dtype=kind, device=self.args.device)
+
+    def eval_loader(self, dataset: Any, make: Callable[[], DataLoader[Any]]) -> DataLoader[Any]:
+        """Return a loader of `dataset`: a new one, or, where its workers persist, the one made for it before."""
+        if not (self.args.dataloader_persistent_workers and self.args.dataloader_num_workers):
+            return make()
+        for known, loader in self._eval_loaders:
+            if known is dataset:
+                return loader
+        self._eval_loaders.append((dataset, make()))
+        return self._eval_loaders[-1][1]
 
     def describe_trial(self, params: dict[str, Any], name: str | None) -> None:
         """Record in the state that this run is a trial of a search, with its parameters and name."""
@@ -157,10 +193,27 @@ class TrainingRun:
         ):
             setattr(self.state, name, getattr(fresh, name))
         self._restore_callbacks()
-        self.position = point.position or _position_of(self.state.global_step, length, self.args)
+        self.position = position_of(point, length, self.args)
         self.loss_window = LossWindow(self.args.device, self.args.logging_nan_inf_filter, self.state.global_step)
         if point.loss is not None:
             self.loss_window.load(point.loss)
+        self.last_update = point.last_update
+
+    def begin_training(self) -> None:
+        """Note when training begins, and with which counts."""
+        self.is_in_train = True
+        self.memory.start("train")
+        self.training_began = time.time()
+        self.first_step, self.first_tokens = self.state.global_step, self.state.num_input_tokens_seen
+
+    def end_training(self) -> None:
+        """Undo what was set up for as long as training goes on; also if it failed."""
+        self.remove_hooks()
+        self.memory.abandon()
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, CheckpointOnTermination):
+                callback.close()
+        self.is_in_train = False
 
     def accumulating(self, is_last: bool) -> contextlib.AbstractContextManager[None]:
         """Return the context of one micro-batch: gradients are synchronised between processes at the last one."""
@@ -201,16 +254,16 @@ class TrainingRun:
             return torch.nn.utils.get_total_norm([each.grad for each in self._parameters if each.grad is not None])
         return torch.nn.utils.clip_grad_norm_(self._parameters, limit)
 
-    def remove_noise(self) -> None:
-        """Take NEFTune's hook off the embeddings."""
-        if self._neftune_hook is not None:
-            deactivate_neftune(self.model, self._neftune_hook, self.accelerator)
-            self._neftune_hook = None
+    def remove_hooks(self) -> None:
+        """Take off NEFTune's noise and the overflow detector."""
+        if self._model_hooks is not None:
+            self._model_hooks.remove()
+            self._model_hooks = None
 
     def release(self) -> None:
         """Drop model, optimizer, schedule and loaders, so that their memory is free when this returns."""
-        self.remove_noise()
-        self._unwrap_forward()
+        self.remove_hooks()
+        unwrap_forward(self.model)
         for callback in self.callback_handler.callbacks:
             if getattr(callback, "tb_writer", None) is not None:  # on_train_end has not come: the run failed
                 callback.tb_writer.close()
@@ -218,17 +271,12 @@ class TrainingRun:
         for loader in (self.callback_handler.train_dataloader, self.callback_handler.eval_dataloader):
             self._forget_loader(loader)
         self.callback_handler.release()
+        self.hub.release()
         for held in ("_models", "_optimizers", "_schedulers", "_dataloaders"):
             setattr(self.accelerator, held, [])
-        self._parameters = []
+        self._parameters, self._eval_loaders = [], []
         self.model = self.model_wrapped = self.optimizer = self.lr_scheduler = self.label_smoother = None
         self._is_prepared = False
-
-    def _unwrap_forward(self) -> None:
-        """Take accelerate's autocast off the model's `forward`; it refers to the model, which would outlive the run."""
-        if self.model is not None and "_original_forward" in self.model.__dict__:
-            for name in ("forward", "_original_forward"):
-                self.model.__dict__.pop(name, None)
 
     def _forget_loader(self, loader: Any) -> None:
         """Take a loader whose iteration was cut short off accelerate's list of active loaders."""
@@ -237,58 +285,16 @@ class TrainingRun:
             state._remove_dataloader(loader)
 
 
-def make_accelerator(args: TrainingArguments) -> Accelerator:
-    """Build the accelerator that `args` describe; the loop accumulates gradients itself, so accelerate does not.
-
-    accelerate keeps one shared state per process; it is set anew when this run's precision differs from the last's.
-    """
-    if (
-        AcceleratorState._shared_state
-        and AcceleratorState._shared_state.get("_mixed_precision") != args.mixed_precision
-    ):
-        AcceleratorState._reset_state(reset_partial_state=False)
-    config = args.accelerator_config
-    ddp = {
-        "find_unused_parameters": args.ddp_find_unused_parameters,
-        "bucket_cap_mb": args.ddp_bucket_cap_mb,
-        "broadcast_buffers": args.ddp_broadcast_buffers,
-        "static_graph": args.ddp_static_graph,
-    }
-    if ddp["find_unused_parameters"] is None:
-        ddp["find_unused_parameters"] = not args.activation_checkpointing
-    options: dict[str, Any] = {}
-    if args.torch_compile:
-        options["dynamo_plugin"] = TorchDynamoPlugin(backend=args.torch_compile_backend, mode=args.torch_compile_mode)
-    return Accelerator(
-        mixed_precision=args.mixed_precision,
-        deepspeed_plugin=args.deepspeed_plugin,
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
-        dataloader_config=DataLoaderConfiguration(
-            split_batches=config.split_batches,
-            dispatch_batches=config.dispatch_batches,
-            even_batches=config.even_batches,
-            use_seedable_sampler=config.use_seedable_sampler,
-            data_seed=args.data_seed,
-            non_blocking=config.non_blocking,
-        ),
-        kwargs_handlers=[
-            DistributedDataParallelKwargs(**{name: value for name, value in ddp.items() if value is not None})
-        ],
-        **options,
-    )
-
-
 def _checkpoint_activations(model: Any, kwargs: dict[str, Any]) -> None:
     if hasattr(model, "activation_checkpointing_enable"):
         every, offload = kwargs.pop("every_n_layers", 1), kwargs.pop("offload", False)
         model.activation_checkpointing_enable(
             activation_checkpointing_kwargs=kwargs or None, every_n_layers=every, offload=offload
         )
+    elif not hasattr(model, "gradient_checkpointing_enable"):
+        raise InvalidInputError(
+            f"activation_checkpointing=True (gradient_checkpointing) asks the model to recompute its activations, but "
+            f"{type(model).__name__} cannot: it has no method gradient_checkpointing_enable()."
+        )
     else:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs or None)
-
-
-def _position_of(global_step: int, length: TrainingLength, args: TrainingArguments) -> Position:
-    """Work out the position from the step count alone, for checkpoints that transformers wrote."""
-    epoch, updates = divmod(global_step, length.updates_per_epoch)
-    return Position(epoch, updates * args.gradient_accumulation_steps)

@@ -10,8 +10,7 @@ from accelerate.utils.memory import clear_device_cache
 
 from . import data
 from .evaluation import compute_loss_through_hook, set_mode
-from .hooks import Hooks
-from .losses import takes_num_items
+from .hooks import Hooks, takes_argument
 
 
 def training_step(
@@ -39,7 +38,9 @@ def training_step(
     if run.args.n_gpu > 1:
         loss = loss.mean()
     counts_items = run.traits.accepts_loss_kwargs and num_items_in_batch is not None
-    is_normalised = trainer.compute_loss_func is not None or (counts_items and takes_num_items(trainer.compute_loss))
+    is_normalised = trainer.compute_loss_func is not None or (
+        counts_items and takes_argument(trainer.compute_loss, "num_items_in_batch")
+    )
     if not is_normalised and run.micro_batches_in_update > 1:
         loss = loss / run.micro_batches_in_update
     scaling = {"scale_wrt_gas": False} if run.accelerator.distributed_type == DistributedType.DEEPSPEED else {}

@@ -190,7 +190,7 @@ def test_optimizers_together_with_model_init(tmp_path: Path) -> None:
 
 
 def test_a_scope_of_the_arguments_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"ray_scope='lats' is not a scope; allowed: .*Did you mean 'last'"):
+    with pytest.raises(ArgumentError, match=r"ray_scope='lats' is not allowed; allowed: .*Did you mean 'last'"):
         TrainingArguments(str(tmp_path), ray_scope="lats")
 
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
+from accelerate import ParallelismConfig
 from transformers import IntervalStrategy, SchedulerType
 
 from hpsearch import TrainingArguments
 from hpsearch.arguments import adopt, argument_names, cast_argument
 from hpsearch.errors import ArgumentError, UnknownArgumentError
+from hpsearch.training.acceleration import make_accelerator
 
 
 def make(**values: Any) -> TrainingArguments:
@@ -23,6 +25,7 @@ def test_every_argument_of_transformers_is_one_of_ours_with_the_same_default() -
     theirs = transformers.TrainingArguments("out", use_cpu=True).to_dict()
     ours = make().to_dict()
     assert ours.pop("ray_scope") == "last"
+    assert ours.pop("tensorboard_logging_dir") is None
     assert ours == theirs
 
 
@@ -257,17 +260,20 @@ def test_adopting_keeps_ours_and_copies_transformers_own() -> None:
     assert type(adopted) is TrainingArguments
     assert adopted.replace(seed=5).seed == 5
     assert plain.seed == 4
-    assert {**adopted.to_dict(), "ray_scope": None} == {**plain.to_dict(), "ray_scope": None}
+    own = {"ray_scope": "last", "tensorboard_logging_dir": None}
+    assert adopted.to_dict() == {**plain.to_dict(), **own}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"auto_find_batch_size": True}, {"include_num_input_tokens_seen": "all"}, {"skip_memory_metrics": False}],
-)
-def test_what_cannot_be_honoured_is_refused_by_name_and_value(changes: dict[str, Any]) -> None:
-    (name, value), *_ = changes.items()
-    with pytest.raises(ArgumentError, match=f"{name}={value!r} is not supported"):
-        make(**changes)
+def test_what_cannot_be_honoured_is_refused_by_name_and_value() -> None:
+    with pytest.raises(ArgumentError, match=r"(?s)parallelism_config=ParallelismConfig\(.* is not supported"):
+        make(parallelism_config=ParallelismConfig())
+
+
+def test_making_arguments_leaves_a_run_that_is_under_way_undisturbed() -> None:
+    accelerator = make_accelerator(make())
+    make(learning_rate=1.0).replace(seed=3)
+    assert accelerator.num_processes == 1
+    assert accelerator.distributed_type == "NO"
 
 
 def test_adopted_arguments_derive_their_values_again_too() -> None:

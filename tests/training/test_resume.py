@@ -231,26 +231,3 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk full"):
         broken.train()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_checkpoint_holds_the_files_of_transformers_and_the_peer_resumes_it(tmp_path: Path) -> None:
-    import transformers
-
-    make_trainer(tmp_path / "ours", save_strategy="epoch", num_train_epochs=1).train()
-    names = {path.name for path in (tmp_path / "ours" / "checkpoint-11").iterdir()}
-    assert names >= {
-        "config.json",
-        "model.safetensors",
-        "optimizer.pt",
-        "scheduler.pt",
-        "rng_state.pth",
-        "trainer_state.json",
-        "training_args.bin",
-    }
-    recipe = make_trainer(tmp_path)
-    peer = transformers.Trainer(
-        model_init=recipe.model_init,
-        args=transformers.TrainingArguments(str(tmp_path / "peer"), per_device_train_batch_size=4, use_cpu=True),
-        train_dataset=recipe.train_dataset,
-    )
-    assert peer.train(resume_from_checkpoint=str(tmp_path / "ours" / "checkpoint-11")).global_step == 33

@@ -1,0 +1,68 @@
+"""Training with the largest batch that fits: `auto_find_batch_size`."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from accelerate.utils import find_executable_batch_size
+from accelerate.utils.memory import should_reduce_batch_size
+from transformers.trainer_utils import sort_checkpoints
+
+from ..arguments import TrainingArguments
+from ..files import remove_folder
+from .resume import ResumePoint
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def with_executable_batch_size(
+    train: Callable[[TrainingArguments], Result],
+    args: TrainingArguments,
+    resume: ResumePoint | None,
+    release: Callable[[], Any],
+) -> Result:
+    """Return `train(args)` with the first batch size, from that of `args` downwards, that fits into the memory.
+
+    A resumed run starts with the batch size of its checkpoint. accelerate decides what an out-of-memory error is and
+    by how much to go down (a tenth). After a failure `release()` drops what the attempt had built, and the checkpoints
+    it wrote are deleted, so that nothing is resumed from them. Every attempt starts from the beginning.
+
+    Raises:
+        RuntimeError: no batch size is left.
+
+    Example:
+        >>> def train(args):
+        ...     if args.per_device_train_batch_size > 6:
+        ...         raise RuntimeError("CUDA out of memory.")
+        ...     return args.per_device_train_batch_size
+        >>> args = TrainingArguments("out", use_cpu=True, per_device_train_batch_size=8)
+        >>> with_executable_batch_size(train, args, None, lambda: None)
+        6
+    """
+    earlier = _checkpoints(args.output_dir)
+    start = args.per_device_train_batch_size
+    if resume is not None and resume.state.train_batch_size:
+        start = resume.state.train_batch_size // max(1, args.n_gpu)
+
+    def once(batch_size: int) -> Result:
+        try:
+            return train(args.replace(per_device_train_batch_size=batch_size))
+        except RuntimeError as error:
+            if should_reduce_batch_size(error):
+                logger.warning("Out of memory with a batch size of %d: trying a smaller one.", batch_size)
+                traceback.clear_frames(error.__traceback__)  # they hold the model and the optimizer
+                release()
+                for checkpoint in _checkpoints(args.output_dir) - earlier:
+                    remove_folder(checkpoint)
+            raise
+
+    return find_executable_batch_size(once, starting_batch_size=start)()
+
+
+def _checkpoints(output_dir: str) -> set[str]:
+    return set(sort_checkpoints(output_dir)) if Path(output_dir).is_dir() else set()

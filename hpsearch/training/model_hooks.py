@@ -1,0 +1,72 @@
+"""What a model wears only while it trains: NEFTune's noise, the overflow detector, accelerate's autocast.
+
+Taken off when the training ends, so that the model is afterwards as it was before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
+from transformers.integrations.neftune import activate_neftune, deactivate_neftune
+
+from ..arguments import TrainingArguments
+from ..errors import ArgumentError, InvalidInputError
+from .model_traits import core_model
+
+
+class ModelHooks:
+    """The hooks that the arguments of a run ask for, on its model.
+
+    Raises:
+        InvalidInputError: `neftune_noise_alpha` is set, but the model does not tell its embeddings.
+        ArgumentError: `debug="underflow_overflow"` is asked for with several GPUs in one process.
+    """
+
+    def __init__(self, model: torch.nn.Module, args: TrainingArguments, accelerator: Any) -> None:
+        self._model, self._accelerator = model, accelerator
+        self._noise: Any = None
+        self._detector: DebugUnderflowOverflow | None = None
+        if args.neftune_noise_alpha is not None:
+            _check_embeddings(model)
+            self._noise = activate_neftune(model, args.neftune_noise_alpha, accelerator)
+        if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+            if args.n_gpu > 1:
+                raise ArgumentError(
+                    f"debug='underflow_overflow' cannot look into the copies that DataParallel makes for {args.n_gpu} "
+                    "GPUs; start one process per GPU with `accelerate launch` or `torchrun`."
+                )
+            self._detector = DebugUnderflowOverflow(model)
+
+    def remove(self) -> None:
+        """Take everything off again."""
+        if self._noise is not None:
+            deactivate_neftune(self._model, self._noise, self._accelerator)
+            self._noise = None
+        if self._detector is not None:
+            for module in self._model.modules():
+                for key, hook in list(module._forward_hooks.items()):
+                    if hook == self._detector.forward_hook:
+                        del module._forward_hooks[key]
+            self._detector = None
+
+
+def unwrap_forward(model: Any) -> None:
+    """Take accelerate's autocast off the model's `forward`; it refers to the model, which would outlive the run."""
+    if model is not None and "_original_forward" in model.__dict__:
+        for name in ("forward", "_original_forward"):
+            model.__dict__.pop(name, None)
+
+
+def _check_embeddings(model: torch.nn.Module) -> None:
+    core = core_model(model)
+    try:
+        embeddings = core.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        embeddings = None
+    if not isinstance(embeddings, torch.nn.Module):
+        raise InvalidInputError(
+            f"neftune_noise_alpha puts noise on the input embeddings, but {type(core).__name__} does not tell them; "
+            "give it a method get_input_embeddings() that returns its torch.nn.Embedding."
+        )

@@ -1,0 +1,227 @@
+"""Going on from a checkpoint: found, read, put back into a run; damaged or foreign ones are refused by file name."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.trainer_pt_utils import safe_globals
+from transformers.trainer_utils import get_last_checkpoint
+
+from ..arguments import TrainingArguments
+from ..callbacks import TrainerState
+from ..errors import CheckpointError
+from ..files import read_json
+from . import sharding
+from .checkpoints import (
+    OPTIMIZER_FILE,
+    RUN_STATE_FILE,
+    SCALER_FILE,
+    SCHEDULER_FILE,
+    STATE_FILE,
+    LastUpdate,
+    Position,
+    streams_file,
+)
+from .data import TrainingLength
+from .randomness import RandomStreams
+
+logger = logging.getLogger(__name__)
+
+_ADVICE = "resume from another checkpoint"
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """What a run needs, beside weights and optimizer, to go on from a checkpoint as if it had never stopped.
+
+    `position`, `loss`, `samples_per_batch` and `last_update` are None if the checkpoint was written by transformers,
+    which does not keep them. `streams` are the random streams at the checkpoint, `epoch_streams` those at the start of
+    its epoch (transformers does not keep these); both are None where the number of processes has changed.
+    """
+
+    folder: Path
+    state: TrainerState
+    position: Position | None
+    samples_per_batch: int | None
+    loss: dict[str, float] | None
+    last_update: LastUpdate | None
+    streams: RandomStreams | None
+    epoch_streams: RandomStreams | None
+
+
+def resolve(resume_from_checkpoint: str | os.PathLike[str] | bool | None, output_dir: str) -> Path | None:
+    """Return the checkpoint folder to resume from: the newest in `output_dir` for True, None for None or False.
+
+    Raises:
+        CheckpointError: there is no such checkpoint.
+    """
+    if resume_from_checkpoint is None or resume_from_checkpoint is False:
+        return None
+    if resume_from_checkpoint is True:
+        newest = get_last_checkpoint(output_dir) if os.path.isdir(output_dir) else None
+        if newest is None:
+            raise CheckpointError(
+                f"resume_from_checkpoint=True, but there is no checkpoint-N folder in {output_dir!r}."
+            )
+        return Path(newest)
+    folder = Path(resume_from_checkpoint)
+    if not folder.is_dir():
+        raise CheckpointError(f"The checkpoint {str(folder)!r} does not exist or is not a folder.")
+    return folder
+
+
+def read_resume_point(folder: Path, args: TrainingArguments) -> ResumePoint:
+    """Read the state of a run from a checkpoint folder.
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    state = _read_state(folder / STATE_FILE)
+    own = _read_run_state(folder / RUN_STATE_FILE)
+    streams, epoch_streams = _read_streams(folder, args, is_ours=own is not None)
+    try:
+        return ResumePoint(
+            folder=folder,
+            state=state,
+            position=Position(**own["position"]) if own else None,
+            samples_per_batch=own.get("samples_per_batch") if own else None,
+            loss={name: float(own["loss"][name]) for name in ("sum", "total", "first_step", "last_logged_step")}
+            if own
+            else None,
+            last_update=LastUpdate(**own["last_update"]) if own and own.get("last_update") else None,
+            streams=streams,
+            epoch_streams=epoch_streams,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(folder / RUN_STATE_FILE, error) from error
+
+
+def load_optimization(run: Any, folder: Path) -> None:
+    """Restore optimizer, schedule and gradient scaler.
+
+    Raises:
+        CheckpointError: a file is missing, damaged, or of another optimizer or schedule.
+    """
+    if sharding.uses_deepspeed(run):
+        sharding.load_engine(run, folder)
+        return
+    _put_back(folder / OPTIMIZER_FILE, run, lambda state: _load_optimizer(run, state))
+    _put_back(folder / SCHEDULER_FILE, run, run.lr_scheduler.load_state_dict)
+    if run.accelerator.scaler is not None:
+        _put_back(folder / SCALER_FILE, run, run.accelerator.scaler.load_state_dict)
+
+
+def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArguments) -> Position:
+    """Return where in the data a run goes on, counted in the batches it has now.
+
+    A checkpoint of transformers tells only its steps. If batches hold more or fewer samples than before, the position
+    is that of the samples, rounded down to a batch.
+    """
+    if point.position is None:
+        epoch, updates = divmod(point.state.global_step, length.updates_per_epoch)
+        return Position(epoch, updates * args.gradient_accumulation_steps)
+    before, now = point.samples_per_batch, args.train_batch_size * args.world_size
+    if before is None or before == now:
+        return point.position
+    logger.warning(
+        "%s was written with %d samples a batch over all processes, now there are %d: training goes on at the same "
+        "sample, but not with the same numbers.",
+        point.folder,
+        before,
+        now,
+    )
+    seen = point.position.batches * before // now
+    return Position(point.position.epoch, seen, point.position.epoch_finished)
+
+
+def _read_state(path: Path) -> TrainerState:
+    try:
+        state = TrainerState.load_from_json(str(path))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{str(path)!r} is missing: this checkpoint cannot be resumed.") from error
+    except (ValueError, TypeError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(state.global_step, int) or not isinstance(state.log_history, list):
+        raise _damaged(path, f"global_step is {state.global_step!r}")
+    return state
+
+
+def _read_run_state(path: Path) -> dict[str, Any] | None:
+    """Return the content of `run_state.json`; None for a checkpoint of transformers, which has none."""
+    try:
+        own = read_json(path)
+    except ValueError as error:
+        raise _damaged(path, error) from error
+    if own is not None and (not isinstance(own, dict) or set(own.get("position", ())) < {"epoch", "batches"}):
+        raise _damaged(path, "there is no position in it")
+    return own
+
+
+def _read_streams(
+    folder: Path, args: TrainingArguments, is_ours: bool
+) -> tuple[RandomStreams | None, RandomStreams | None]:
+    path = folder / streams_file(args.process_index, args.world_size)
+    present = {each.name for each in folder.glob("rng_state*.pth")}
+    expected = {streams_file(index, args.world_size) for index in range(args.world_size)}
+    if present and present != expected and (path.name not in present or args.world_size == 1):
+        logger.warning(
+            "%s was written by another number of processes (%d files of random streams, now %d processes): training "
+            "goes on with new random numbers.",
+            folder,
+            len(present),
+            args.world_size,
+        )
+        return None, None
+    if not path.is_file():
+        if is_ours:
+            _read_torch(path, "cpu")
+        return None, None
+    with safe_globals():
+        saved = _read_torch(path, "cpu")
+    try:
+        started = RandomStreams.from_dict(saved["epoch_start"]) if "epoch_start" in saved else None
+        return RandomStreams.from_dict(saved), started
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, f"it holds no random streams: {error}") from error
+
+
+def _load_optimizer(run: Any, state: dict[str, Any]) -> None:
+    present = run.optimizer.state_dict()["param_groups"] if not sharding.is_sharded(run) else []
+    for group, saved in zip(present, state["param_groups"], strict=False):
+        absent = group.keys() - saved.keys()
+        if absent:
+            raise KeyError(f"{type(run.optimizer).__name__} needs {', '.join(sorted(absent))}")
+    sharding.load_optimizer_state(run, state)
+
+
+def _put_back(path: Path, run: Any, load: Callable[[Any], Any]) -> None:
+    state = _read_torch(path, run.args.device)
+    try:
+        load(state)
+    except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{str(path)!r} does not fit this run ({error}): it is of another optimizer, schedule or model. Train with "
+            "the arguments it was written with, or start from its weights alone."
+        ) from error
+
+
+def _read_torch(path: Path, device: Any) -> Any:
+    if not path.is_file():
+        raise CheckpointError(
+            f"{str(path)!r} is missing, so this checkpoint cannot be resumed exactly (was it saved with "
+            "save_only_model=True?). To train on from its weights alone, load them into the model instead."
+        )
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:
+        raise _damaged(path, type(error).__name__) from error
+
+
+def _damaged(path: Path, what: object) -> CheckpointError:
+    return CheckpointError(f"{str(path)!r} is damaged ({what}); {_ADVICE}.")

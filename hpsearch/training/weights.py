@@ -1,0 +1,112 @@
+"""Model weights on disk: saved as safetensors, loaded whole or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from transformers import PreTrainedModel
+from transformers.trainer_utils import load_sharded_checkpoint
+from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_NAME
+from transformers.utils import logging as transformers_logging
+
+from ..errors import CheckpointError
+from .randomness import preserved_streams
+from .sharding import has_shards, load_whole_weights
+
+
+def save_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:
+    """Write the weights (and configuration) of `model`, or `state_dict` in their place, as safetensors."""
+    if isinstance(model, PreTrainedModel) or hasattr(model, "peft_config"):
+        with _no_progress_bars():
+            model.save_pretrained(str(folder), state_dict=None if state_dict is None else dict(state_dict))
+    elif state_dict is None:
+        safetensors.torch.save_model(model, str(folder / SAFE_WEIGHTS_NAME), metadata={"format": "pt"})
+    else:
+        unique = {tensor.data_ptr(): name for name, tensor in reversed(list(state_dict.items()))}
+        kept = {name: tensor.contiguous() for name, tensor in state_dict.items() if unique[tensor.data_ptr()] == name}
+        safetensors.torch.save_file(kept, str(folder / SAFE_WEIGHTS_NAME), metadata={"format": "pt"})
+
+
+def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
+    """Load the weights in `folder` into `model`, in place.
+
+    Raises:
+        CheckpointError: there are no weights, they are damaged, or they belong to another model.
+    """
+    path = Path(folder)
+    try:
+        if (path / SAFE_WEIGHTS_NAME).is_file():
+            state_dict = safetensors.torch.load_file(str(path / SAFE_WEIGHTS_NAME), device="cpu")
+        elif (path / WEIGHTS_NAME).is_file():
+            state_dict = torch.load(path / WEIGHTS_NAME, map_location="cpu", weights_only=True)
+        elif (path / SAFE_WEIGHTS_INDEX_NAME).is_file():
+            load_sharded_checkpoint(model, str(path), strict=False)
+            return
+        elif (path / ADAPTER_SAFE_WEIGHTS_NAME).is_file() and hasattr(model, "load_adapter"):
+            model.load_adapter(str(path), model.active_adapters[0], is_trainable=True)
+            return
+        else:
+            raise CheckpointError(f"There are no weights ({SAFE_WEIGHTS_NAME}) in the checkpoint {str(path)!r}.")
+        if isinstance(model, PreTrainedModel) and not state_dict.keys() <= model.state_dict().keys():
+            _load_converted(model, path)
+            return
+        load = load_whole_weights if has_shards(model) else _load_state
+        result = load(model, state_dict)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
+        raise CheckpointError(
+            f"{str(_weights_file(path))!r} cannot be loaded: {error or type(error).__name__}. It is damaged or of "
+            "another model; use another checkpoint."
+        ) from error
+    absent = [name for name in result.missing_keys if not _is_tied(model, name)]
+    if absent or result.unexpected_keys:
+        raise CheckpointError(
+            f"The weights in {str(path)!r} belong to another model: missing {absent[:3]}, unexpected "
+            f"{result.unexpected_keys[:3]}."
+        )
+    if result.missing_keys and hasattr(model, "tie_weights"):
+        model.tie_weights()
+
+
+def _weights_file(folder: Path) -> Path:
+    names = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, ADAPTER_SAFE_WEIGHTS_NAME)
+    return next((folder / name for name in names if (folder / name).is_file()), folder)
+
+
+def _load_state(model: Any, state_dict: dict[str, Any]) -> Any:
+    return model.load_state_dict(state_dict, strict=False)
+
+
+def _load_converted(model: PreTrainedModel, folder: Path) -> None:
+    """Load weights whose names on disk are not those in memory (transformers renames some models' when it saves)."""
+    with preserved_streams(), _no_progress_bars():
+        loaded, info = type(model).from_pretrained(str(folder), config=model.config, output_loading_info=True)
+    wrong = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
+    if wrong:
+        raise CheckpointError(f"The weights in {str(folder)!r} belong to another model: {wrong[:3]} do not fit.")
+    model.load_state_dict(loaded.state_dict())
+
+
+def _is_tied(model: Any, name: str) -> bool:
+    """Tell whether parameter `name` shares its memory with another one, which safetensors stores once."""
+    parameters = model.state_dict(keep_vars=True)
+    pointer = parameters[name].data_ptr()
+    return sum(each.data_ptr() == pointer for each in parameters.values()) > 1
+
+
+@contextlib.contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar for every file it writes, over whatever the terminal shows."""
+    was_enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            transformers_logging.enable_progress_bar()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import (
@@ -22,7 +25,8 @@ from ..errors import ArgumentError
 def make_accelerator(args: TrainingArguments) -> Accelerator:
     """Build the accelerator that `args` describe; the loop accumulates gradients itself, so accelerate does not.
 
-    accelerate keeps one shared state per process; it is set anew when this run's precision differs from the last's.
+    accelerate keeps one shared state per process; it is set anew when this run's precision differs from the last's,
+    and for DeepSpeed.
 
     Raises:
         ArgumentError: `fsdp` is asked for in a single process, or after or before a run in this process that did not
@@ -30,8 +34,11 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
     """
     _check_sharding(args)
     state = AcceleratorState._shared_state
-    if state and state.get("_mixed_precision") != args.mixed_precision:
+    if state and (state.get("_mixed_precision") != args.mixed_precision or args.deepspeed_plugin is not None):
         AcceleratorState._reset_state(reset_partial_state=False)
+        if args.fsdp_plugin_args is not None:  # accelerate takes the plugin only where FSDP is not yet switched on
+            kind = {"cpu": "CPU", "cuda": "GPU"}.get(args.device.type, args.device.type.upper())
+            PartialState._shared_state["distributed_type"] = DistributedType(f"MULTI_{kind}")
     config = args.accelerator_config
     ddp = {
         "find_unused_parameters": args.ddp_find_unused_parameters,
@@ -63,9 +70,22 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
         ],
         **options,
     )
+    if accelerator.num_processes > 1:
+        _leave_gloo_at_exit()
     if "fsdp_plugin" in options and accelerator.distributed_type == DistributedType.MULTI_CPU:
         _shard_over_cpus(accelerator, options["fsdp_plugin"], args)
     return accelerator
+
+
+@functools.cache
+def _leave_gloo_at_exit() -> None:
+    """Close gloo's connections when the program ends; left open, its threads now and then abort the process."""
+
+    def leave() -> None:
+        if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+            torch.distributed.destroy_process_group()
+
+    atexit.register(leave)
 
 
 def _check_sharding(args: TrainingArguments) -> None:

@@ -83,10 +83,11 @@ def _write_together(trainer: Hooks, folder: Path) -> None:
     if sharding.uses_deepspeed(run):
         [shared] = broadcast_object_list([str(folder)])
         sharding.save_engine(run, Path(shared))
-        return
-    state = sharding.whole_optimizer_state(run)
-    if run.args.should_save:
-        torch.save(state, folder / OPTIMIZER_FILE)
+    else:
+        state = sharding.whole_optimizer_state(run)
+        if run.args.should_save:
+            torch.save(state, folder / OPTIMIZER_FILE)
+    if run.args.should_save and not sharding.engine_has_schedule(run):
         torch.save(run.lr_scheduler.state_dict(), folder / SCHEDULER_FILE)
         if run.accelerator.scaler is not None:
             torch.save(run.accelerator.scaler.state_dict(), folder / SCALER_FILE)

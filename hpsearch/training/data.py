@@ -69,7 +69,24 @@ def make_loader(
     loader = DataLoader(dataset, **options)
     if isinstance(sampler, BatchRebalanceSampler) or (training and run.accelerator.num_processes == 1):
         return loader
-    return run.accelerator.prepare_data_loader(loader, device_placement=False)
+    return _shared_between_processes(run, loader, training)
+
+
+def _shared_between_processes(run: Any, loader: DataLoader[Any], training: bool) -> DataLoader[Any]:
+    """Return a loader that gives each process its share of every batch.
+
+    A stream that is evaluated is read by the main process alone, which knows how many samples the last batch has; a
+    stream to train on is read by every process, unless `dispatch_batches` says otherwise.
+    """
+    config = run.accelerator.dataloader_config
+    dispatches = config.dispatch_batches
+    if dispatches is None:
+        dispatches = not training and isinstance(loader.dataset, IterableDataset) and run.accelerator.num_processes > 1
+    config.dispatch_batches, wanted = dispatches, config.dispatch_batches
+    try:
+        return run.accelerator.prepare_data_loader(loader, device_placement=dispatches)
+    finally:
+        config.dispatch_batches = wanted
 
 
 def check_training_data(dataset: Any, args: TrainingArguments) -> None:

@@ -110,11 +110,12 @@ def load_optimization(run: Any, folder: Path) -> None:
     """
     if sharding.uses_deepspeed(run):
         sharding.load_engine(run, folder)
-        return
-    _put_back(folder / OPTIMIZER_FILE, run, lambda state: _load_optimizer(run, state))
-    _put_back(folder / SCHEDULER_FILE, run, run.lr_scheduler.load_state_dict)
+    else:
+        _put_back(folder / OPTIMIZER_FILE, lambda state: _load_optimizer(run, state))
+    if not sharding.engine_has_schedule(run):
+        _put_back(folder / SCHEDULER_FILE, run.lr_scheduler.load_state_dict)
     if run.accelerator.scaler is not None:
-        _put_back(folder / SCALER_FILE, run, run.accelerator.scaler.load_state_dict)
+        _put_back(folder / SCALER_FILE, run.accelerator.scaler.load_state_dict)
 
 
 def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArguments) -> Position:
@@ -180,10 +181,10 @@ def _read_streams(
         return None, None
     if not path.is_file():
         if is_ours:
-            _read_torch(path, "cpu")
+            _read_torch(path)
         return None, None
     with safe_globals():
-        saved = _read_torch(path, "cpu")
+        saved = _read_torch(path)
     try:
         started = RandomStreams.from_dict(saved["epoch_start"]) if "epoch_start" in saved else None
         return RandomStreams.from_dict(saved), started
@@ -200,8 +201,8 @@ def _load_optimizer(run: Any, state: dict[str, Any]) -> None:
     sharding.load_optimizer_state(run, state)
 
 
-def _put_back(path: Path, run: Any, load: Callable[[Any], Any]) -> None:
-    state = _read_torch(path, run.args.device)
+def _put_back(path: Path, load: Callable[[Any], Any]) -> None:
+    state = _read_torch(path)
     try:
         load(state)
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
@@ -211,14 +212,14 @@ def _put_back(path: Path, run: Any, load: Callable[[Any], Any]) -> None:
         ) from error
 
 
-def _read_torch(path: Path, device: Any) -> Any:
+def _read_torch(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointError(
             f"{str(path)!r} is missing, so this checkpoint cannot be resumed exactly (was it saved with "
             "save_only_model=True?). To train on from its weights alone, load them into the model instead."
         )
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise _damaged(path, type(error).__name__) from error
 

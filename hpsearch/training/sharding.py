@@ -81,6 +81,11 @@ def load_whole_weights(model: torch.nn.Module, weights: dict[str, Any]) -> Any:
     return set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=False))
 
 
+def engine_has_schedule(run: Any) -> bool:
+    """Tell whether DeepSpeed's configuration has a schedule, which its engine then steps, saves and loads."""
+    return type(run.lr_scheduler).__name__ == "DeepSpeedSchedulerWrapper"
+
+
 def save_engine(run: Any, folder: Path) -> None:
     """Let DeepSpeed write its own files (weights, optimizer and schedule, in parts) into a checkpoint folder."""
     run.model_wrapped.save_checkpoint(str(folder))

@@ -107,6 +107,8 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
         except (ValueError, TypeError, NotImplementedError, OSError) as error:
             raise ArgumentError(f"TrainingArguments: {error}") from error
         self._take_over_accumulation()
+        if self.mixed_precision == "fp16" and self.device.type == "cpu":
+            raise ArgumentError("fp16=True needs a GPU; on a CPU set bf16=True, or neither.")
         if DebugOption.TPU_METRICS_DEBUG in self.debug:
             raise ArgumentError("debug='tpu_metrics_debug' needs a TPU; 'underflow_overflow' works everywhere.")
         self._given = given

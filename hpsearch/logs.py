@@ -15,16 +15,24 @@ class _ToTransformers(logging.Handler):
             transformers_logging.get_logger("transformers").handle(record)
 
 
-def set_level(level: int) -> None:
+_set_here: int | None = None
+
+
+def set_level(level: int, is_passive: bool = False) -> None:
     """Set the level of the loggers of transformers and hpsearch.
+
+    If `is_passive`, `level` is what transformers' loggers have already, and ours keeps one that the program gave it.
 
     Example:
         >>> set_level(logging.WARNING)
         >>> logging.getLogger("hpsearch").level
         30
     """
+    global _set_here
     transformers_logging.set_verbosity(level)
     ours = logging.getLogger("hpsearch")
-    ours.setLevel(level)
+    if not is_passive or ours.level in (logging.NOTSET, _set_here):
+        ours.setLevel(level)
+        _set_here = level
     if not ours.handlers:
         ours.addHandler(_ToTransformers())

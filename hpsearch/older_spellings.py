@@ -20,7 +20,12 @@ def _renamed(successor: str) -> Translation:
 
 
 def _switch(**successors: Any) -> Translation:
-    return lambda name, value: dict(successors) if value else {}
+    def translate(name: str, value: Any) -> dict[str, Any]:
+        if value is not None and not isinstance(value, bool):
+            raise ArgumentError(f"{name}={value!r} must be True or False; its successor is {', '.join(successors)}.")
+        return dict(successors) if value else {}
+
+    return translate
 
 
 def _dropped(*neutral: Any, advice: str) -> Translation:
@@ -35,7 +40,9 @@ def _dropped(*neutral: Any, advice: str) -> Translation:
 
 
 def _warmup_ratio(name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, (int, float)) or not 0 <= value < 1:
+    if value is None:
+        return {}
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise ArgumentError(
             f"warmup_ratio={value!r} must be at least 0 and below 1; its successor is warmup_steps, where 0.1 means a "
             "tenth of all steps and 1 or more is a number of steps."
@@ -73,6 +80,10 @@ _ARGUMENTS: dict[str, tuple[str, Translation]] = {
         _dropped("auto", "amp", "cuda_amp", "cpu_amp", None, advice=_NATIVE_AUTOCAST),
     ),
     "include_inputs_for_metrics": ("include_for_metrics=['inputs']", _switch(include_for_metrics=["inputs"])),
+    "include_tokens_per_second": (
+        "include_num_input_tokens_seen",
+        _switch(include_num_input_tokens_seen="all"),
+    ),
     "jit_mode_eval": ("torch_compile", _dropped(False, None, advice=_COMPILE)),
     "logging_dir": ("tensorboard_logging_dir", _renamed("tensorboard_logging_dir")),
     "mp_parameters": (
@@ -167,7 +178,8 @@ def translate_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in [each for each in given if each in _ARGUMENTS]:
         successor, translate = _ARGUMENTS[name]
         for new_name, new_value in translate(name, given[name]).items():
-            if name == "warmup_ratio" and translated.get("warmup_steps"):
+            if name == "warmup_ratio" and translated.pop("warmup_steps", None):
+                translated["warmup_steps"] = given["warmup_steps"]
                 continue
             translated[new_name] = _joined(name, new_name, translated.get(new_name), new_value)
         warnings.warn(f"{name} is an older spelling; use {successor} instead.", DeprecationWarning, stacklevel=3)

@@ -20,7 +20,6 @@ from .callbacks import PrinterCallback, ProgressCallback, TrainerCallback, copy_
 from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, nearest_name
 from .search.trial import FixedTrial
 from .training import data, optimization
-from .training.model_hooks import unwrap_forward
 from .training.randomness import preserved_streams
 from .training.run import TrainingRun
 
@@ -301,7 +300,6 @@ class Recipe:
         optimizers = self.optimizers
         if earlier is not None and self.model_init is None and earlier.model is not None:
             self._given_model = earlier.model
-            unwrap_forward(earlier.model)
             if not earlier.has_trained:
                 optimizers = (earlier.optimizer, earlier.lr_scheduler)
         del earlier

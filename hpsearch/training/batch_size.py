@@ -61,7 +61,15 @@ def with_executable_batch_size(
                     remove_folder(checkpoint)
             raise
 
-    return find_executable_batch_size(once, starting_batch_size=start)()
+    try:
+        return find_executable_batch_size(once, starting_batch_size=start)()
+    except RuntimeError as error:
+        if "reached zero" not in str(error):
+            raise
+        raise RuntimeError(
+            "auto_find_batch_size: not even a batch of one sample fits into the memory. Shorten the samples, set "
+            "gradient_checkpointing=True, train fewer weights (PEFT) or take a smaller model."
+        ) from error
 
 
 def _checkpoints(output_dir: str) -> set[str]:

@@ -20,6 +20,7 @@ from ..errors import InvalidInputError
 from . import data
 from .hooks import Hooks, takes_argument
 from .losses import count_items
+from .precision import full_eval_precision
 
 
 def evaluation_loop(
@@ -35,9 +36,22 @@ def evaluation_loop(
     The loss is the mean over samples, exact also when the last batch is short. Predictions of unequal length are
     padded on the right with -100.
     """
+    run = trainer.run
+    run.prepare_for_evaluation()
+    with full_eval_precision(run.model_wrapped, run.args, run.is_in_train):
+        return _pass_over(trainer, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+
+
+def _pass_over(
+    trainer: Hooks,
+    dataloader: DataLoader[Any],
+    description: str,
+    prediction_loss_only: bool | None,
+    ignore_keys: list[str] | None,
+    metric_key_prefix: str,
+) -> EvalLoopOutput:
     run, args = trainer.run, trainer.run.args
     loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-    run.prepare_for_evaluation()
     model = run.model_wrapped
     set_mode(run, training=False)
     run.callback_handler.eval_dataloader = dataloader

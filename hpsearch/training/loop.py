@@ -31,15 +31,15 @@ def train(trainer: Hooks, resume: ResumePoint | None, ignore_keys: list[str] | N
     hub.prepare(trainer)
     loader = trainer.get_train_dataloader()
     length = TrainingLength.of(run.args, loader)
-    run.prepare_for_training(trainer, length)
-    run.callback_handler.train_dataloader = loader
-    if resume is not None:
-        run.restore(resume, length)
-        load_optimization(run, resume.folder)
-    _announce(run, length)
-
-    run.begin_training()
     try:
+        run.prepare_for_training(trainer, length)
+        run.callback_handler.train_dataloader = loader
+        if resume is not None:
+            run.restore(resume, length)
+            load_optimization(run, resume.folder)
+        _announce(run, length)
+
+        run.begin_training()
         set_mode(run, training=True)
         run.zero_grad()
         run.control = run.callback_handler.on_train_begin(run.args, run.state, run.control)

@@ -1,4 +1,4 @@
-"""What a model wears only while it trains: NEFTune's noise, the overflow detector, accelerate's autocast.
+"""What a model wears only while it trains: NEFTune's noise and the overflow detector.
 
 Taken off when the training ends, so that the model is afterwards as it was before.
 """
@@ -50,13 +50,6 @@ class ModelHooks:
                     if hook == self._detector.forward_hook:
                         del module._forward_hooks[key]
             self._detector = None
-
-
-def unwrap_forward(model: Any) -> None:
-    """Take accelerate's autocast off the model's `forward`; it refers to the model, which would outlive the run."""
-    if model is not None and "_original_forward" in model.__dict__:
-        for name in ("forward", "_original_forward"):
-            model.__dict__.pop(name, None)
 
 
 def _check_embeddings(model: torch.nn.Module) -> None:

@@ -28,8 +28,9 @@ from .hooks import Hooks
 from .hub import HubRepository
 from .losses import LossWindow, make_label_smoother
 from .memory import MemoryTracker
-from .model_hooks import ModelHooks, unwrap_forward
+from .model_hooks import ModelHooks
 from .model_traits import ModelTraits
+from .precision import unwrap_forward
 from .randomness import RandomStreams, seed_run
 from .resume import ResumePoint, position_of
 
@@ -70,12 +71,14 @@ class TrainingRun:
     ) -> None:
         self.args = args
         self.trial = trial
-        logs.set_level(args.get_process_log_level())
+        is_passive = (args.log_level if args.should_log else args.log_level_replica) == "passive"
+        logs.set_level(args.get_process_log_level(), is_passive)
         self.memory = MemoryTracker(args)
         seed_run(args)
         with self.memory.stage("init"):
             self.accelerator = make_accelerator(args)
             self.model: Any = build_model()
+            unwrap_forward(self.model)
             if args.place_model_on_device is not False and getattr(self.model, "hf_device_map", None) is None:
                 self.model.to(args.device)
         self.model_wrapped: Any = self.model
@@ -151,13 +154,10 @@ class TrainingRun:
             self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
 
     def prepare_for_evaluation(self) -> None:
-        """Put the model on its device and in its evaluation precision, if no training has done so."""
+        """Put the model on its device, if no training has done so."""
         if not self._is_prepared and not sharding.is_sharded(self):
             self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
             self._is_prepared = True
-        if not self.is_in_train and (self.args.fp16_full_eval or self.args.bf16_full_eval):
-            kind = torch.float16 if self.args.fp16_full_eval else torch.bfloat16
-            self.model_wrapped.to(dtype=kind, device=self.args.device)
 
     def eval_loader(self, dataset: Any, make: Callable[[], DataLoader[Any]]) -> DataLoader[Any]:
         """Return a loader of `dataset`: a new one, or, where its workers persist, the one made for it before."""

@@ -64,7 +64,7 @@ def parse(*words: str) -> TrainingArguments:
 @pytest.mark.parametrize("name", ENUMS)
 def test_an_enum_is_given_as_text_or_as_itself(name: str) -> None:
     kind, value = ENUMS[name]
-    more = {"metric_for_best_model": "loss"} if value == "best" else {}
+    more = {"metric_for_best_model": "loss", "eval_strategy": "epoch"} if value == "best" else {}
     for given in (value, kind(value)):
         args = TrainingArguments("out", use_cpu=True, **{name: given}, **more)
         assert getattr(args, name) is kind(value)

@@ -38,6 +38,7 @@ def _restored() -> Iterator[None]:
     loggers = [logging.getLogger("transformers"), logging.getLogger("hpsearch")]
     before = [(each.level, list(each.handlers), [handler.formatter for handler in each.handlers]) for each in loggers]
     bars = transformers_logging.is_progress_bar_enabled()
+    logging.getLogger("hpsearch").setLevel(logging.NOTSET)
     yield
     for each, (level, handlers, formatters) in zip(loggers, before, strict=True):
         each.setLevel(level)

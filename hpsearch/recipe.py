@@ -16,8 +16,10 @@ import torch
 import transformers
 
 from .arguments import TrainingArguments, adopt, cast_argument
+from .attributes import OfLatestRun, Removed
 from .callbacks import PrinterCallback, ProgressCallback, TrainerCallback, copy_for_new_trainer, default_callbacks
 from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, nearest_name
+from .model_init import check_model_init, takes_trial
 from .search.trial import FixedTrial
 from .training import data, optimization
 from .training.randomness import preserved_streams
@@ -29,54 +31,23 @@ _READ_FROM_THE_TRIAL = ("model.", "lora.", "data.")
 Self = TypeVar("Self", bound="Recipe")
 
 
-class _OfLatestRun:
-    """An attribute of the latest run, shown (and settable) on its recipe."""
-
-    def __init__(self, doc: str) -> None:
-        self.__doc__ = doc
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, recipe: Recipe | None, owner: type | None = None) -> Any:
-        return self if recipe is None else getattr(recipe.run, self._name)
-
-    def __set__(self, recipe: Recipe, value: Any) -> None:
-        setattr(recipe.run, self._name, value)
-
-
-class _Removed:
-    """A method that transformers' Trainer used to have; asking for it names its successor."""
-
-    def __init__(self, successor: str) -> None:
-        self._successor = successor
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, recipe: Recipe | None, owner: type | None = None) -> Any:
-        if recipe is None:
-            return self
-        raise AttributeError(f"{self._name} is gone from transformers 5 and is not here either; use {self._successor}.")
-
-
 class Recipe:
     """What a trainer was given, and how other trainers and runs are made from it.
 
     `hpsearch.Trainer` documents the arguments and adds training, the hooks, evaluation, saving and the search.
     """
 
-    model = _OfLatestRun("The core model of the latest run; the first look builds a run.")
-    model_wrapped = _OfLatestRun("The outermost model: `model` inside its distributed wrapper, or `model` itself.")
-    optimizer = _OfLatestRun("The optimizer of the latest run; None before training.")
-    lr_scheduler = _OfLatestRun("The learning-rate schedule of the latest run; None before training.")
-    accelerator = _OfLatestRun("The accelerate Accelerator of the latest run.")
-    state = _OfLatestRun("The TrainerState of the latest run.")
-    control = _OfLatestRun("The TrainerControl of the latest run.")
-    callback_handler = _OfLatestRun("The handler that calls the callbacks of the latest run.")
-    label_smoother = _OfLatestRun("The label smoother of the latest run, or None.")
-    prediction_loop = _Removed("evaluation_loop")
-    init_git_repo = _Removed("init_hf_repo, which makes the repository over HTTP")
+    model = OfLatestRun("The core model of the latest run; the first look builds a run.")
+    model_wrapped = OfLatestRun("The outermost model: `model` inside its distributed wrapper, or `model` itself.")
+    optimizer = OfLatestRun("The optimizer of the latest run; None before training.")
+    lr_scheduler = OfLatestRun("The learning-rate schedule of the latest run; None before training.")
+    accelerator = OfLatestRun("The accelerate Accelerator of the latest run.")
+    state = OfLatestRun("The TrainerState of the latest run.")
+    control = OfLatestRun("The TrainerControl of the latest run.")
+    callback_handler = OfLatestRun("The handler that calls the callbacks of the latest run.")
+    label_smoother = OfLatestRun("The label smoother of the latest run, or None.")
+    prediction_loop = Removed("evaluation_loop")
+    init_git_repo = Removed("init_hf_repo, which makes the repository over HTTP")
 
     def __init__(
         self,
@@ -132,7 +103,7 @@ class Recipe:
                 + ("neither." if self.model_init is None else "both.")
             )
         if self.model_init is not None:
-            _check_model_init(self.model_init)
+            check_model_init(self.model_init)
             if any(each is not None for each in self.optimizers):
                 raise InvalidInputError(
                     "optimizers cannot be combined with model_init: they belong to one model, and every run builds its "
@@ -145,7 +116,7 @@ class Recipe:
                 "auto_find_batch_size starts training anew after running out of memory, which a ready optimizer in "
                 "`optimizers` cannot; pass optimizer_cls_and_kwargs."
             )
-        if not isinstance(inspect.getattr_static(type(self), "prediction_loop"), _Removed):
+        if not isinstance(inspect.getattr_static(type(self), "prediction_loop"), Removed):
             raise InvalidInputError(
                 f"{type(self).__name__}.prediction_loop would never be called; override evaluation_loop instead."
             )
@@ -282,7 +253,7 @@ class Recipe:
             args = self.args.replace(**arguments)
             kind, _ = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args)
             optimization.check_override(kind, key, value)
-        elif self.model_init is not None and not _takes_trial(self.model_init):
+        elif self.model_init is not None and not takes_trial(self.model_init):
             raise ArgumentError(f"{name!r} is for model_init(trial) to read, but this model_init takes no trial.")
 
     def release(self) -> None:
@@ -324,7 +295,7 @@ class Recipe:
         if self.model_init is None:
             assert self._given_model is not None
             return self._given_model
-        model = self.model_init(trial) if _takes_trial(self.model_init) else self.model_init()
+        model = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
         if model is None:
             raise InvalidInputError("model_init returned None; it must return the model.")
         return model
@@ -407,26 +378,3 @@ def _instance(callback: Any) -> TrainerCallback:
     if not hasattr(instance, "on_train_begin"):
         raise InvalidInputError(f"{callback!r} is not a callback: derive it from TrainerCallback.")
     return instance
-
-
-def _takes_trial(model_init: Callable[..., Any]) -> bool:
-    """True if `model_init` has one argument without a default, or one called trial."""
-    names = _positional(model_init)
-    return "trial" in names or len(_positional(model_init, required=True)) == 1
-
-
-def _check_model_init(model_init: Callable[..., Any]) -> None:
-    names = _positional(model_init, required=True)
-    if len(names) > 1:
-        raise InvalidInputError(
-            f"model_init takes {len(names)} arguments ({', '.join(names)}); it must take none, or one: the trial."
-        )
-
-
-def _positional(function: Callable[..., Any], required: bool = False) -> list[str]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [
-        name
-        for name, each in inspect.signature(function).parameters.items()
-        if each.kind in kinds and not (required and each.default is not inspect.Parameter.empty)
-    ]

@@ -52,6 +52,8 @@ ACCEPTED: list[tuple[str, Any, dict[str, Any]]] = [
     ("group_by_length", False, {}),
     ("include_inputs_for_metrics", True, {"include_for_metrics": ["inputs"]}),
     ("include_inputs_for_metrics", False, {}),
+    ("include_tokens_per_second", True, {"include_num_input_tokens_seen": "all"}),
+    ("include_tokens_per_second", False, {}),
     ("jit_mode_eval", False, {}),
     ("jit_mode_eval", None, {}),
     ("logging_dir", "logs", {"tensorboard_logging_dir": "logs"}),
@@ -276,7 +278,7 @@ def test_lists_and_dicts_of_a_spelling_and_its_successor_are_joined() -> None:
     assert (config.split_batches, config.dispatch_batches, config.even_batches) == (True, False, False)
     args = quietly(lambda: make(fsdp_min_num_params=9, fsdp_transformer_layer_cls_to_wrap="Block"))
     assert args.fsdp_config["min_num_params"] == 9
-    assert args.fsdp_config["transformer_layer_cls_to_wrap"] == ["Block"]
+    assert args.fsdp_config["transformer_layer_cls_to_wrap"] == "Block"
 
 
 def test_what_is_given_is_not_changed() -> None:
@@ -296,18 +298,6 @@ def test_organization_and_model_id_make_one_name() -> None:
 def test_a_switch_that_is_neither_true_nor_false_is_refused(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=name):
         quietly(lambda: make(**{name: value}))
-
-
-def test_tokens_per_second_are_part_of_the_token_count_now() -> None:
-    args, caught = warned(lambda: make(include_tokens_per_second=False))
-    assert args.include_num_input_tokens_seen == "no"
-    assert len(caught) == 1
-    try:
-        args = quietly(lambda: make(include_tokens_per_second=True))
-    except ArgumentError as refusal:
-        assert "include_num_input_tokens_seen" in str(refusal)  # noqa: PT017 - either answer is one
-    else:
-        assert args.include_num_input_tokens_seen != "no"
 
 
 # Every way to make arguments.
@@ -541,31 +531,40 @@ def test_a_warm_up_ratio_gives_the_learning_rates_of_that_fraction_of_all_steps(
 
 
 def test_grouping_by_length_trains_on_batches_of_similar_length(tmp_path: Path) -> None:
-    lengths: list[list[int]] = []
+    data = [each for length in (3, 9, 6) for each in classification_data(16, length=length)]
 
-    class Look(Trainer):
-        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-            lengths.append(inputs["attention_mask"].sum(1).tolist())
-            return super().training_step(model, inputs, num_items_in_batch)
+    def lengths(**changes: Any) -> list[list[int]]:
+        seen: list[list[int]] = []
 
-    data = [each for length in (3, 9, 6) for each in classification_data(8, length=length)]
-    args = quietly(
-        lambda: TrainingArguments(
-            str(tmp_path),
-            use_cpu=True,
-            disable_tqdm=True,
-            report_to="none",
-            save_strategy="no",
-            num_train_epochs=1,
-            per_device_train_batch_size=8,
-            group_by_length=True,
+        class Look(Trainer):
+            def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+                seen.append(inputs["attention_mask"].sum(1).tolist())
+                return super().training_step(model, inputs, num_items_in_batch)
+
+        args = quietly(
+            lambda: TrainingArguments(
+                str(tmp_path),
+                use_cpu=True,
+                disable_tqdm=True,
+                save_strategy="no",
+                num_train_epochs=1,
+                per_device_train_batch_size=2,
+                **changes,
+            )
         )
-    )
-    trainer = Look(bert_classifier(hidden=8), args, train_dataset=data, processing_class=small_tokenizer())
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    assert len(lengths) == 3
-    assert all(len(set(batch)) == 1 for batch in lengths)
+        trainer = Look(bert_classifier(hidden=8), args, train_dataset=data, processing_class=small_tokenizer())
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        return seen
+
+    def of_one_length(batches: list[list[int]]) -> int:
+        return sum(len(set(batch)) == 1 for batch in batches)
+
+    grouped = lengths(group_by_length=True)
+    assert len(grouped) == 24
+    assert of_one_length(grouped) >= 15
+    assert grouped == lengths(train_sampling_strategy="group_by_length")
+    assert of_one_length(lengths()) < 15
 
 
 def test_including_inputs_for_metrics_delivers_the_inputs(tmp_path: Path) -> None:

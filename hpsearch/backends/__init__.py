@@ -10,6 +10,11 @@ from ..errors import MissingPackageError, StudyError, nearest_name, one_of
 from .base import Backend
 
 _BACKENDS = {"optuna": ("optuna_backend", "OptunaBackend", "optuna")}
+# Backends that transformers has, or had, beside those here.
+_GONE = {
+    "sigopt": "its service was closed, and transformers 5 dropped it",
+    "wandb": "its sweeps choose parameters in the cloud, so a trial could not be repeated from what is on disk",
+}
 
 
 def get_backend(name: str | None, options: dict[str, Any]) -> Backend:
@@ -20,6 +25,8 @@ def get_backend(name: str | None, options: dict[str, Any]) -> Backend:
         MissingPackageError: the backend's package is not installed.
     """
     wanted = "optuna" if name is None else name
+    if isinstance(wanted, str) and wanted in _GONE:
+        raise StudyError(f"backend={wanted!r} is no longer there: {_GONE[wanted]}. Use {one_of(_BACKENDS)}.")
     if not isinstance(wanted, str) or wanted not in _BACKENDS:
         raise StudyError(
             f"backend={wanted!r} is not a backend; allowed: {one_of(_BACKENDS)}.{nearest_name(str(wanted), _BACKENDS)}"

@@ -198,3 +198,18 @@ class TestOptuna(BackendContract):
         level = optuna.logging.get_verbosity()
         self.search(tmp_path, n_trials=1, compute_objective=scripted([0.5, 0.5]), direction="minimize")
         assert optuna.logging.get_verbosity() == level
+
+
+def search(folder: Path, n_trials: int, **options: Any) -> Any:
+    return small_trainer(folder).hyperparameter_search(RATE, n_trials=n_trials, progress=False, **options)
+
+
+def test_options_that_scripts_pass_on_to_optuna_are_taken(tmp_path: Path) -> None:
+    options = {"load_if_exists": True, "n_jobs": 1, "gc_after_trial": True, "catch": (ValueError,)}
+    assert search(tmp_path, n_trials=1, **options).objective is not None
+
+
+def test_a_study_that_must_be_new_is_refused_if_the_storage_has_it(tmp_path: Path) -> None:
+    search(tmp_path, n_trials=1)
+    with pytest.raises(StudyError, match=r"load_if_exists=False.*with 1 trials"):
+        search(tmp_path, n_trials=2, load_if_exists=False)

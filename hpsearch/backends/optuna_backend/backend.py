@@ -45,15 +45,39 @@ class OptunaBackend(Backend):
         pruner: an `optuna.pruners.BasePruner`, or ``"median"``, ``"none"``, ``"successive_halving"``,
             ``"hyperband"``; None: median.
         storage: an Optuna storage or its URL; None: SQLite in the study folder.
+        load_if_exists: False refuses to go on with a study that is in the storage already.
+        n_jobs: 1; trials run one after the other.
+        gc_after_trial, catch: taken for scripts that pass them on to Optuna; a trial's memory is always released, and
+            an error in a trial always recorded.
 
     Raises:
-        StudyError: an option is not one of these.
+        StudyError: an option is not one of these, or has another value.
     """
 
     name: ClassVar[str] = "optuna"
-    options: ClassVar[tuple[str, ...]] = ("sampler", "pruner", "storage")
+    options: ClassVar[tuple[str, ...]] = (
+        "sampler",
+        "pruner",
+        "storage",
+        "load_if_exists",
+        "n_jobs",
+        "gc_after_trial",
+        "catch",
+    )
 
-    def __init__(self, sampler: Any = None, pruner: Any = None, storage: Any = None) -> None:
+    def __init__(
+        self,
+        sampler: Any = None,
+        pruner: Any = None,
+        storage: Any = None,
+        load_if_exists: bool = True,
+        n_jobs: int = 1,
+        gc_after_trial: bool = True,
+        catch: Any = (),
+    ) -> None:
+        if n_jobs != 1:
+            raise StudyError(f"n_jobs={n_jobs!r} must be 1: trials run one after the other.")
+        self._may_exist = load_if_exists
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise StudyError(f"sampler must be an Optuna sampler or None, but got {sampler!r}.")
         self._sampler = sampler
@@ -69,6 +93,11 @@ class OptunaBackend(Backend):
         with _quiet_optuna():
             existing = {each.study_name: each for each in optuna.get_all_study_summaries(storage)}
             known = existing.get(study.name)
+            if known is not None and not self._may_exist:
+                raise StudyError(
+                    f"load_if_exists=False, but the storage has a study {study.name!r} already, with {known.n_trials} "
+                    "trials. Pass another study_name."
+                )
             if known is not None and known.direction.name.lower() != study.objective.direction:
                 raise StudyError(
                     f"The study {study.name!r} in the storage was made with "

@@ -1,0 +1,37 @@
+"""How a `model_init` is called: with nothing, or with the trial."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .errors import InvalidInputError
+
+
+def takes_trial(model_init: Callable[..., Any]) -> bool:
+    """True if `model_init` has one argument without a default, or one called trial."""
+    names = _positional(model_init)
+    return "trial" in names or len(_positional(model_init, required=True)) == 1
+
+
+def check_model_init(model_init: Callable[..., Any]) -> None:
+    """Check that `model_init` takes no argument, or one: the trial.
+
+    Raises:
+        InvalidInputError: it takes more.
+    """
+    names = _positional(model_init, required=True)
+    if len(names) > 1:
+        raise InvalidInputError(
+            f"model_init takes {len(names)} arguments ({', '.join(names)}); it must take none, or one: the trial."
+        )
+
+
+def _positional(function: Callable[..., Any], required: bool = False) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [
+        name
+        for name, each in inspect.signature(function).parameters.items()
+        if each.kind in kinds and not (required and each.default is not inspect.Parameter.empty)
+    ]

@@ -1,0 +1,171 @@
+"""What an evaluation keeps of every batch, brought together from all processes: each sample once."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import slice_tensors
+from torch.utils.data import DataLoader
+from transformers.trainer_pt_utils import EvalLoopContainer
+from transformers.trainer_utils import has_length
+
+from ..errors import InvalidInputError
+from . import data
+from .hooks import Hooks
+
+
+@dataclass(frozen=True)
+class Share:
+    """This process's share of one batch; of the last batch, some rows may only pad it to the size of the others.
+
+    Attributes:
+        samples: rows that are samples, not padding.
+        samples_of_all: the same, over all processes.
+    """
+
+    run: Any
+    size: int
+    samples: int
+    samples_of_all: int
+
+    @classmethod
+    def of(cls, run: Any, size: int) -> Share:
+        """Find the share: accelerate pads the last batch with samples of the first one."""
+        processes, remainder = run.accelerator.num_processes, run.accelerator.gradient_state.remainder
+        if processes == 1:
+            return cls(run, size, size, size)
+        if not run.accelerator.gradient_state.end_of_dataloader or remainder <= 0:
+            return cls(run, size, size, size * processes)
+        return cls(run, size, min(max(remainder - run.args.process_index * size, 0), size), remainder)
+
+    def without_padding(self, inputs: Any) -> Any:
+        """Return the samples alone; a process that has none keeps one row, without a label, so that it takes part."""
+        if self.samples == self.size:
+            return inputs
+        rows = slice_tensors(inputs, slice(0, max(self.samples, 1)))
+        labels = rows.get("labels")
+        if self.samples == 0 and isinstance(labels, torch.Tensor) and not labels.is_floating_point():
+            rows["labels"] = torch.full_like(labels, -100)
+        return rows
+
+    def gather_rows(self, rows: Any) -> Any:
+        """Return the rows of all processes, padding dropped."""
+        accelerator = self.run.accelerator
+        if self.samples_of_all < self.size * accelerator.num_processes:
+            rows = accelerator.pad_across_processes(rows, dim=0)
+        return accelerator.gather_for_metrics(rows, use_gather_object=self.run.args.eval_use_gather_object)
+
+    def loss_of_all(self, trainer: Hooks, loss: torch.Tensor, inputs: Any) -> torch.Tensor:
+        """Return the loss of the whole batch, once for every sample: what one process would have computed.
+
+        A loss that is normalised over the items of all processes is their mean, another one that over the samples.
+        """
+        reduce = self.run.accelerator.reduce
+        uses_count = self.run.traits.accepts_loss_kwargs or trainer.compute_loss_func is not None
+        counts_items = uses_count and "labels" in inputs and self.run.args.average_tokens_across_devices
+        weight = torch.tensor(1.0 if counts_items else float(self.samples), device=loss.device)
+        own = loss.float() * weight if self.samples else torch.zeros_like(loss, dtype=torch.float32)
+        return (reduce(own, "sum") / reduce(weight, "sum")).repeat(self.samples_of_all)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one batch gave, of all processes; None where there is nothing."""
+
+    losses: Any = None
+    predictions: Any = None
+    labels: Any = None
+    inputs: Any = None
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What an evaluation keeps of every batch."""
+
+    losses: EvalLoopContainer
+    predictions: EvalLoopContainer
+    labels: EvalLoopContainer
+    inputs: EvalLoopContainer
+    wanted: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def for_run(cls, run: Any) -> Outputs:
+        """Return empty containers, for what the arguments of the run ask to keep."""
+        make = functools.partial(EvalLoopContainer, run.args.eval_do_concat_batches, padding_index=-100)
+        return cls(make(), make(), make(), make(), tuple(run.args.include_for_metrics))
+
+    def gather(self, trainer: Hooks, inputs: Any, share: Share, loss: Any, logits: Any, labels: Any) -> Batch:
+        """Bring one batch together from all processes; the samples that padded the last batch are dropped."""
+        run = trainer.run
+        shown = data.move_to(_main_input(run, inputs), run.args.device) if "inputs" in self.wanted else None
+        if run.accelerator.num_processes == 1:
+            if logits is not None and trainer.preprocess_logits_for_metrics is not None:
+                logits = trainer.preprocess_logits_for_metrics(logits, labels)
+            return Batch(None if loss is None else loss.repeat(max(share.samples, 1)), logits, labels, shown)
+        pad, gather = run.accelerator.pad_across_processes, share.gather_rows
+        if labels is not None:
+            labels = pad(labels, dim=1, pad_index=-100)
+        if logits is not None:
+            logits = pad(logits, dim=1, pad_index=-100)
+            if trainer.preprocess_logits_for_metrics is not None:
+                logits = trainer.preprocess_logits_for_metrics(logits, labels)
+        return Batch(
+            None if loss is None else share.loss_of_all(trainer, loss, inputs),
+            None if logits is None else gather(logits),
+            None if labels is None else gather(labels),
+            None if shown is None else gather(pad(shown, dim=1, pad_index=-100)),
+        )
+
+    def add(self, batch: Batch) -> None:
+        """Keep a batch."""
+        self.add_loss(batch)
+        for container, value in ((self.predictions, batch.predictions), (self.labels, batch.labels)):
+            if value is not None:
+                container.add(value)
+        if batch.inputs is not None:
+            self.inputs.add(batch.inputs)
+
+    def add_loss(self, batch: Batch) -> None:
+        """Keep of a batch its loss alone."""
+        if batch.losses is not None:
+            self.losses.add(batch.losses)
+
+    def to_host(self) -> None:
+        """Move what was kept so far to the host."""
+        for container in (self.losses, self.predictions, self.labels, self.inputs):
+            container.to_cpu_and_numpy()
+
+    def mean_loss(self, filter_nonfinite: bool) -> float | None:
+        """Return the mean loss over all samples; with `filter_nonfinite`, over those whose loss is finite."""
+        losses = self.losses.get_arrays()
+        if losses is None:
+            return None
+        values = np.concatenate(losses) if isinstance(losses, list) else losses
+        finite = np.isfinite(values)
+        if filter_nonfinite and finite.any():
+            values = values[finite]
+        return float(values.mean())
+
+
+def _main_input(run: Any, inputs: Any) -> Any:
+    name = run.traits.main_input_name
+    if name not in inputs:
+        raise InvalidInputError(
+            f"include_for_metrics=['inputs'] shows the main input of the model, {name!r}, but the batch holds only "
+            f"{', '.join(inputs)}. Give the model's class an attribute main_input_name that names one of these."
+        )
+    return inputs[name]
+
+
+def num_samples_of(run: Any, dataloader: DataLoader[Any], seen: int) -> int:
+    """Return how many samples were evaluated: the length of the dataset, or those that were seen."""
+    dataset = getattr(dataloader, "dataset", None)
+    if dataset is not None and has_length(dataset) and len(dataset):
+        return len(dataset)
+    if run.accelerator.num_processes == 1:
+        return seen
+    return int(run.accelerator.reduce(torch.tensor(seen, device=run.accelerator.device), reduction="sum"))

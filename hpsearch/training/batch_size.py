@@ -49,27 +49,42 @@ def with_executable_batch_size(
     if resume is not None and resume.state.train_batch_size:
         start = resume.state.train_batch_size // max(1, args.n_gpu)
 
+    last: list[BaseException] = []
+
     def once(batch_size: int) -> Result:
         try:
             return train(args.replace(per_device_train_batch_size=batch_size))
-        except RuntimeError as error:
-            if should_reduce_batch_size(error):
-                logger.warning("Out of memory with a batch size of %d: trying a smaller one.", batch_size)
-                traceback.clear_frames(error.__traceback__)  # they hold the model and the optimizer
-                release()
-                for checkpoint in _checkpoints(args.output_dir) - earlier:
-                    remove_folder(checkpoint)
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise _OtherError(error) from None
+            logger.warning("Out of memory with a batch size of %d: trying a smaller one.", batch_size)
+            last[:] = [error]
+            traceback.clear_frames(error.__traceback__)  # they hold the model and the optimizer
+            release()
+            for checkpoint in _checkpoints(args.output_dir) - earlier:
+                remove_folder(checkpoint)
             raise
 
     try:
         return find_executable_batch_size(once, starting_batch_size=start)()
-    except RuntimeError as error:
-        if "reached zero" not in str(error):
-            raise
+    except _OtherError as other:
+        raise other.error from other.error.__cause__
+    except RuntimeError:
         raise RuntimeError(
             "auto_find_batch_size: not even a batch of one sample fits into the memory. Shorten the samples, set "
             "gradient_checkpointing=True, train fewer weights (PEFT) or take a smaller model."
-        ) from error
+        ) from last[0]
+
+
+class _OtherError(Exception):
+    """Carries an error that is not about memory past accelerate, which only looks at the text of errors."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return bool(error.args) and isinstance(error.args[0], str) and should_reduce_batch_size(error)
 
 
 def _checkpoints(output_dir: str) -> set[str]:

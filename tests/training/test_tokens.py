@@ -1,4 +1,4 @@
-"""Counting the input tokens of a training: all, or those that are no padding; logged, resumed, and the peer's counts."""
+"""Counting the input tokens of a training: all, or those that are no padding; logged, resumed, as the peer counts."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def test_the_count_is_that_of_a_count_by_hand(tmp_path: Path, how: Any, counts: 
     output = trainer.train()
     assert seen(trainer) == running(*counts, *counts)
     assert trainer.state.num_input_tokens_seen == 2 * sum(counts)
-    assert (
-        output.metrics["num_input_tokens_seen"] == 2 * sum(counts)
-    )
+    assert output.metrics["num_input_tokens_seen"] == 2 * sum(counts)
     assert trainer.state.log_history[-1]["num_input_tokens_seen"] == 2 * sum(counts)
 
 

@@ -38,7 +38,7 @@ class _AcceptsOlderSpellings(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         given = translate_arguments(kwargs)
-        allowed = cls.__signature__.parameters
+        allowed = _parameters(cls)
         unknown = next((name for name in given if name not in allowed), None)
         if unknown is not None and not any(each.kind == each.VAR_KEYWORD for each in allowed.values()):
             raise TypeError(f"{unknown!r} is not an argument of {cls.__name__}.{nearest_name(unknown, allowed)}")
@@ -46,8 +46,13 @@ class _AcceptsOlderSpellings(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        whole = inspect.signature(cls.__init__)  # type: ignore[misc]
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
+        return inspect.Signature(list(_parameters(cls).values()))
+
+
+@functools.cache
+def _parameters(kind: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of the constructor of `kind`, by name."""
+    return dict(list(inspect.signature(kind.__init__).parameters.items())[1:])
 
 
 @dataclass

@@ -95,6 +95,13 @@ class CheckpointOnTermination(TrainerCallback):
         if self._is_terminated:
             control.should_save = control.should_training_stop = True
 
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave out the evaluation at the epoch's end, for which there may be no time; a resumed run makes it."""
+        if self._is_terminated:
+            control.should_evaluate = control.should_save = control.should_log = False
+
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

@@ -183,8 +183,13 @@ class Trainer(Saving):
         return contextlib.nullcontext()
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Hook: floating-point operations of forward and backward on `inputs`; 0 if the model cannot tell."""
+        """Hook: floating-point operations of forward and backward on `inputs`.
+
+        As the model's own `floating_point_ops` counts them, else six per token and weight; 0 if it tells neither.
+        """
         traits = self.run.traits
+        if traits.counts_own_operations:
+            return self.model.floating_point_ops(inputs)
         tokens = inputs.get(traits.main_input_name) if traits.flos_per_token else None
         return 0 if tokens is None else traits.flos_per_token * tokens.numel()
 

@@ -72,7 +72,7 @@ def with_executable_batch_size(
     except RuntimeError:
         raise RuntimeError(
             "auto_find_batch_size: not even a batch of one sample fits into the memory. Shorten the samples, set "
-            "gradient_checkpointing=True, train fewer weights (PEFT) or take a smaller model."
+            "activation_checkpointing=True, train fewer weights (PEFT) or take a smaller model."
         ) from last[0]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_MAPPING_NAMES
 from transformers.utils import can_return_loss, find_labels
@@ -29,6 +31,7 @@ class ModelTraits:
         can_return_loss: forward returns a loss without labels by default (CLIP-like models).
         signature_columns: names of `forward`'s arguments plus the label names.
         flos_per_token: floating-point operations of forward and backward per input token, 0 if unknown.
+        counts_own_operations: the model has a `floating_point_ops` of its own, to be asked instead.
         main_input_name: the batch key whose elements count as tokens.
     """
 
@@ -39,6 +42,7 @@ class ModelTraits:
     can_return_loss: bool
     signature_columns: list[str]
     flos_per_token: int
+    counts_own_operations: bool
     main_input_name: str
 
     @classmethod
@@ -49,7 +53,8 @@ class ModelTraits:
             InvalidInputError: the model has no head, so it cannot compute a loss.
         """
         core = core_model(model)
-        if type(core).__name__ in MODEL_MAPPING_NAMES.values():
+        kind: Any = type(core)
+        if kind.__name__ in MODEL_MAPPING_NAMES.values():
             raise InvalidInputError(
                 f"{type(core).__name__} only computes hidden states and takes no labels; use a model with a head, "
                 "such as an AutoModelFor... class."
@@ -59,24 +64,26 @@ class ModelTraits:
         is_encoder_decoder = getattr(getattr(core, "config", None), "is_encoder_decoder", False)
         return cls(
             label_names=label_names,
-            accepts_loss_kwargs=getattr(core, "accepts_loss_kwargs", normalises_by_item_count(core)),
+            accepts_loss_kwargs=getattr(core, "accepts_loss_kwargs", normalises_by_item_count(kind)),
             loss_shifts_labels=LOSS_MAPPING.get(getattr(core, "loss_type", None)) is ForCausalLMLoss
             and not is_encoder_decoder,
             is_causal_lm=type(core).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(),
             can_return_loss=can_return_loss(type(core)),
             signature_columns=[*parameters, *dict.fromkeys(["label", "label_ids", *label_names])],
             flos_per_token=_flos_per_token(model),
+            counts_own_operations=_counts_own_operations(type(model)),
             main_input_name=getattr(model, "main_input_name", "input_ids"),
         )
 
 
-def normalises_by_item_count(model: torch.nn.Module) -> bool:
-    """Tell whether a model divides its loss by `num_items_in_batch`: its forward names it, or hands it to its loss.
+@functools.lru_cache
+def normalises_by_item_count(kind: Any) -> bool:
+    """Tell whether a class of models divides its loss by `num_items_in_batch`: its forward names it or hands it on.
 
     A forward that takes ``**kwargs`` but hands them to no function called ``...loss...``, like BERT's classifier,
     averages over the batch it sees. Where the source cannot be read, ``**kwargs`` are taken to reach the loss.
     """
-    forward = inspect.unwrap(type(model).forward)
+    forward = inspect.unwrap(kind.forward)
     parameters = inspect.signature(forward).parameters
     if "num_items_in_batch" in parameters:
         return True
@@ -97,6 +104,11 @@ def core_model(model: torch.nn.Module) -> Any:
     if hasattr(model, "get_base_model") and hasattr(model, "peft_config"):
         return getattr(model, "get_base_model")()  # noqa: B009 - torch types attributes of modules as tensors
     return model
+
+
+def _counts_own_operations(kind: type) -> bool:
+    own = getattr(kind, "floating_point_ops", None)
+    return own is not None and own is not getattr(PreTrainedModel, "floating_point_ops", None)
 
 
 def _flos_per_token(model: Any) -> int:

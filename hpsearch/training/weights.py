@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import safetensors.torch
 import torch
 from transformers import PreTrainedModel
-from transformers.trainer_utils import load_sharded_checkpoint
 from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 from transformers.utils import logging as transformers_logging
 
 from ..errors import CheckpointError
+from ..files import read_json
 from .randomness import preserved_streams
 from .sharding import has_shards, load_whole_weights
 
@@ -47,10 +47,9 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         elif (path / WEIGHTS_NAME).is_file():
             state_dict = torch.load(path / WEIGHTS_NAME, map_location="cpu", weights_only=True)
         elif (path / SAFE_WEIGHTS_INDEX_NAME).is_file():
-            load_sharded_checkpoint(model, str(path), strict=False)
-            return
-        elif (path / ADAPTER_SAFE_WEIGHTS_NAME).is_file() and hasattr(model, "load_adapter"):
-            model.load_adapter(str(path), model.active_adapters[0], is_trainable=True)
+            state_dict = _read_parts(path)
+        elif (path / ADAPTER_SAFE_WEIGHTS_NAME).is_file():
+            _load_adapter(model, path)
             return
         else:
             raise CheckpointError(f"There are no weights ({SAFE_WEIGHTS_NAME}) in the checkpoint {str(path)!r}.")
@@ -59,7 +58,7 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
             return
         load = load_whole_weights if has_shards(model) else _load_state
         result = load(model, state_dict)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError, safetensors.SafetensorError) as error:
         raise CheckpointError(
             f"{str(_weights_file(path))!r} cannot be loaded: {error or type(error).__name__}. It is damaged or of "
             "another model; use another checkpoint."
@@ -72,6 +71,34 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         )
     if result.missing_keys and hasattr(model, "tie_weights"):
         model.tie_weights()
+
+
+def _read_parts(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights that an index says are spread over several files."""
+    index = read_json(folder / SAFE_WEIGHTS_INDEX_NAME)
+    parts = [safetensors.torch.load_file(str(folder / name)) for name in sorted(set(index["weight_map"].values()))]
+    return {name: tensor for part in parts for name, tensor in part.items()}
+
+
+def _load_adapter(model: Any, folder: Path) -> None:
+    """Load the weights of an adapter into a PEFT model, or into a model of transformers that has adapters."""
+    if not getattr(model, "peft_config", None):
+        raise CheckpointError(
+            f"{str(folder / ADAPTER_SAFE_WEIGHTS_NAME)!r} is an adapter of a PEFT model, but {type(model).__name__} has "
+            "none; wrap the model as it was wrapped when the checkpoint was written."
+        )
+    if not callable(model.active_adapters):
+        model.load_adapter(str(folder), model.active_adapters[0], is_trainable=True)
+        return
+    from peft import set_peft_model_state_dict
+
+    saved = safetensors.torch.load_file(str(folder / ADAPTER_SAFE_WEIGHTS_NAME))
+    weights = {name.removeprefix("base_model.model."): tensor for name, tensor in saved.items()}
+    result = set_peft_model_state_dict(model, weights, model.active_adapters()[0])
+    if result.unexpected_keys:
+        raise CheckpointError(
+            f"{str(folder / ADAPTER_SAFE_WEIGHTS_NAME)!r} is of another adapter: unexpected {result.unexpected_keys[:3]}."
+        )
 
 
 def _weights_file(folder: Path) -> Path:

@@ -82,23 +82,27 @@ def _read_parts(folder: Path) -> dict[str, torch.Tensor]:
 
 def _load_adapter(model: Any, folder: Path) -> None:
     """Load the weights of an adapter into a PEFT model, or into a model of transformers that has adapters."""
+    path = folder / ADAPTER_SAFE_WEIGHTS_NAME
     if not getattr(model, "peft_config", None):
         raise CheckpointError(
-            f"{str(folder / ADAPTER_SAFE_WEIGHTS_NAME)!r} is an adapter of a PEFT model, but {type(model).__name__} has "
-            "none; wrap the model as it was wrapped when the checkpoint was written."
+            f"{str(path)!r} is an adapter of a PEFT model, but {type(model).__name__} has none; wrap the model as it "
+            "was wrapped when the checkpoint was written."
         )
-    if not callable(model.active_adapters):
-        model.load_adapter(str(folder), model.active_adapters[0], is_trainable=True)
-        return
-    from peft import set_peft_model_state_dict
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    saved = safetensors.torch.load_file(str(folder / ADAPTER_SAFE_WEIGHTS_NAME))
-    weights = {name.removeprefix("base_model.model."): tensor for name, tensor in saved.items()}
-    result = set_peft_model_state_dict(model, weights, model.active_adapters()[0])
-    if result.unexpected_keys:
+    prefix = "base_model.model."
+    is_wrapped = not callable(model.active_adapters)
+    adapter = model.active_adapters[0] if is_wrapped else model.active_adapters()[0]
+    saved = safetensors.torch.load_file(str(path))
+    if not is_wrapped:
+        saved = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
+    different = saved.keys() ^ get_peft_model_state_dict(model, adapter_name=adapter).keys()
+    if different:
         raise CheckpointError(
-            f"{str(folder / ADAPTER_SAFE_WEIGHTS_NAME)!r} is of another adapter: unexpected {result.unexpected_keys[:3]}."
+            f"{str(path)!r} is of another adapter: only one of the two has {sorted(different)[:3]}. Give the adapter "
+            "the modules it had when the checkpoint was written."
         )
+    set_peft_model_state_dict(model, saved, adapter)
 
 
 def _weights_file(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Half precision on a CPU and, where there is one, on a GPU: what is cast, for how long, and that it comes off again."""
+"""Half precision on a CPU and, where there is one, on a GPU: what is cast, for how long, and that it comes off."""
 
 from __future__ import annotations
 
@@ -119,8 +119,39 @@ def test_training_a_given_model_again_and_again_wraps_its_forward_once(tmp_path:
     assert len(depths) == 9
     assert len(set(depths)) == 1
     assert depths[0] > 0
-    trainer.release()
-    assert depth(model) == 0 or depth(model) == depths[0]
+
+
+def test_every_training_of_a_given_model_casts(tmp_path: Path) -> None:
+    model = classifier()
+    look = Look(model)
+    trainer = classifier_trainer(tmp_path, model=model, bf16=True, max_steps=1)
+    for _ in range(3):
+        look.seen.clear()
+        trainer.train()
+        assert look.seen == [(torch.float32, torch.bfloat16, True)]
+
+
+@pytest.mark.parametrize("first", ["train", "evaluate"])
+def test_a_training_in_bfloat16_after_a_run_in_full_precision_casts(tmp_path: Path, first: str) -> None:
+    model = classifier()
+    look = Look(model)
+    getattr(classifier_trainer(tmp_path, model=model, max_steps=1), first)()
+    assert {cast for _, cast, _ in look.seen} == {None}
+    look.seen.clear()
+    classifier_trainer(tmp_path, model=model, bf16=True, max_steps=1).train()
+    assert look.seen == [(torch.float32, torch.bfloat16, True)]
+
+
+@pytest.mark.parametrize("later", ["train", "evaluate", "predict"])
+def test_after_an_evaluation_before_any_training_the_same_trainer_casts(tmp_path: Path, later: str) -> None:
+    model = classifier()
+    look = Look(model)
+    trainer = classifier_trainer(tmp_path, model=model, bf16=True, max_steps=1)
+    trainer.evaluate()
+    assert {cast for _, cast, _ in look.seen} == {torch.bfloat16}
+    look.seen.clear()
+    trainer.predict(classification_data(4)) if later == "predict" else getattr(trainer, later)()
+    assert {cast for _, cast, _ in look.seen} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("how", ["another trainer", "with_arguments"])

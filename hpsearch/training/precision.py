@@ -12,10 +12,16 @@ from ..arguments import TrainingArguments
 
 
 def unwrap_forward(model: Any) -> None:
-    """Take accelerate's autocast off the model's `forward`; it refers to the model, which would outlive the run."""
-    if model is not None and "_original_forward" in model.__dict__:
+    """Take accelerate's autocast off the model's `forward`, and its mark, so that another run can prepare the model.
+
+    The wrapper refers to the model, which would outlive the run; a model with the mark is never prepared again.
+    """
+    if model is None:
+        return
+    if "_original_forward" in model.__dict__:
         for name in ("forward", "_original_forward"):
             model.__dict__.pop(name, None)
+    model.__dict__.pop("_is_accelerate_prepared", None)
 
 
 @contextlib.contextmanager

@@ -106,6 +106,8 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
                 )
         if self.deepspeed and importlib.util.find_spec("deepspeed") is None:
             raise MissingPackageError("deepspeed=... needs the package deepspeed: pip install deepspeed")
+        if isinstance(self.fsdp_config, dict):
+            self.fsdp_config = dict(self.fsdp_config)  # transformers writes into it
         try:
             with _undisturbed_accelerate():
                 super().__post_init__()

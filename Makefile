@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
+# Two files of tests at a time: almost all of them use one core.
+PARALLEL := -n 2 --dist loadfile
 
 .PHONY: quickstart test test-all lint benchmarks clean
 
@@ -10,10 +12,10 @@ quickstart: $(VENV)/.studies
 	$(BIN)/python -m studies.digits
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m "slow or not slow"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

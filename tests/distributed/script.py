@@ -113,6 +113,9 @@ def build(case: dict[str, Any]) -> Trainer:
     elif task == "uneven_streams":
         kind = OwnPartTrainer
         parts["train_dataset"] = Stream(classification_data(size=40 if args.process_index == 0 else 24))
+    if case.get("evaluates_a_given_model_first"):
+        torch.manual_seed(0)
+        parts["model"] = parts.pop("model_init")()
     return kind(args=args, callbacks=[Watch()], **parts)
 
 
@@ -124,6 +127,8 @@ def run(case: dict[str, Any]) -> dict[str, Any]:
         if trainer.args.process_index == 0:
             time.sleep(0.3)
         lines.write(f"{trainer.args.process_index} ends\n")
+    if case.get("evaluates_a_given_model_first"):
+        trainer.evaluate()
     output = trainer.train(resume_from_checkpoint=case.get("resume"))
     watch = next(each for each in trainer.callbacks if isinstance(each, Watch))
     predictions = trainer.predict(trainer.eval_dataset).predictions

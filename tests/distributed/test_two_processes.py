@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "language_model": {"task": "language"},
     "accumulated_language_model": {"task": "language", "args": {"gradient_accumulation_steps": 2}},
     "stream": {"task": "stream", "args": {"max_steps": 8}},
+    "evaluated_first": {"evaluates_a_given_model_first": True, "args": {"num_train_epochs": 1}},
     "tokens": {"args": {"include_num_input_tokens_seen": "all", "num_train_epochs": 1}},
     "best_at_the_end": {
         "args": {"save_strategy": "epoch", "load_best_model_at_end": True, "save_total_limit": 1},

@@ -7,7 +7,6 @@ import importlib.machinery
 import inspect
 import json
 import logging
-import math
 import socket
 import sys
 from collections.abc import Iterator
@@ -30,12 +29,11 @@ from transformers.training_args import ParallelMode
 import hpsearch
 from hpsearch import Float, MissingPackageError, Trainer, TrainingArguments
 from hpsearch.backends import get_backend
-from hpsearch.errors import ArgumentError, InvalidInputError
+from hpsearch.errors import ArgumentError
 from hpsearch.training.acceleration import make_accelerator
 from hpsearch.training.batches import start_epoch
 from tests.models import (
     Line,
-    PlainClassifier,
     accuracy,
     bert_classifier,
     classification_data,
@@ -326,18 +324,6 @@ def at_process(monkeypatch: pytest.MonkeyPatch, process_index: int, local_proces
     monkeypatch.setattr(TrainingArguments, "local_process_index", local_process_index)
 
 
-@pytest.mark.parametrize(
-    ("place", "on_each_node", "expected"),
-    [((0, 0), True, 40), ((1, 0), True, 40), ((1, 0), False, 10), ((3, 1), True, 10), ((0, 0), False, 40)],
-)
-def test_a_process_speaks_as_the_main_one_of_its_node_or_of_all_nodes(
-    monkeypatch: pytest.MonkeyPatch, place: tuple[int, int], on_each_node: bool, expected: int
-) -> None:
-    args = args_of(log_level="error", log_level_replica="debug", log_on_each_node=on_each_node)
-    at_process(monkeypatch, *place)
-    assert args.get_process_log_level() == expected
-
-
 def test_the_levels_are_passive_and_warning_by_default() -> None:
     args = args_of()
     assert (args.log_level, args.log_level_replica, args.log_on_each_node) == ("passive", "warning", True)
@@ -381,7 +367,8 @@ def test_the_main_process_of_all_nodes_saves_or_that_of_each(
     trainer = make_trainer(tmp_path, save_strategy="epoch", save_on_each_node=on_each_node)
     at_process(monkeypatch, *place)
     trainer.train()
-    assert (tmp_path / "checkpoint-3" / "model.safetensors").is_file() is saves
+    files = {path.name for path in (tmp_path / "checkpoint-3").glob("*")}
+    assert {"model.safetensors", "trainer_state.json"} <= files if saves else files == set()
 
 
 def batches_of(trainer: Any) -> torch.Tensor:
@@ -421,42 +408,6 @@ def test_full_determinism_allows_deterministic_algorithms_only(tmp_path: Path, m
     assert seen == [False, True]
 
 
-class NotesPrecision(PlainClassifier):
-    """Notes, at every forward, whether it trains, whether autocast is on, and in what its weights are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[bool, bool, torch.dtype]] = set()
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        outputs = super().forward(input_ids, labels)
-        autocast = torch.is_autocast_enabled("cpu")
-        self.seen.add((self.training, autocast, self.output.weight.dtype))
-        return outputs
-
-
-@pytest.mark.parametrize(
-    ("changes", "training", "evaluating"),
-    [
-        ({}, (False, torch.float32), (False, torch.float32)),
-        ({"bf16": True}, (True, torch.float32), (True, torch.float32)),
-    ],
-)
-def test_mixed_precision_computes_in_16_bits_and_keeps_the_weights_in_32(
-    tmp_path: Path, changes: dict[str, Any], training: tuple[bool, Any], evaluating: tuple[bool, Any]
-) -> None:
-    data = {"train_dataset": classification_data(8), "eval_dataset": classification_data(8)}
-    trainer = make_trainer(tmp_path, model_init=NotesPrecision, eval_strategy="epoch", **data, **changes)
-    trainer.train()
-    assert trainer.model.seen == {(True, *training), (False, *evaluating)}
-
-
-def test_an_evaluation_in_16_bits_has_its_weights_in_16_bits(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, model=NotesPrecision(), bf16_full_eval=True, eval_dataset=classification_data(8))
-    trainer.evaluate()
-    assert trainer.model.seen == {(False, False, torch.bfloat16)}
-
-
 def test_on_a_cpu_there_is_one_process_and_no_gpu_and_the_timeout_is_that_of_the_arguments() -> None:
     args = args_of(ddp_timeout=60)
     assert (args.device.type, args.n_gpu, args.world_size) == ("cpu", 0, 1)
@@ -470,17 +421,6 @@ def test_several_gpus_in_one_process_without_a_launcher_are_data_parallel() -> N
     args = args_of()
     args._n_gpu = 2
     assert args.parallel_mode is ParallelMode.NOT_DISTRIBUTED
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_an_overflow_is_found_and_its_last_frames_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = PlainClassifier()
-    with torch.no_grad():
-        model.output.weight.fill_(float("inf"))
-    trainer = make_trainer(tmp_path, model=model, train_dataset=classification_data(8), debug="underflow_overflow")
-    with pytest.raises(ValueError, match="inf/nan"):
-        trainer.train()
-    assert "Detected inf/nan" in capsys.readouterr().out
 
 
 def test_the_loader_follows_its_arguments(tmp_path: Path) -> None:
@@ -604,19 +544,6 @@ def test_a_resumed_run_goes_on_behind_the_data_it_has_seen_unless_it_is_told_not
     assert torch.equal(seen[0], whole[0 if ignored else 1])
 
 
-def test_smoothed_labels_leave_one_minus_epsilon_to_the_right_class_and_share_the_rest(tmp_path: Path) -> None:
-    epsilon = 0.3
-    model = PlainClassifier()
-    trainer = make_trainer(tmp_path, model=model, label_smoothing_factor=epsilon)
-    (batch,) = trainer.get_eval_dataloader(classification_data(6))
-    targets = torch.nn.functional.one_hot(batch["labels"], 2) * (1 - epsilon) + epsilon / 2
-    expected = -(targets * model(batch["input_ids"])["logits"].log_softmax(-1)).sum(-1).mean()
-    loss, outputs = trainer.compute_loss(model, batch, return_outputs=True)
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    assert outputs["logits"].shape == (6, 2)
-    assert "labels" in batch
-
-
 def test_smoothing_leaves_out_the_labels_of_minus_100_and_shifts_those_of_a_language_model(tmp_path: Path) -> None:
     model = gpt2_language_model().eval()
     trainer = make_trainer(tmp_path, model=model, label_smoothing_factor=0.2)
@@ -649,70 +576,6 @@ def test_activations_are_computed_again_in_the_backward_pass_and_give_the_same_l
         results.append((len(calls), trainer.state.log_history[0]["loss"]))
     assert [count for count, _ in results] == [1, 2]
     assert results[0][1] == pytest.approx(results[1][1], rel=1e-6)
-
-
-def area_under_curve(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The share of pairs of a positive and a negative sample that are in the right order."""
-    differences = scores[labels == 1][:, None] - scores[labels == 0][None, :]
-    return float(((differences > 0) + 0.5 * (differences == 0)).mean())
-
-
-def test_a_metric_grouped_by_user_finds_the_users_in_the_inputs(tmp_path: Path) -> None:
-    def grouped(prediction: Any) -> dict[str, float]:
-        users, scores, labels = prediction.inputs[:, 0].astype(int), prediction.predictions, prediction.label_ids
-        areas = {user: area_under_curve(scores[users == user], labels[users == user]) for user in set(users.tolist())}
-        return {
-            "gauc": sum(areas[user] * (users == user).mean() for user in areas),
-            "auc": area_under_curve(scores, labels),
-            "predict_mean": float(scores.mean()),
-            "label_mean": float(labels.mean()),
-        }
-
-    class Scores(torch.nn.Module):
-        main_input_name = "x"
-
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"loss": x.sum() * 0, "scores": x[:, 1]}
-
-    # Two users, each ordered perfectly among its own samples, whose scores lie on different levels.
-    rows = [(0, 0.1, 0), (0, 0.2, 1), (1, 0.8, 0), (1, 0.9, 1)]
-    samples = [{"x": torch.tensor([float(user), score]), "labels": label} for user, score, label in rows]
-    trainer = make_trainer(
-        tmp_path, model=Scores(), eval_dataset=samples, compute_metrics=grouped, include_for_metrics=["inputs"]
-    )
-    metrics = trainer.evaluate()
-    assert metrics["eval_gauc"] == 1.0
-    assert metrics["eval_auc"] == 0.75
-    assert metrics["eval_predict_mean"] == pytest.approx(0.5)
-    assert metrics["eval_label_mean"] == 0.5
-
-
-def test_noise_on_the_embeddings_is_bounded_and_gone_after_training(tmp_path: Path) -> None:
-    alpha, seen = 5.0, []
-    model = gpt2_language_model()
-    embeddings = model.get_input_embeddings()
-    tokens = torch.tensor(language_data(8)[0]["input_ids"])
-
-    def note(**_: Any) -> None:
-        was_training = embeddings.training
-        embeddings.train()
-        seen.append((embeddings(tokens[None]) - embeddings.weight[tokens]).abs().max().item())
-        embeddings.train(was_training)
-
-    trainer = make_trainer(
-        tmp_path,
-        model=model,
-        train_dataset=language_data(8),
-        neftune_noise_alpha=alpha,
-        callbacks=[Look("on_step_begin", note)],
-    )
-    trainer.train()
-    bound = alpha / math.sqrt(len(tokens) * embeddings.embedding_dim)
-    assert 0.5 * bound < seen[0] <= bound + 1e-6
-    note()
-    assert seen[-1] == 0.0
-    assert len(embeddings._forward_hooks) == 0
-    assert not hasattr(embeddings, "neftune_noise_alpha")
 
 
 def test_arguments_are_shown_with_plain_values_and_without_tokens() -> None:
@@ -968,7 +831,6 @@ def test_operations_are_six_for_every_token_and_weight_outside_the_embeddings(tm
     assert trainer.floating_point_ops({"input_ids": torch.zeros(2, 5)}) == 6 * 10 * weights
 
 
-@pytest.mark.xfail(strict=True, reason="as in transformers 5.23, which documents it and does not do it")
 def test_a_model_that_counts_its_operations_is_asked(tmp_path: Path) -> None:
     class Counts(Line):
         def floating_point_ops(self, inputs: Any) -> int:
@@ -1079,7 +941,7 @@ def test_a_prediction_has_metrics_under_its_prefix_and_is_announced(tmp_path: Pa
 
 def test_a_prediction_step_leaves_out_what_the_configuration_ignores(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=gpt2_language_model(), use_cache=True)
-    model, batch = trainer.model, trainer.data_collator(language_data(2))
+    model, batch = trainer.model.eval(), trainer.data_collator(language_data(2))
     loss, logits, labels = trainer.prediction_step(model, batch, prediction_loss_only=False)
     assert "past_key_values" in model.config.keys_to_ignore_at_inference
     assert isinstance(logits, torch.Tensor)
@@ -1170,9 +1032,10 @@ def test_the_newest_checkpoint_is_the_one_of_the_highest_number_and_can_be_loade
     assert not np.array_equal(other.predict(line_data(4)).predictions, expected)
     other.load_weights(newest)
     np.testing.assert_array_equal(other.predict(line_data(4)).predictions, expected)
-    resumed = make_trainer(tmp_path, num_train_epochs=5)
-    resumed.train(resume_from_checkpoint=True)
-    assert list(logged(resumed, "loss"))[-3:] == [13, 14, 15]
+    steps: list[int] = []
+    look = Look("on_step_end", lambda state, **_: steps.append(state.global_step))
+    make_trainer(tmp_path, num_train_epochs=5, callbacks=[look]).train(resume_from_checkpoint=True)
+    assert steps == [13, 14, 15]
 
 
 # G. Callbacks.

@@ -136,6 +136,22 @@ def test_an_adapter_of_another_rank_is_refused_by_file_name(tmp_path: Path) -> N
         lora_trainer(tmp_path, model=lora(r=4)).train(resume_from_checkpoint=True)
 
 
+def test_a_model_with_an_adapter_of_its_own_resumes_exactly_too(tmp_path: Path) -> None:
+    """`model.add_adapter(...)` of transformers, in place of a wrapper of PEFT."""
+
+    def with_adapter() -> Any:
+        torch.manual_seed(0)
+        model = bert_classifier(dropout=0.0)
+        model.add_adapter(peft.LoraConfig(r=2, target_modules=["query"], modules_to_save=["classifier"]))
+        return model
+
+    whole = lora_trainer(tmp_path, model=with_adapter())
+    whole.train()
+    resumed = lora_trainer(tmp_path, model=with_adapter())
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert losses(resumed) == losses(whole)
+
+
 OTHER_MODULES = [("query", "key"), ("key",), ("query", "key", "value"), ("query",)]
 
 

@@ -106,8 +106,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
                 )
         if self.deepspeed and importlib.util.find_spec("deepspeed") is None:
             raise MissingPackageError("deepspeed=... needs the package deepspeed: pip install deepspeed")
-        if isinstance(self.fsdp_config, dict):
-            self.fsdp_config = dict(self.fsdp_config)  # transformers writes into it
+        self._own_configuration()
         try:
             with _undisturbed_accelerate():
                 super().__post_init__()
@@ -120,6 +119,11 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
             raise ArgumentError("debug='tpu_metrics_debug' needs a TPU; 'underflow_overflow' works everywhere.")
         self._given = given
         self._resolved = {name: copy.copy(getattr(self, name)) for name in given}
+
+    def _own_configuration(self: Any) -> None:
+        """Take a copy of what transformers writes into."""
+        if isinstance(self.fsdp_config, dict):
+            self.fsdp_config = dict(self.fsdp_config)
 
     def _take_over_accumulation(self: Any) -> None:
         """Take the accumulation that `accelerator_config` may ask for; the loop accumulates, not accelerate."""

@@ -10,9 +10,10 @@ Every public name is imported when it is first used, so that `import hpsearch` i
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from .version import __version__
 
 _HOMES = {
     "arguments": ["Seq2SeqTrainingArguments", "TrainingArguments"],
@@ -103,6 +104,13 @@ def __getattr__(name: str) -> Any:
 
         if successor := successor_of_name(name):  # an ImportError, because `from hpsearch import ...` hides others
             raise ImportError(f"{name} is gone from transformers 5 and is not in hpsearch; use {successor}.")
+        if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is None:
+            import transformers
+
+            if hasattr(transformers, name):
+                raise ImportError(
+                    f"{name} is transformers' own and works here as it is: from transformers import {name}"
+                )
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
     globals()[name] = value

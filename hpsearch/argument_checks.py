@@ -88,12 +88,12 @@ def check_values(args: Any) -> None:
 
 def _check_combinations(args: Any) -> None:
     max_steps, epochs = getattr(args, "max_steps", -1), getattr(args, "num_train_epochs", 1.0)
-    if max_steps == 0 or max_steps < -1:
+    if max_steps < -1:
         raise ArgumentError(
-            f"max_steps must be at least 1, or -1 for num_train_epochs to decide, but got {max_steps!r}."
+            f"max_steps must be a number of updates, or -1 for num_train_epochs to decide, but got {max_steps!r}."
         )
-    if max_steps < 0 and epochs <= 0:
-        raise ArgumentError(f"num_train_epochs must be greater than 0, but got {epochs!r}.")
+    if max_steps < 0 and epochs < 0:
+        raise ArgumentError(f"num_train_epochs must not be negative, but got {epochs!r}.")
     if getattr(args, "dataloader_persistent_workers", False) and not args.dataloader_num_workers:
         raise ArgumentError(
             "dataloader_persistent_workers=True needs workers: set dataloader_num_workers to at least 1."

@@ -97,6 +97,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
     def __post_init__(self) -> None:
         kind: Any = type(self)
         given = {name: copy.copy(getattr(self, name)) for name in argument_names(kind)}
+        self._cast_numbers()
         check_values(self)
         for name, neutral in _NOT_HONOURED.items():
             if getattr(self, name, neutral[0]) not in neutral:
@@ -120,6 +121,17 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
         self._given = given
         self._resolved = {name: copy.copy(getattr(self, name)) for name in given}
 
+    def _cast_numbers(self: Any) -> None:
+        """Take numbers as the type their field is annotated with, if that loses nothing; refuse them otherwise."""
+        kind: Any = type(self)
+        for name in _number_names(kind):
+            value = getattr(self, name)
+            if value == _default(kind, name):
+                continue
+            cast = cast_argument(name, value, kind)
+            if type(value) is not int:  # a whole number stays one where fractions are allowed, as in transformers
+                setattr(self, name, cast)
+
     def _own_configuration(self: Any) -> None:
         """Take a copy of what transformers writes into."""
         if isinstance(self.fsdp_config, dict):
@@ -127,7 +139,13 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
 
     def _take_over_accumulation(self: Any) -> None:
         """Take the accumulation that `accelerator_config` may ask for; the loop accumulates, not accelerate."""
-        steps = (self.accelerator_config.gradient_accumulation_kwargs or {}).get("num_steps")
+        wanted = dict(self.accelerator_config.gradient_accumulation_kwargs or {})
+        steps = wanted.pop("num_steps", None)
+        if wanted:
+            raise ArgumentError(
+                f"accelerator_config: gradient_accumulation_kwargs={wanted!r} would do nothing here, because the loop "
+                "accumulates, not accelerate; leave it out."
+            )
         if steps is None:
             return
         if self.gradient_accumulation_steps > 1:
@@ -135,7 +153,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
                 f"accelerator_config asks for num_steps={steps!r} and gradient_accumulation_steps is "
                 f"{self.gradient_accumulation_steps!r}; set only gradient_accumulation_steps."
             )
-        self.gradient_accumulation_steps = steps
+        self.gradient_accumulation_steps = cast_argument("gradient_accumulation_steps", steps, type(self))
 
     def replace(self, **changes: Any) -> TrainingArguments:
         """Return new arguments with `changes` applied, cast and validated; this object is not touched.
@@ -152,7 +170,10 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
         }
         values.update({name: cast_argument(name, value, type(self)) for name, value in changes.items()})
         try:
-            return type(self)(**values)
+            changed = type(self)(**values)
+            for name in vars(self).keys() - vars(changed).keys():
+                setattr(changed, name, getattr(self, name))  # what a script has added to its arguments
+            return changed
         except ArgumentError as error:
             shown = ", ".join(f"{name}={value!r}" for name, value in changes.items())
             raise ArgumentError(f"TrainingArguments refuses {shown}: {error}") from error
@@ -163,11 +184,24 @@ def _undisturbed_accelerate() -> Iterator[None]:
     """Leave accelerate's shared state to the run that uses it: transformers resets it whenever arguments are made."""
     states = (AcceleratorState._shared_state, PartialState._shared_state)
     earlier = [dict(each) for each in states]
-    yield
-    if earlier[0] and earlier[1].get("device") == PartialState._shared_state.get("device"):
-        for state, content in zip(states, earlier, strict=True):
-            state.clear()
-            state.update(content)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        same_device = earlier[1].get("device") == PartialState._shared_state.get("device")
+        if earlier[0] and (failed or same_device):
+            for state, content in zip(states, earlier, strict=True):
+                state.clear()
+                state.update(content)
+
+
+@functools.cache
+def _number_names(kind: Any) -> tuple[str, ...]:
+    """Return the arguments that are annotated as numbers, and perhaps None."""
+    numbers = {int, float, type(None)}
+    accepted = {name: set(_accepted_types(annotation)) for name, annotation in _annotations(kind).items()}
+    return tuple(name for name in argument_names(kind) if accepted[name] <= numbers)
 
 
 @functools.cache

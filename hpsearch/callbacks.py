@@ -46,10 +46,12 @@ __all__ = [
 
 
 def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
-    """Return fresh default callbacks of a run: the flow, the trackers in `report_to`, and a bar or a printer."""
+    """Return fresh default callbacks: the flow, the trackers in `report_to`, and, last, a bar or a printer."""
     display = PrinterCallback() if args.disable_tqdm else ProgressCallback()
     terminated = [CheckpointOnTermination()] if args.enable_jit_checkpoint else []
-    return [DefaultFlowCallback(), *(_tracker(name, args) for name in args.report_to), *terminated, display]
+    names = [args.report_to] if isinstance(args.report_to, str) else args.report_to or []
+    trackers = [_tracker(name, args) for name in names if name != "none"]
+    return [DefaultFlowCallback(), *trackers, *terminated, display]
 
 
 def _tracker(name: str, args: TrainingArguments) -> TrainerCallback:

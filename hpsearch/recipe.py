@@ -274,9 +274,12 @@ class Recipe:
             if not earlier.has_trained:
                 optimizers = (earlier.optimizer, earlier.lr_scheduler)
         del earlier
-        callbacks = [*self._default_callbacks(), *self.callbacks]
         run = TrainingRun(
-            args or self.args, self.processing_class, lambda: self.call_model_init(self.trial), callbacks, self.trial
+            args or self.args,
+            self.processing_class,
+            lambda: self.call_model_init(self.trial),
+            self._all_callbacks(),
+            self.trial,
         )
         if self.trial is not None:
             run.describe_trial(trial_parameters(self.trial), getattr(self.trial, "name", None))
@@ -332,6 +335,12 @@ class Recipe:
         else:
             self.removed_callbacks.append(type(found))
         return found
+
+    def _all_callbacks(self) -> list[TrainerCallback]:
+        """Return the callbacks of a new run; bar or printer are called last, when others may have changed the logs."""
+        defaults = self._default_callbacks()
+        shows = [each for each in defaults if isinstance(each, (PrinterCallback, ProgressCallback))]
+        return [*(each for each in defaults if each not in shows), *self.callbacks, *shows]
 
     def _default_callbacks(self) -> list[TrainerCallback]:
         return [each for each in default_callbacks(self.args) if type(each) not in self.removed_callbacks]

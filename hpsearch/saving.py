@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from transformers.trainer_pt_utils import metrics_format
 from transformers.trainer_utils import speed_metrics
 
 from .recipe import Recipe
-from .training import checkpoints, hub, loop, metrics, model_card, sharding, weights
+from .training import checkpoints, hub, loop, model_card, sharding, weights
 from .training.hooks import Hooks
+from .training.metrics import metrics_table, save_metrics
 
 
 class Saving(Recipe):
@@ -85,15 +87,19 @@ class Saving(Recipe):
         """Add the operations counted since the last call to `state.total_flos`."""
         loop.store_flos(self.run)
 
-    def log_metrics(self, split: str, values: Mapping[str, Any]) -> None:
+    def log_metrics(self, split: str, metrics: Mapping[str, Any]) -> None:
         """Print the metrics of a split as a table, on the main process."""
         if self.is_world_process_zero():
-            print(metrics.metrics_table(split, values))
+            print(metrics_table(split, metrics))
 
-    def save_metrics(self, split: str, values: Mapping[str, Any], combined: bool = True) -> None:
+    def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
         """Write `<split>_results.json`, and merge into `all_results.json` if `combined`, on the main process."""
         if self.is_world_process_zero():
-            metrics.save_metrics(self.args.output_dir, split, values, combined)
+            save_metrics(self.args.output_dir, split, metrics, combined)
+
+    def metrics_format(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metrics as people read them: memory in MB, run times as h:mm:ss.cc, four decimals."""
+        return metrics_format(dict(metrics))
 
     def is_local_process_zero(self) -> bool:
         """True on the main process of each machine."""

@@ -47,7 +47,7 @@ class Seq2SeqTrainer(Trainer):
     """
 
     args: Seq2SeqTrainingArguments
-    _generation_arguments: Mapping[str, Any] = {}
+    _gen_kwargs: Mapping[str, Any] = {}
 
     def _check(self) -> None:
         if not isinstance(self.args, Seq2SeqTrainingArguments):
@@ -169,12 +169,12 @@ class Seq2SeqTrainer(Trainer):
         """Generate with `gen_kwargs` inside; an evaluation inside another one generates as that one does."""
         if not self.args.predict_with_generate:
             _warn_of_unused(gen_kwargs, "predict_with_generate is False")
-        outer = self._generation_arguments
-        self._generation_arguments = {**outer, **gen_kwargs}
+        outer = self._gen_kwargs
+        self._gen_kwargs = {**outer, **gen_kwargs}
         try:
             yield
         finally:
-            self._generation_arguments = outer
+            self._gen_kwargs = outer
 
     def prediction_step(
         self,
@@ -189,7 +189,7 @@ class Seq2SeqTrainer(Trainer):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = data.move_to(inputs, self.args.device)
         labels = inputs.get("labels")
-        given = self._resolved({**self._generation_arguments, **gen_kwargs})
+        given = self._resolved({**self._gen_kwargs, **gen_kwargs})
         generated = self._generate(_generation_inputs(inputs), given)
         width = self._width(given)
         loss = None
@@ -207,6 +207,12 @@ class Seq2SeqTrainer(Trainer):
         """Return what `generate()` is called with: `gen_kwargs`, where they are silent the arguments of the run."""
         unset = (*_LENGTHS, "num_beams")
         resolved = {name: value for name, value in gen_kwargs.items() if not (name in unset and value is None)}
+        config = gen_kwargs.get("generation_config")
+        if config is not None:  # of this call: what it says comes before the arguments of the run
+            return {
+                **{name: getattr(config, name) for name in _LENGTHS if getattr(config, name) is not None},
+                **resolved,
+            }
         if not resolved.keys() & set(_LENGTHS) and self.args.generation_max_length is not None:
             resolved["max_length"] = self.args.generation_max_length
         if self.args.generation_num_beams is not None:
@@ -239,11 +245,10 @@ class Seq2SeqTrainer(Trainer):
         return torch.nn.functional.pad(tokens, (0, missing), value=self._pad_token_id()) if missing > 0 else tokens
 
     def _pad_token_id(self) -> int:
-        processing = self.processing_class
-        source = processing if hasattr(processing, "pad_token_id") else self.run.model.config
-        for name in ("pad_token_id", "eos_token_id"):
-            if getattr(source, name, None) is not None:
-                return getattr(source, name)
+        for source in (self.processing_class, self.run.model.config):
+            for name in ("pad_token_id", "eos_token_id"):
+                if getattr(source, name, None) is not None:
+                    return getattr(source, name)
         raise InvalidInputError(
             "Generated sequences are padded to one length, but there is no pad token: pass a tokenizer with a "
             "pad_token as processing_class, or set pad_token_id in the configuration of the model."

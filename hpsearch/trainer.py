@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
 
@@ -85,8 +86,20 @@ class Trainer(Saving):
 
     def _check(self) -> None:
         super()._check()
+        self._check_overrides()
         if self.train_dataset is not None and not self._makes_its_own_batches:
             data.check_training_data(self.train_dataset, self.args)
+
+    def _check_overrides(self) -> None:
+        """Refuse a subclass that overrides what only transformers' Trainer has: it would never be called."""
+        for kind in type(self).__mro__[: type(self).__mro__.index(Trainer)]:
+            for name, value in vars(kind).items():
+                if callable(value) and hasattr(transformers.Trainer, name) and not hasattr(Trainer, name):
+                    raise InvalidInputError(
+                        f"{kind.__name__}.{name} would never be called: it is a part of transformers' loop, not of "
+                        "this one. Override a public hook (training_step, compute_loss, get_train_dataloader, ...), or "
+                        "use a callback."
+                    )
 
     # Training.
 
@@ -309,7 +322,7 @@ class Trainer(Saving):
         """Hook: return the loader of the training data: shuffled, or in order for a dataset without a length."""
         if self.train_dataset is None:
             raise InvalidInputError("Training needs a train_dataset.")
-        sampler = samplers.train_sampler(self, self.train_dataset)
+        sampler = self._get_train_sampler(self.train_dataset)
         return data.make_loader(self, self.train_dataset, "training", self.run.args.train_batch_size, sampler, True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
@@ -317,15 +330,47 @@ class Trainer(Saving):
         dataset = self._eval_dataset(eval_dataset)
 
         def make() -> DataLoader[Any]:
-            sampler = samplers.eval_sampler(self, dataset)
+            sampler = self._get_eval_sampler(dataset)
             return data.make_loader(self, dataset, "evaluation", self.args.eval_batch_size, sampler, False)
 
         return self.run.eval_loader(dataset, make)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
         """Hook: return the loader of a test dataset, in its order."""
-        sampler = samplers.eval_sampler(self, test_dataset)
+        sampler = self._get_eval_sampler(test_dataset)
         return data.make_loader(self, test_dataset, "test", self.args.eval_batch_size, sampler, False)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Hook, under the name it has in transformers: the order of the training samples."""
+        return samplers.train_sampler(self, self.train_dataset if train_dataset is None else train_dataset)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Hook, under the name it has in transformers: the order of the evaluation samples."""
+        return samplers.eval_sampler(self, eval_dataset)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Hook, under the name it has in transformers: bring a batch onto the device."""
+        return data.move_to(inputs, self.args.device)
+
+    @property
+    def label_names(self) -> list[str]:
+        """The keys of a batch that hold labels."""
+        return self.run.traits.label_names
+
+    def get_num_trainable_parameters(self) -> int:
+        """Return the number of weights that are trained."""
+        return sum(each.numel() for each in self.model.parameters() if each.requires_grad)
+
+    def get_learning_rates(self) -> list[float]:
+        """Return the present learning rate of every parameter group of the optimizer."""
+        if self.optimizer is None:
+            raise InvalidInputError("There is no optimizer yet; call create_optimizer() or train().")
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_total_train_batch_size(self, args: TrainingArguments | None = None) -> int:
+        """Return the samples of one update, over all processes and accumulated micro-batches."""
+        own = self.args if args is None else args
+        return own.train_batch_size * own.gradient_accumulation_steps * own.world_size
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         """Return the number of samples behind a loader, estimated from its batches if its dataset has no length."""

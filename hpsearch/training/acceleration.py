@@ -40,6 +40,11 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
             kind = {"cpu": "CPU", "cuda": "GPU"}.get(args.device.type, args.device.type.upper())
             PartialState._shared_state["distributed_type"] = DistributedType(f"MULTI_{kind}")
     config = args.accelerator_config
+    if not config.even_batches and args.world_size > 1:
+        raise ArgumentError(
+            "accelerator_config={'even_batches': False} lets one process wait for ever for a batch that another does "
+            "not have; leave it out. Evaluation counts every sample once all the same."
+        )
     ddp = {
         "find_unused_parameters": args.ddp_find_unused_parameters,
         "bucket_cap_mb": args.ddp_bucket_cap_mb,

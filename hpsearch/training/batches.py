@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from accelerate import skip_first_batches
+from accelerate import PartialState, skip_first_batches
+from accelerate.data_loader import DataLoaderDispatcher
 from torch.utils.data import DataLoader, IterableDataset
+from transformers.trainer_utils import has_length
 
 from .randomness import RandomStreams
 from .resume import ResumePoint
@@ -35,7 +37,12 @@ def resume_epoch(loader: Any, epoch: int, seen: int, point: ResumePoint) -> Iter
         point.epoch_streams.restore()
     _set_epoch(loader, epoch)
     if type(loader) is not DataLoader:
-        rest = skip_first_batches(loader, seen)
+        if has_length(loader) and seen >= len(loader):
+            if point.streams is not None:
+                point.streams.restore()
+            return iter(())
+        is_dispatched = isinstance(loader, DataLoaderDispatcher) and not isinstance(loader.dataset, IterableDataset)
+        rest = skip_first_batches(loader, seen * PartialState().num_processes if is_dispatched else seen)
         _set_epoch(rest, epoch)
         return _restoring_after_first(iter(rest), point.streams)
     if isinstance(loader.dataset, IterableDataset):
@@ -94,10 +101,13 @@ def _past(loader: DataLoader[Any], seen: int, epoch_streams: RandomStreams | Non
 
 def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None) -> Iterator[Any]:
     """Put the streams back once iteration has begun: accelerate's loaders draw the workers' seed only then."""
+    place = -1
     for place, batch in enumerate(batches):
         if place == 0 and streams is not None:
             streams.restore()
         yield batch
+    if place < 0 and streams is not None:
+        streams.restore()
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 from ..errors import MissingMetricError
 from ..files import remove_folder
 from .weights import load_weights
+
+logger = logging.getLogger(__name__)
 
 
 def metric_value(metrics: Mapping[str, float], name: str) -> float:
@@ -46,8 +49,14 @@ def track_best(run: Any, metrics: Mapping[str, float]) -> bool:
 def load_best(run: Any) -> None:
     """Load the weights of the best checkpoint into the model, if `load_best_model_at_end` asks for it."""
     best = run.state.best_model_checkpoint
-    if run.args.load_best_model_at_end and best is not None and Path(best).is_dir():
-        load_weights(run.model, best)
+    if run.args.load_best_model_at_end:
+        if best is not None and Path(best).is_dir():
+            load_weights(run.model, best)
+        else:
+            logger.warning(
+                "load_best_model_at_end: the best checkpoint (%s) is not there; the model keeps its last weights.",
+                best or f"none had a finite {run.args.metric_for_best_model}",
+            )
     if run.args.should_save and best is not None and run.args.save_total_limit == 1:
         for checkpoint in sort_checkpoints(run.args.output_dir):
             if Path(checkpoint) != Path(best):

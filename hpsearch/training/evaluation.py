@@ -13,7 +13,6 @@ from transformers.trainer_pt_utils import find_batch_size, nested_detach
 from transformers.trainer_utils import EvalLoopOutput, denumpify_detensorize, speed_metrics
 
 from ..errors import InvalidInputError
-from . import data
 from .gathering import Batch, Outputs, Share, num_samples_of
 from .hooks import Hooks, takes_argument
 from .losses import count_items
@@ -57,7 +56,7 @@ def _pass_over(
     batch_metrics: dict[str, Any] | None = None
     for step, inputs in enumerate(dataloader):
         size = find_batch_size(inputs) or 0
-        share = Share.of(run, size)
+        share = Share.of(run, dataloader, size)
         inputs = share.without_padding(inputs)
         seen += share.samples
         loss, logits, labels = trainer.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys)
@@ -102,7 +101,7 @@ def prediction_step(
     has_labels = bool(names) and all(inputs.get(name) is not None for name in names)
     returns_loss = inputs.get("return_loss")
     loss_without_labels = not names and (run.traits.can_return_loss if returns_loss is None else returns_loss)
-    inputs = data.move_to(inputs, run.args.device)
+    inputs = trainer._prepare_inputs(inputs)
     if ignore_keys is None:
         ignore_keys = getattr(getattr(run.model, "config", None), "keys_to_ignore_at_inference", [])
     with torch.no_grad(), trainer.compute_loss_context_manager():
@@ -122,6 +121,7 @@ def compute_loss_through_hook(
     trainer: Hooks, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any, outputs: bool = False
 ) -> Any:
     """Call `trainer.compute_loss`, in its present form or in the documented older one without the item count."""
+    trainer.run.loss_is_of_all_processes = False
     if takes_argument(trainer.compute_loss, "num_items_in_batch"):
         return trainer.compute_loss(model, inputs, return_outputs=outputs, num_items_in_batch=num_items_in_batch)
     return trainer.compute_loss(model, inputs, return_outputs=outputs)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import slice_tensors
+from accelerate.utils import gather_object
+from accelerate.utils.operations import recursively_apply
 from torch.utils.data import DataLoader
-from transformers.trainer_pt_utils import EvalLoopContainer
+from transformers.trainer_pt_utils import EvalLoopContainer, nested_concat
 from transformers.trainer_utils import has_length
 
 from ..errors import InvalidInputError
@@ -20,56 +21,78 @@ from .hooks import Hooks
 
 @dataclass(frozen=True)
 class Share:
-    """This process's share of one batch; of the last batch, some rows may only pad it to the size of the others.
+    """This process's share of one batch.
 
     Attributes:
-        samples: rows that are samples, not padding.
-        samples_of_all: the same, over all processes.
+        size: rows of the batch in this process; in the last batch, some may only pad it to the size of the others.
+        counts: for each process, how many of its rows are samples.
     """
 
     run: Any
     size: int
-    samples: int
-    samples_of_all: int
+    counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, run: Any, size: int) -> Share:
-        """Find the share: accelerate pads the last batch with samples of the first one."""
-        processes, remainder = run.accelerator.num_processes, run.accelerator.gradient_state.remainder
-        if processes == 1:
-            return cls(run, size, size, size)
-        if not run.accelerator.gradient_state.end_of_dataloader or remainder <= 0:
-            return cls(run, size, size, size * processes)
-        return cls(run, size, min(max(remainder - run.args.process_index * size, 0), size), remainder)
+    def of(cls, run: Any, dataloader: DataLoader[Any], size: int) -> Share:
+        """Find the share: accelerate's loaders pad the last batch with samples of the first one, others do not."""
+        accelerator = run.accelerator
+        if accelerator.num_processes == 1:
+            return cls(run, size, (size,))
+        if not hasattr(dataloader, "end_of_dataloader"):
+            sizes = accelerator.gather(torch.tensor([size], device=accelerator.device))
+            return cls(run, size, tuple(sizes.tolist()))
+        managed: Any = dataloader
+        remainder = managed.remainder if managed.end_of_dataloader else 0
+        if remainder <= 0:
+            return cls(run, size, (size,) * accelerator.num_processes)
+        return cls(
+            run,
+            size,
+            tuple(min(max(remainder - rank * size, 0), size) for rank in range(accelerator.num_processes)),
+        )
+
+    @property
+    def samples(self) -> int:
+        """How many rows of this process are samples."""
+        return self.counts[self.run.args.process_index] if len(self.counts) > 1 else self.counts[0]
 
     def without_padding(self, inputs: Any) -> Any:
         """Return the samples alone; a process that has none keeps one row, without a label, so that it takes part."""
         if self.samples == self.size:
             return inputs
-        rows = slice_tensors(inputs, slice(0, max(self.samples, 1)))
+        kept = max(self.samples, 1)
+        rows = recursively_apply(lambda each: each[:kept] if each.dim() and len(each) == self.size else each, inputs)
         labels = rows.get("labels")
         if self.samples == 0 and isinstance(labels, torch.Tensor) and not labels.is_floating_point():
             rows["labels"] = torch.full_like(labels, -100)
         return rows
 
     def gather_rows(self, rows: Any) -> Any:
-        """Return the rows of all processes, padding dropped."""
+        """Return the rows of all processes, those that are samples, in the order of the data."""
         accelerator = self.run.accelerator
-        if self.samples_of_all < self.size * accelerator.num_processes:
-            rows = accelerator.pad_across_processes(rows, dim=0)
-        return accelerator.gather_for_metrics(rows, use_gather_object=self.run.args.eval_use_gather_object)
+        if self.run.args.eval_use_gather_object:
+            own = recursively_apply(lambda each: each[: self.samples].cpu(), rows)
+            parts = [part for part, count in zip(gather_object([own]), self.counts, strict=True) if count]
+            return functools.reduce(nested_concat, parts)
+        if len(set(self.counts)) == 1:
+            return accelerator.gather(rows)
+        longest = max(self.counts)
+        gathered = accelerator.gather(accelerator.pad_across_processes(rows, dim=0))
+        return recursively_apply(lambda each: self._samples_of(each, longest), gathered)
 
-    def loss_of_all(self, trainer: Hooks, loss: torch.Tensor, inputs: Any) -> torch.Tensor:
+    def loss_of_all(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss of the whole batch, once for every sample: what one process would have computed.
 
         A loss that is normalised over the items of all processes is their mean, another one that over the samples.
         """
         reduce = self.run.accelerator.reduce
-        uses_count = self.run.traits.accepts_loss_kwargs or trainer.compute_loss_func is not None
-        counts_items = uses_count and "labels" in inputs and self.run.args.average_tokens_across_devices
-        weight = torch.tensor(1.0 if counts_items else float(self.samples), device=loss.device)
+        weight = torch.tensor(1.0 if self.run.loss_is_of_all_processes else float(self.samples), device=loss.device)
         own = loss.float() * weight if self.samples else torch.zeros_like(loss, dtype=torch.float32)
-        return (reduce(own, "sum") / reduce(weight, "sum")).repeat(self.samples_of_all)
+        return (reduce(own, "sum") / reduce(weight, "sum")).repeat(sum(self.counts))
+
+    def _samples_of(self, rows: torch.Tensor, longest: int) -> torch.Tensor:
+        starts = (rank * longest for rank in range(len(self.counts)))
+        return torch.cat([rows[start : start + count] for start, count in zip(starts, self.counts, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -114,7 +137,7 @@ class Outputs:
             if trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
         return Batch(
-            None if loss is None else share.loss_of_all(trainer, loss, inputs),
+            None if loss is None else share.loss_of_all(loss),
             None if logits is None else gather(logits),
             None if labels is None else gather(labels),
             None if shown is None else gather(pad(shown, dim=1, pad_index=-100)),

@@ -32,16 +32,27 @@ from transformers.trainer_utils import HubStrategy, SaveStrategy
 from ..arguments import TrainingArguments
 from ..errors import ArgumentError
 from ..files import PARTIAL_MARK
+from ..version import __version__
 from . import checkpoints
 from .hooks import Hooks
-from .model_card import CARD_FILE, own_version
+from .model_card import CARD_FILE
 
 logger = logging.getLogger(__name__)
 
 LAST_CHECKPOINT = "last-checkpoint"
 STUDY_FILE = "study.json"
 # Never uploaded from an output folder.
-_LEFT_OUT = ("_*", "checkpoint-*", f"{PARTIAL_MARK}*", f"*/{PARTIAL_MARK}*")
+_LEFT_OUT = (
+    "_*",
+    "checkpoint-*",
+    f"{PARTIAL_MARK}*",
+    f"*/{PARTIAL_MARK}*",
+    ".env*",
+    ".git",
+    ".git/*",
+    ".cache",
+    ".cache/*",
+)
 # What a checkpoint holds beside the model.
 _FOR_RESUMING = (
     checkpoints.OPTIMIZER_FILE,
@@ -117,7 +128,12 @@ class HubRepository:
         """Upload the model of a checkpoint in the background; with `hub_strategy`, the checkpoint too."""
         snapshot = Path(self.args.output_dir, f"{PARTIAL_MARK}{os.getpid()}{_SNAPSHOT_MARK}{self._snapshots}")
         self._snapshots += 1
-        _take_snapshot(Path(self.args.output_dir), folder, snapshot)
+        try:
+            _take_snapshot(Path(self.args.output_dir), folder, snapshot)
+        except OSError as error:  # a full disk, a file that went away
+            shutil.rmtree(snapshot, ignore_errors=True)
+            logger.warning("%s is not uploaded: its files could not be copied (%s).", folder.name, error)
+            return
         common = {"repo_id": self.repo_id, "revision": self.args.hub_revision}
         uploads: list[dict[str, Any]] = [{**common, "folder_path": snapshot / "model", "commit_message": message}]
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
@@ -171,7 +187,7 @@ class HubRepository:
     @property
     def _api(self) -> HfApi:
         if self._held_api is None:
-            self._held_api = HfApi(token=self.args.hub_token, library_name="hpsearch", library_version=own_version())
+            self._held_api = HfApi(token=self.args.hub_token, library_name="hpsearch", library_version=__version__)
         return self._held_api
 
     def _make_branch(self, revision: str | None, token: str | None) -> None:
@@ -286,12 +302,13 @@ def _take_snapshot(output: Path, checkpoint: Path, target: Path) -> None:
     shutil.copytree(checkpoint, target / "model", copy_function=_link, ignore=shutil.ignore_patterns(*_FOR_RESUMING))
     for entry in output.iterdir():
         copy = target / "model" / entry.name
-        is_left_out = any(fnmatch(entry.name, pattern) for pattern in (*_LEFT_OUT, *_WEIGHTS, ".git", ".cache"))
+        is_left_out = any(fnmatch(entry.name, pattern) for pattern in (*_LEFT_OUT, *_WEIGHTS))
         if is_left_out or copy.exists() or (entry / STUDY_FILE).exists():
             continue
         if entry.is_dir():
-            shutil.copytree(entry, copy, ignore=shutil.ignore_patterns(f"{PARTIAL_MARK}*"))
-        else:
+            ignored = shutil.ignore_patterns(f"{PARTIAL_MARK}*")
+            shutil.copytree(entry, copy, ignore=ignored, ignore_dangling_symlinks=True)
+        elif entry.is_file():
             shutil.copy2(entry, copy)
 
 

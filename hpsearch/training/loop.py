@@ -39,7 +39,7 @@ def train(trainer: Hooks, resume: ResumePoint | None, ignore_keys: list[str] | N
             load_optimization(run, resume.folder)
         _announce(run, length)
 
-        run.begin_training()
+        run.begin_training(trainer)
         set_mode(run, training=True)
         run.zero_grad()
         run.control = run.callback_handler.on_train_begin(run.args, run.state, run.control)
@@ -103,7 +103,7 @@ def _update(trainer: Hooks, micro_batches: list[Any], length: TrainingLength, ep
     for index, inputs in enumerate(micro_batches, start=1):
         is_last = index == len(micro_batches)
         with run.accumulating(is_last):
-            loss = trainer.training_step(run.model_wrapped, inputs, items)
+            loss = trainer.training_step(run.model_wrapped, inputs, *([items] if run.step_takes_items else []))
         run.loss_window.add(loss, state.global_step)
         run.current_flos += trainer.floating_point_ops(inputs)
         if not is_last:

@@ -93,6 +93,7 @@ def compute_loss(
         and run.args.world_size > 1
     ):
         loss = loss * run.accelerator.num_processes
+        run.loss_is_of_all_processes = True
     return (loss, outputs) if return_outputs else loss
 
 

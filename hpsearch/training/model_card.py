@@ -18,6 +18,7 @@ from transformers.modelcard import TrainingSummary
 
 from ..errors import InvalidInputError
 from ..files import write_text
+from ..version import __version__
 from .hooks import Hooks
 
 CARD_FILE = "README.md"
@@ -48,11 +49,6 @@ def write_model_card(trainer: Hooks, **fields: Any) -> Path:
     return path
 
 
-def own_version() -> str:
-    """Return the version of hpsearch that is installed."""
-    return importlib.metadata.version("hpsearch")
-
-
 def _summary(trainer: Hooks, fields: dict[str, Any]) -> TrainingSummary:
     run = trainer.run
     core = _core(run.accelerator.unwrap_model(run.model))
@@ -79,7 +75,7 @@ def _summary(trainer: Hooks, fields: dict[str, Any]) -> TrainingSummary:
 
 def _body(summary: TrainingSummary, trainer: Hooks) -> str:
     _, _, text = summary.to_model_card().split("---\n", 2)
-    text += f"- hpsearch {own_version()}\n"
+    text += f"- hpsearch {__version__}\n"
     if hasattr(trainer.run.accelerator.unwrap_model(trainer.run.model), "peft_config"):
         text += f"- PEFT {importlib.metadata.version('peft')}\n"
     state = trainer.run.state

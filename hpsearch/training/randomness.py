@@ -14,13 +14,20 @@ from transformers import enable_full_determinism, set_seed
 
 from ..arguments import TrainingArguments
 
+_is_deterministic = False
+
 
 def seed_run(args: TrainingArguments) -> None:
     """Seed Python, numpy and torch with `args.seed`, deterministically if `args.full_determinism`."""
+    global _is_deterministic
     if args.full_determinism:
         enable_full_determinism(args.seed)
     else:
+        if _is_deterministic:  # an earlier run asked for it
+            torch.use_deterministic_algorithms(False)
+            torch.backends.cudnn.deterministic = False
         set_seed(args.seed)
+    _is_deterministic = args.full_determinism
 
 
 @dataclass(frozen=True)

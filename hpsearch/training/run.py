@@ -24,7 +24,7 @@ from . import sharding
 from .acceleration import make_accelerator
 from .checkpoints import LastUpdate, Position
 from .data import TrainingLength
-from .hooks import Hooks
+from .hooks import Hooks, takes_argument
 from .hub import HubRepository
 from .losses import LossWindow, make_label_smoother
 from .memory import MemoryTracker
@@ -55,6 +55,7 @@ class TrainingRun:
         memory: what its stages take, if `skip_memory_metrics=False`.
         position: where in the data the run is.
         loss_window: the running training loss.
+        loss_is_of_all_processes: the last loss was normalised over the items of all processes.
         last_update: the learning rate and gradient norm of the last update.
         training_began, first_step, first_tokens: when, and with which counts, this call of `train()` began.
         has_trained: True once training has been prepared.
@@ -99,6 +100,7 @@ class TrainingRun:
         self.loss_window = LossWindow(args.device, args.logging_nan_inf_filter)
         self.last_update: LastUpdate | None = None
         self.current_flos = 0.0
+        self.loss_is_of_all_processes = False
         self.is_in_train = False
         self.training_began, self.first_step, self.first_tokens = 0.0, 0, 0
         self.micro_batches_in_update = 1
@@ -199,9 +201,10 @@ class TrainingRun:
             self.loss_window.load(point.loss)
         self.last_update = point.last_update
 
-    def begin_training(self) -> None:
-        """Note when training begins, and with which counts."""
+    def begin_training(self, trainer: Hooks) -> None:
+        """Note when training begins, with which counts, and in which form the trainer's step is written."""
         self.is_in_train = True
+        self.step_takes_items = takes_argument(trainer.training_step, "num_items_in_batch")
         self.memory.start("train")
         self.training_began = time.time()
         self.first_step, self.first_tokens = self.state.global_step, self.state.num_input_tokens_seen
@@ -236,6 +239,8 @@ class TrainingRun:
 
     def refresh_parameters(self) -> None:
         """Look up the model's parameters again; done once per epoch, so that adapters added in between are seen."""
+        if sharding.is_sharded(self):
+            sharding.reshard(self.model)
         self._parameters = list(self.model.parameters())
 
     def zero_grad(self) -> None:

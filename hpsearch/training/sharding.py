@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.fsdp import FSDPModule
 
 _WHOLE_ON_HOST = StateDictOptions(full_state_dict=True, cpu_offload=True)
 _WHOLE = StateDictOptions(full_state_dict=True)
@@ -45,6 +46,13 @@ def shard(run: Any) -> None:
         run.model = run.model_wrapped
         if hasattr(run.model, "generate"):
             torch.distributed.fsdp.register_fsdp_forward_method(run.model, "generate")
+
+
+def reshard(model: torch.nn.Module) -> None:
+    """Give every process its part of the weights alone again; an evaluation leaves the outermost ones whole."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def whole_weights(run: Any) -> dict[str, Any] | None:

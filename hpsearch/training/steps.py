@@ -8,7 +8,6 @@ import torch
 from accelerate.utils import DistributedType
 from accelerate.utils.memory import clear_device_cache
 
-from . import data
 from .evaluation import compute_loss_through_hook, set_mode
 from .hooks import Hooks, takes_argument
 
@@ -24,7 +23,7 @@ def training_step(
     run = trainer.run
     if not model.training:
         set_mode(run, training=True)
-    inputs = data.move_to(inputs, run.args.device)
+    inputs = trainer._prepare_inputs(inputs)
     if len(inputs) == 0:
         raise ValueError(
             "The batch is empty: none of the dataset's columns is an argument of the model's forward "

@@ -23,6 +23,13 @@ COMMON: dict[str, Any] = {
     "save_strategy": "no",
     "learning_rate": 1e-3,
 }
+OWN_LOSS = {
+    "task": "language",
+    "own_loss": True,
+    "eval_size": 9,
+    "args": {"max_steps": 1, "learning_rate": 0.0},
+}
+AT_EPOCHS = {"save_strategy": "steps", "save_steps": 8}
 EVERY_FIVE = {"save_strategy": "steps", "save_steps": 5, "num_train_epochs": 1}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -31,6 +38,8 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulated_language_model": {"task": "language", "args": {"gradient_accumulation_steps": 2}},
     "stream": {"task": "stream", "args": {"max_steps": 8}},
     "evaluated_first": {"evaluates_a_given_model_first": True, "args": {"num_train_epochs": 1}},
+    "fewer_samples_to_evaluate_than_processes": {"eval_size": 1, "args": {"num_train_epochs": 1}},
+    "outputs_gathered_as_objects": {"args": {"eval_use_gather_object": True, "num_train_epochs": 1}},
     "tokens": {"args": {"include_num_input_tokens_seen": "all", "num_train_epochs": 1}},
     "best_at_the_end": {
         "args": {"save_strategy": "epoch", "load_best_model_at_end": True, "save_total_limit": 1},
@@ -42,6 +51,9 @@ ONLY_IN_TWO: dict[str, dict[str, Any]] = {
     "log_levels": {
         "args": {"log_level": "info", "log_level_replica": "error", "max_steps": 1, "eval_strategy": "no"},
     },
+    "whole_epochs": {"dropout": 0.2, "args": AT_EPOCHS},
+    "resumed_at_the_end_of_an_epoch": {"dropout": 0.2, "args": AT_EPOCHS, "resume": "whole_epochs/checkpoint-8"},
+    "own_loss": OWN_LOSS,
     "uneven_streams": {"task": "uneven_streams", "args": {"max_steps": 9, "eval_strategy": "no"}},
     "grouped_by_length": {
         "task": "ragged",
@@ -122,9 +134,13 @@ def test_accelerate_launch_gives_the_same_numbers_as_torchrun(tmp_path: Path, tw
     assert launched["plain"][0]["distribution"] == "DistributedType.MULTI_CPU"
 
 
-def test_a_run_of_two_processes_resumes_exactly_in_mid_epoch_with_dropout(two: Reports) -> None:
-    for whole, resumed in zip(two["whole"], two["resumed"], strict=True):
+@pytest.mark.parametrize(
+    ("first", "second"), [("whole", "resumed"), ("whole_epochs", "resumed_at_the_end_of_an_epoch")]
+)
+def test_a_run_of_two_processes_resumes_exactly_with_dropout(two: Reports, first: str, second: str) -> None:
+    for whole, resumed in zip(two[first], two[second], strict=True):
         assert numbers(resumed)[:-1] == numbers(whole)[:-1]
+        assert resumed["loss"] == pytest.approx(whole["loss"])
         assert resumed["weights"] == whole["weights"]
 
 
@@ -156,6 +172,14 @@ def test_one_process_goes_on_from_the_checkpoint_of_two_at_the_same_sample(tmp_p
     trainer.train(resume_from_checkpoint=str(checkpoint))
     assert [each["step"] for each in trainer.state.log_history if "loss" in each] == list(range(1, 12))
     assert trainer.state.epoch == 1.0
+
+
+def test_the_evaluation_loss_of_an_overridden_compute_loss_counts_every_sample_once(
+    tmp_path: Path, two: Reports
+) -> None:
+    """Nine samples: four and four, then one, which makes the batches of one process with a batch of four."""
+    alone = build(settings(tmp_path, {"own_loss": OWN_LOSS}, batch_size=4)["own_loss"]).evaluate()
+    assert [each["final"]["eval_loss"] for each in two["own_loss"]] == pytest.approx([alone["eval_loss"]] * 2)
 
 
 def test_streams_that_hold_unequally_much_end_together(two: Reports) -> None:
@@ -204,6 +228,7 @@ SHARDED: dict[str, dict[str, Any]] = {
     "whole": {"args": {**EVERY_FIVE, "load_best_model_at_end": False}},
     "resumed": {"args": EVERY_FIVE, "resume": "whole/checkpoint-5"},
     "best": {"args": {"save_strategy": "epoch", "load_best_model_at_end": True}},
+    "evaluated": {"args": {"eval_on_start": True}},
     "bf16": {"args": {"bf16": True, "num_train_epochs": 1}},
 }
 FSDP = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
@@ -217,7 +242,7 @@ def test_a_model_sharded_over_two_processes_trains_saves_and_resumes_like_a_whol
     (tmp_path / "one").mkdir()
     alone = launch(tmp_path / "one", settings(tmp_path / "one", SHARDED, batch_size=8), "plain")
     both = launch(tmp_path, sharded(tmp_path, SHARDED), "torchrun")
-    for name in ("whole", "resumed", "best"):
+    for name in ("whole", "resumed", "best", "evaluated"):
         for report in both[name]:
             assert report["distribution"] == "DistributedType.FSDP"
             assert report["is_sharded"] is True

@@ -336,8 +336,6 @@ PRECISION: dict[str, Script] = {
     "bf16_of_a_language_model": Script({"bf16": True, "gradient_accumulation_steps": 2}, "language"),
     "bf16_of_a_plain_module": Script({"bf16": True}),
     "bf16_of_a_tuple": Script({"bf16": True}, parts=lambda: {"model": Line("tuple")}),
-    "bf16_full_eval": Script({"bf16_full_eval": True}, "classification"),
-    "bf16_everywhere": Script({"bf16": True, "bf16_full_eval": True}, "classification"),
     "activation_checkpointing": Script({"activation_checkpointing": True}, "classification"),
     "activation_checkpointing_with_arguments": Script(
         {
@@ -678,6 +676,18 @@ def test_resuming_the_last_step_of_an_epoch_fires_the_end_that_had_not_come_wher
         "on_optimizer_step",
     ]
     assert events[1] == ["on_train_begin", "on_epoch_begin", *end_of_the_epoch, *events[0][1:]]
+
+
+@pytest.mark.parametrize("changes", [{}, {"bf16": True}], ids=["float32", "bfloat16"])
+def test_an_evaluation_in_half_precision_gives_the_peers_numbers_and_leaves_the_weights_which_the_peer_rounds(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    peer, ours = run_both(tmp_path, Script({"bf16_full_eval": True, **changes}, "classification"))
+    assert ours.recorder.events == peer.recorder.events
+    assert_same_numbers(ours.trainer.state.log_history, peer.trainer.state.log_history)
+    assert_same_numbers([ours.final], [peer.final])
+    assert {each.dtype for each in peer.trainer.model.parameters()} == {torch.bfloat16}
+    assert {each.dtype for each in ours.trainer.model.parameters()} == {torch.float32}
 
 
 def test_label_smoothing_works_for_a_plain_module_where_the_peer_needs_a_config(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ _ARGUMENTS: dict[str, tuple[str, Translation]] = {
     ),
     "push_to_hub_token": ("hub_token", _renamed("hub_token")),
     "save_safetensors": (
-        "nothing: weights are always safetensors",
+        "nothing in its place (weights are always safetensors)",
         _dropped(True, None, advice="weights are always written as safetensors; leave it out"),
     ),
     "sharded_ddp": ("fsdp", _dropped("", False, None, [], advice="FairScale's sharding became fsdp=True")),
@@ -123,10 +123,10 @@ _ARGUMENTS: dict[str, tuple[str, Translation]] = {
         _dropped(False, None, advice="prediction_loop became evaluation_loop; override that"),
     ),
     "use_mps_device": (
-        "nothing: Apple's device is found by itself",
+        "nothing in its place (Apple's device is found by itself)",
         _dropped(True, False, None, advice="Apple's device is found by itself; leave it out"),
     ),
-    "warmup_ratio": ("warmup_steps", _warmup_ratio),
+    "warmup_ratio": ("warmup_steps, where 0.1 means a tenth of all steps,", _warmup_ratio),
     "xpu_backend": ("ddp_backend", _renamed("ddp_backend")),
 }
 

@@ -46,6 +46,8 @@ _RANGES: dict[str, tuple[float, float | None]] = {
     "eval_accumulation_steps": (1, None),
     "eval_delay": (0, None),
     "eval_steps": (0, None),
+    "generation_max_length": (1, None),
+    "generation_num_beams": (1, None),
     "gradient_accumulation_steps": (1, None),
     "label_smoothing_factor": (0.0, 1.0),
     "learning_rate": (0.0, None),

@@ -338,8 +338,4 @@ class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingAr
                 "sortish_sampler=True has no effect in transformers 5; use its successor, "
                 "train_sampling_strategy='group_by_length', which puts samples of similar length into one batch."
             )
-        for name in ("generation_max_length", "generation_num_beams"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ArgumentError(f"{name} must be at least 1, but got {value!r}.")
         super().__post_init__()

@@ -58,6 +58,7 @@ class TrainingRun:
         loss_is_of_all_processes: the last loss was normalised over the items of all processes.
         last_update: the learning rate and gradient norm of the last update.
         training_began, first_step, first_tokens: when, and with which counts, this call of `train()` began.
+        step_takes_items: the trainer's `training_step` accepts `num_items_in_batch`.
         has_trained: True once training has been prepared.
         is_in_train: True from the start of `train()` to its end, evaluations included.
     """
@@ -104,6 +105,7 @@ class TrainingRun:
         self.is_in_train = False
         self.training_began, self.first_step, self.first_tokens = 0.0, 0, 0
         self.micro_batches_in_update = 1
+        self.step_takes_items = True
         self.epoch_streams: RandomStreams | None = None
         self.interrupted_streams: RandomStreams | None = None
         self._parameters: list[torch.nn.Parameter] = []

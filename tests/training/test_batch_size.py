@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from hpsearch import Categorical, InvalidInputError, StudyError, Trainer
 from tests.models import Line, bert_classifier, classification_data, weights_of
 from tests.search.small_trainer import small_trainer
-from tests.training.test_hooks import losses, make_trainer
+from tests.training.small import losses, make_trainer
 from tests.training.test_memory import _quick_collections  # noqa: F401 - every attempt collects garbage
 
 SEARCHED = {"auto_find_batch_size": True}

@@ -20,7 +20,7 @@ from tests.models import (
     language_data,
     weights_of,
 )
-from tests.training.test_hooks import losses, make_trainer
+from tests.training.small import losses, make_trainer
 
 DETECT = {"debug": "underflow_overflow"}
 NOISE = {"neftune_noise_alpha": 5.0}

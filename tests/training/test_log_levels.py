@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from hpsearch import Trainer, TrainingArguments
 from tests.models import Line, line_data
-from tests.training.test_hooks import make_trainer
+from tests.training.small import make_trainer
 
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}

@@ -17,7 +17,7 @@ from hpsearch.search.objective import sum_of_metrics
 from hpsearch.training.memory import MemoryTracker
 from tests.models import Line, line_data
 from tests.search.small_trainer import small_trainer
-from tests.training.test_hooks import make_trainer
+from tests.training.small import make_trainer
 
 MEGABYTE = 2**20
 BIG = 200 * MEGABYTE

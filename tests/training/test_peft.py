@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from hpsearch import Categorical, CheckpointError, Trainer
 from tests.models import accuracy, bert_classifier, classification_data, gpt2_language_model, language_data, weights_of
-from tests.training.test_hooks import losses, make_trainer
+from tests.training.small import losses, make_trainer
 
 peft = pytest.importorskip("peft")
 # peft asks transformers for a property that it is about to rename.

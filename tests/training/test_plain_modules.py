@@ -15,7 +15,7 @@ from transformers.utils import ModelOutput
 
 from hpsearch import InvalidInputError, Trainer
 from tests.models import line_data, weights_of
-from tests.training.test_hooks import losses, make_trainer
+from tests.training.small import losses, make_trainer
 
 SPEEDS = ("runtime", "per_second", "preparation_time")
 

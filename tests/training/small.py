@@ -1,0 +1,40 @@
+"""The small trainer that tests of training share."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import PrinterCallback
+
+from hpsearch import Trainer, TrainingArguments
+from tests.models import Line, line_data
+
+
+def make_trainer(folder: Path, kind: type = Trainer, **changes: Any) -> Any:
+    """A trainer on `line_data`; names that the constructor takes go there, the others into the arguments."""
+    accepted = inspect.signature(kind.__init__).parameters
+    parts = {name: changes.pop(name) for name in list(changes) if name in accepted}
+    values: dict[str, Any] = {
+        "learning_rate": 0.05,
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 1,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        **changes,
+    }
+    if "model" not in parts:
+        parts.setdefault("model_init", Line)
+    arguments = TrainingArguments if issubclass(kind, Trainer) else transformers.TrainingArguments
+    parts = {"train_dataset": line_data(), "eval_dataset": line_data(10, seed=1), **parts}
+    trainer = kind(args=arguments(str(folder), **values), **parts)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def losses(trainer: Any) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -32,22 +32,34 @@ def evaluation_loop(
     The loss is the mean over samples, exact also when the last batch is short. Predictions of unequal length are
     padded on the right with -100.
     """
-    run = trainer.run
+    run, args = trainer.run, trainer.run.args
+    loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     run.prepare_for_evaluation()
-    with full_eval_precision(run.model_wrapped, run.args, run.is_in_train):
-        return _pass_over(trainer, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+    with full_eval_precision(run.model_wrapped, args, run.is_in_train):
+        kept, seen, batch_metrics = _pass_over(
+            trainer, dataloader, loss_only, ignore_keys, keeps_outputs=description != "Evaluation"
+        )
+    metrics = (batch_metrics or {}) if args.batch_eval_metrics else _whole_metrics(trainer, kept)
+    metrics = denumpify_detensorize(metrics)
+    loss = kept.mean_loss(args.logging_nan_inf_filter)
+    if loss is not None:
+        metrics[f"{metric_key_prefix}_loss"] = loss
+    return EvalLoopOutput(
+        predictions=kept.predictions.get_arrays(),
+        label_ids=kept.labels.get_arrays(),
+        metrics=with_prefix(metrics, metric_key_prefix),
+        num_samples=num_samples_of(run, dataloader, seen),
+    )
 
 
 def _pass_over(
-    trainer: Hooks,
-    dataloader: DataLoader[Any],
-    description: str,
-    prediction_loss_only: bool | None,
-    ignore_keys: list[str] | None,
-    metric_key_prefix: str,
-) -> EvalLoopOutput:
+    trainer: Hooks, dataloader: DataLoader[Any], loss_only: bool, ignore_keys: list[str] | None, keeps_outputs: bool
+) -> tuple[Outputs, int, dict[str, Any] | None]:
+    """Return what every batch gave, the samples of this process, and the metrics that `batch_eval_metrics` made.
+
+    With `batch_eval_metrics` the outputs of an evaluation are not kept: its metrics have seen them.
+    """
     run, args = trainer.run, trainer.run.args
-    loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = run.model_wrapped
     set_mode(run, training=False)
     run.callback_handler.eval_dataloader = dataloader
@@ -65,24 +77,13 @@ def _pass_over(
         if args.batch_eval_metrics:
             is_last = run.accelerator.gradient_state.end_of_dataloader
             batch_metrics = _batch_metrics(trainer, batch, is_last) or batch_metrics
-            if description == "Evaluation":
+            if not keeps_outputs:
                 kept.add_loss(batch)
                 continue
         kept.add(batch)
         if args.eval_accumulation_steps is not None and (step + 1) % args.eval_accumulation_steps == 0:
             kept.to_host()
-    num_samples = num_samples_of(run, dataloader, seen)
-    metrics = (batch_metrics or {}) if args.batch_eval_metrics else _whole_metrics(trainer, kept)
-    metrics = denumpify_detensorize(metrics)
-    loss = kept.mean_loss(args.logging_nan_inf_filter)
-    if loss is not None:
-        metrics[f"{metric_key_prefix}_loss"] = loss
-    return EvalLoopOutput(
-        predictions=kept.predictions.get_arrays(),
-        label_ids=kept.labels.get_arrays(),
-        metrics=with_prefix(metrics, metric_key_prefix),
-        num_samples=num_samples,
-    )
+    return kept, seen, batch_metrics
 
 
 def prediction_step(

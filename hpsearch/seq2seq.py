@@ -17,7 +17,7 @@ from transformers.trainer_utils import PredictionOutput
 from .arguments import Seq2SeqTrainingArguments
 from .errors import ArgumentError, InvalidInputError
 from .trainer import Trainer
-from .training import data, evaluation
+from .training import evaluation
 
 if torch.distributed.is_available():
     from torch.distributed import fsdp
@@ -187,7 +187,7 @@ class Seq2SeqTrainer(Trainer):
         """Hook: return (loss, generated token ids, labels) of one batch; (loss, logits, labels) without generation."""
         if prediction_loss_only or not self.args.predict_with_generate:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-        inputs = data.move_to(inputs, self.args.device)
+        inputs = self._prepare_inputs(inputs)
         labels = inputs.get("labels")
         given = self._resolved({**self._gen_kwargs, **gen_kwargs})
         generated = self._generate(_generation_inputs(inputs), given)
@@ -207,12 +207,8 @@ class Seq2SeqTrainer(Trainer):
         """Return what `generate()` is called with: `gen_kwargs`, where they are silent the arguments of the run."""
         unset = (*_LENGTHS, "num_beams")
         resolved = {name: value for name, value in gen_kwargs.items() if not (name in unset and value is None)}
-        config = gen_kwargs.get("generation_config")
-        if config is not None:  # of this call: what it says comes before the arguments of the run
-            return {
-                **{name: getattr(config, name) for name in _LENGTHS if getattr(config, name) is not None},
-                **resolved,
-            }
+        if resolved.get("generation_config") is not None:  # of this call: it comes before the arguments of the run
+            return resolved
         if not resolved.keys() & set(_LENGTHS) and self.args.generation_max_length is not None:
             resolved["max_length"] = self.args.generation_max_length
         if self.args.generation_num_beams is not None:
@@ -235,7 +231,7 @@ class Seq2SeqTrainer(Trainer):
 
     def _width(self, gen_kwargs: Mapping[str, Any]) -> int:
         """Return the length that every generated sequence of an encoder-decoder model fits in."""
-        config = self.run.model.generation_config
+        config = gen_kwargs.get("generation_config") or self.run.model.generation_config
         limits = [gen_kwargs.get("max_length"), config.max_length or _DEFAULT_MAX_LENGTH]
         limits += [each + 1 for each in (gen_kwargs.get("max_new_tokens"), config.max_new_tokens) if each is not None]
         return max(each for each in limits if each is not None)

@@ -365,6 +365,24 @@ def test_a_length_that_was_asked_for_wins_over_the_new_tokens_of_the_models_gene
     assert {len(letters_of(row)) for row in longer.predict(UNSEEN[:20]).predictions} == {3, 4}
 
 
+def test_the_generation_config_of_a_call_comes_before_the_arguments_of_the_run(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, generation_max_length=5)
+    config = transformers.GenerationConfig(max_length=30, min_length=30, suppress_tokens=[PAD], **SPECIAL_TOKENS)
+    predictions = trainer.predict(UNSEEN[:3], generation_config=config).predictions
+    assert predictions.shape == (3, 30)
+    assert (predictions[:, 1:-1] != PAD).all()
+    assert (trainer.predict(UNSEEN[:3]).predictions[:, 5:] == PAD).all()
+
+
+def test_the_pad_token_of_the_model_serves_where_the_processing_class_has_none(tmp_path: Path) -> None:
+    class Silent:
+        pad_token_id = eos_token_id = None
+        model_input_names = ("input_ids",)
+
+    trainer = make_trainer(tmp_path, processing_class=Silent(), generation_max_length=6)
+    assert trainer.predict(UNSEEN[:3]).predictions.shape[0] == 3
+
+
 def test_arguments_for_generation_that_have_no_effect_are_not_ignored_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +398,24 @@ def test_an_override_of_save_model_decides_what_a_checkpoint_holds(tmp_path: Pat
     make_trainer(tmp_path, kind=Own, save_strategy="epoch", num_train_epochs=1).train()
     assert (tmp_path / "checkpoint-3" / "own.txt").read_text() == "mine"
     assert (tmp_path / "checkpoint-3" / "optimizer.pt").is_file()
+
+
+def test_a_best_checkpoint_that_is_gone_at_the_end_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Removes(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            for checkpoint in tmp_path.glob("checkpoint-*"):
+                shutil.rmtree(checkpoint)
+
+    options = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+    trainer = make_trainer(tmp_path, Removes(), eval_dataset=line_data(6), num_train_epochs=2, **options)
+    with caplog.at_level("WARNING", logger="hpsearch"):
+        trainer.train()
+    assert "best checkpoint" in caplog.text
+    assert "is not there" in caplog.text
+
+
+def test_resuming_at_the_last_update_makes_no_further_one(tmp_path: Path) -> None:
+    changes = {"save_strategy": "steps", "save_steps": 4, "max_steps": 4}
+    make_trainer(tmp_path, **changes).train()
+    resumed = make_trainer(tmp_path, **changes)
+    assert resumed.train(resume_from_checkpoint=True).global_step == 4

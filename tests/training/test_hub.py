@@ -273,6 +273,20 @@ def test_a_hub_that_fails_costs_a_warning_but_not_the_training(
     assert hub.files(f"{USER}/model") == MODEL_AND_ARGUMENTS
 
 
+def test_a_file_that_cannot_be_copied_costs_a_warning_but_not_the_training(
+    tmp_path: Path, hub: HubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "out"
+    (folder / "notes").mkdir(parents=True)
+    (folder / "notes" / "gone").symlink_to(tmp_path / "nowhere")
+    (folder / "gone").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "notes" / "pipe")
+    with caplog.at_level(logging.WARNING, logger="hpsearch"):
+        assert make_trainer(folder).train().global_step == 4
+    assert "checkpoint-2 is not uploaded" in caplog.text
+    assert snapshots_in(folder) == []
+
+
 # What is found wrong before the first step.
 
 

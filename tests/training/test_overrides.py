@@ -99,6 +99,19 @@ def test_arguments_that_are_refused_while_a_run_goes_on_leave_it_undisturbed(tmp
     assert "eval_loss" in trainer.evaluate()
 
 
+@pytest.mark.filterwarnings("ignore:.*deterministic.*:UserWarning")
+def test_full_determinism_ends_with_its_run(tmp_path: Path) -> None:
+    train(Trainer, tmp_path, full_determinism=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    train(Trainer, tmp_path)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_what_accelerate_would_do_in_accumulation_is_refused_where_the_loop_does_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sync_each_batch"):
+        train(Trainer, tmp_path, accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}})
+
+
 @pytest.mark.parametrize("changes", [{"num_train_epochs": 0, "max_steps": -1}, {"max_steps": 0}])
 def test_no_updates_at_all_are_accepted_for_evaluation_and_refused_by_training(
     tmp_path: Path, changes: dict[str, Any]

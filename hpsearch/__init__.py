@@ -38,10 +38,14 @@ _HOMES = {
         "ObjectiveError",
         "SearchInterrupted",
         "SpaceError",
+        "StorageError",
         "StudyError",
+        "TooManyFailuresError",
         "UnknownArgumentError",
     ],
+    "replay": ["Replay"],
     "search.best_run": ["BestRun", "SearchSummary"],
+    "search.constraints": ["Constraint"],
     "search.listener": ["SearchListener"],
     "search.objective": ["Objective"],
     "search.parameters": ["Categorical", "Float", "Int"],
@@ -77,10 +81,14 @@ if TYPE_CHECKING:
     from .errors import ObjectiveError as ObjectiveError
     from .errors import SearchInterrupted as SearchInterrupted
     from .errors import SpaceError as SpaceError
+    from .errors import StorageError as StorageError
     from .errors import StudyError as StudyError
+    from .errors import TooManyFailuresError as TooManyFailuresError
     from .errors import UnknownArgumentError as UnknownArgumentError
+    from .replay import Replay as Replay
     from .search.best_run import BestRun as BestRun
     from .search.best_run import SearchSummary as SearchSummary
+    from .search.constraints import Constraint as Constraint
     from .search.listener import SearchListener as SearchListener
     from .search.objective import Objective as Objective
     from .search.parameters import Categorical as Categorical

@@ -28,6 +28,7 @@ from transformers.trainer_callback import ExportableState
 
 from .arguments import TrainingArguments
 from .errors import ArgumentError, MissingPackageError
+from .trackers import OURS
 
 __all__ = [
     "CallbackHandler",
@@ -57,7 +58,7 @@ def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
 def _tracker(name: str, args: TrainingArguments) -> TrainerCallback:
     [kind] = get_reporting_integration_callbacks([name])
     try:
-        tracker = kind()
+        tracker = OURS.get(kind, kind)()
     except (RuntimeError, ImportError, ValueError) as error:
         raise MissingPackageError(f"report_to={name!r} cannot be used: {error}") from error
     if isinstance(tracker, TensorBoardCallback) and args.tensorboard_logging_dir is not None:

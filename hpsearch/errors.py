@@ -7,11 +7,13 @@
     │   │   │   └── UnknownArgumentError          there is no such argument
     │   │   ├── SpaceError                        a search space or one of its parameters
     │   │   ├── ObjectiveError                    the objective, its metric or its direction
-    │   │   │   └── MissingMetricError (also KeyError)   metric_for_best_model names no metric there is
+    │   │   │   └── MissingMetricError (also KeyError)   evaluation does not produce a metric that is needed
     │   │   └── StudyError                        the settings of a study, or a clash with the study on disk
     │   ├── CheckpointError                       a checkpoint that is missing, damaged or of another model
     │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
-    │   └── NoCompletedTrialError                 a best model was asked of a study that has none
+    │   ├── StorageError                          the storage of a study cannot be reached or written
+    │   ├── NoCompletedTrialError                 a best model was asked of a study that has none
+    │   └── TooManyFailuresError                  trial after trial failed; carries what was found before
     └── KeyboardInterrupt
         └── SearchInterrupted                     the user ended a search; carries what was found so far
 
@@ -51,7 +53,7 @@ class ObjectiveError(InvalidInputError):
 
 
 class MissingMetricError(ObjectiveError, KeyError):
-    """An evaluation did not produce the metric that `metric_for_best_model` names."""
+    """An evaluation did not produce a metric that the objective, a constraint or `metric_for_best_model` needs."""
 
     __str__ = Exception.__str__
 
@@ -70,6 +72,22 @@ class MissingPackageError(HpsearchError, ImportError):
 
 class NoCompletedTrialError(HpsearchError):
     """The best model of a study was asked for, but no trial of it completed."""
+
+
+class StorageError(HpsearchError):
+    """The storage of a study cannot be reached or written; the same command goes on once it can."""
+
+
+class TooManyFailuresError(HpsearchError):
+    """Trial after trial of a search failed (`max_failures`), so it ended; the message shows the first reason.
+
+    Attributes:
+        best_run: the `BestRun` over the trials there are (its `run_id` is None if none has a result).
+    """
+
+    def __init__(self, message: str, best_run: Any = None) -> None:
+        super().__init__(message)
+        self.best_run = best_run
 
 
 class SearchInterrupted(KeyboardInterrupt):

@@ -46,11 +46,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Path]:
     """Give a temporary folder to write into; it becomes `path` when the block ends without an error.
 
     An existing folder at `path` is replaced. If the block raises, the temporary folder is removed and `path` stays
-    as it was.
+    as it was. Without `sync` a power cut may lose the folder, unlike a killed process; files in it that were written
+    by `write_text` are whole all the same.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,8 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
-        _sync_tree(partial)
+        if sync:
+            _sync_tree(partial)
         replaced = _set_aside(target, _REPLACED_MARK)
         try:
             os.replace(partial, target)
@@ -67,7 +69,8 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             if replaced is not None:
                 os.replace(replaced, target)
             raise
-        _sync_folder(target.parent)
+        if sync:
+            _sync_folder(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -1,135 +1,146 @@
-"""A search from its arguments to its BestRun; works on anything that is `Searchable` and `Checkable`."""
+"""A search from its settings to its best run; works on any trainer that is `Searchable` and `Checkable`."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
-import platform
-from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .backends import get_backend
 from .backends.base import Backend
-from .errors import SearchInterrupted
-from .reports.console import console_listener
-from .search.best_run import BestRun, SearchSummary, best_run
+from .errors import HpsearchError, SearchInterrupted, TooManyFailuresError
+from .search.best_run import BestRun, SearchSummary, best_runs
+from .search.folder import StudyFolder
+from .search.following import SearchIsOver, follow
 from .search.listener import SearchListener
-from .search.objective import resolve_objective
-from .search.preflight import check_space, check_trainer
+from .search.provenance import describe_surroundings, differences
+from .search.ranks import Ranks
 from .search.runner import TrialEndedSearch, TrialRunner
-from .search.study import Study, as_space, check_name
+from .search.study import Study
 from .search.trial import TrialRecord
 
 logger = logging.getLogger(__name__)
 
-_RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "optuna")
 
+@dataclass(frozen=True)
+class Search:
+    """One call of the search: what it works with.
 
-def hyperparameter_search(
-    trainer: Any,
-    build_model: Callable[[TrialRecord, Path], Any],
-    hp_space: Any,
-    compute_objective: Any,
-    n_trials: int,
-    direction: Any,
-    backend: str | None,
-    hp_name: Any,
-    study_name: str,
-    scope: str | None,
-    keep_checkpoints: int | None,
-    timeout: float | None,
-    trial_timeout: float | None,
-    seed: int | None,
-    progress: bool | SearchListener,
-    options: dict[str, Any],
-) -> BestRun:
-    """Check everything, run the trials and return the best; the arguments are those of the trainer's method."""
-    check_trainer(trainer)
-    sets = len(trainer.eval_dataset) if isinstance(trainer.eval_dataset, dict) else 1
-    objective = resolve_objective(compute_objective, direction, trainer.compute_metrics is not None, sets)
-    engine = get_backend(backend, options)
-    study = Study(
-        name=study_name,
-        folder=Path(trainer.args.output_dir, check_name(study_name, "study_name")),
-        space=as_space(hp_space),
-        objective=objective,
-        n_trials=n_trials,
-        scope=trainer.args.ray_scope if scope is None else scope,
-        keep_checkpoints=keep_checkpoints,
-        timeout=timeout,
-        trial_timeout=trial_timeout,
-        seed=trainer.args.seed if seed is None else seed,
-        hp_name=hp_name,
-    )
-    check_space(study.space, trainer)
-    listener = progress if isinstance(progress, SearchListener) else console_listener(bool(progress))
+    Attributes:
+        trainer: the recipe that trials are made from.
+        study, backend: what is searched, and with what.
+        listener: hears of it.
+        ranks: the processes of each trial; the main one searches, the others train with it.
+        build_model: builds the model of a trial, with the weights in a folder.
+        data: names to datasets, to tell whether they are those of an earlier session.
+    """
 
-    with study.locked():
-        return _search(trainer, build_model, study, engine, listener)
+    trainer: Any
+    study: Study
+    backend: Backend
+    listener: SearchListener
+    ranks: Ranks
+    build_model: Callable[[TrialRecord, Path], Any]
+    data: dict[str, Any]
 
+    def run(self) -> BestRun | list[BestRun]:
+        """Run the trials of the study and return the best run; of several objectives, the Pareto front.
 
-def _search(
-    trainer: Any,
-    build_model: Callable[[TrialRecord, Path], Any],
-    study: Study,
-    engine: Backend,
-    listener: SearchListener,
-) -> BestRun:
-    records = study.open()
-    notes = [*engine.prepare(study, records), *_notes(study, trainer), *_changes(study, trainer)]
-    study.write_settings({**_versions_and_arguments(trainer), **engine.describe()})
-    logger.info("%s; %s", study.objective.description, "; ".join(notes))
-    runner = TrialRunner(trainer, study, records, listener)
-    try:
-        listener.on_search_begin(study, runner.records, notes)
-        engine.search(study, runner, listener)
-    except TrialEndedSearch as ended:
-        if not isinstance(ended.cause, KeyboardInterrupt):
-            raise ended.cause from None
-        raise _interrupted(study, runner, engine, build_model) from None
-    except KeyboardInterrupt:
-        raise _interrupted(study, runner, engine, build_model) from None
-    finally:
-        listener.on_search_end(study, runner.records)
-    return best_run(SearchSummary(study, runner.records, engine), build_model)
+        Raises:
+            SearchInterrupted, TooManyFailuresError: with what was found so far.
+        """
+        if not self.ranks.is_main:
+            return self._best(follow(self.trainer, self.study, self.ranks))
+        folder = StudyFolder(self.study)
+        runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks)
+        with telling_the_others(self.ranks, runner):
+            self.backend.connect(self.study)
+            with runner.at_work():
+                self._open(folder, runner)
+                self._run_trials(runner)
+            limit = self.study.max_failures
+            if limit is not None and len(runner.failures) >= limit:
+                raise _too_many_failures(runner.failures, self._best(runner.records))
+            return self._best(runner.records)
 
+    def _open(self, folder: StudyFolder, runner: TrialRunner) -> None:
+        """Open folder and storage; say what was decided, and what is other than before."""
+        surroundings = describe_surroundings(self.trainer.args, self.data)
+        with folder.locked():
+            records = folder.open()
+            notes = [*self.backend.prepare(self.study, records), f"scope {self.study.scope}"]
+            if self.trainer.args.eval_strategy == "no":
+                notes.append(
+                    "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='epoch' would "
+                    "allow it)"
+                )
+            if self.trainer.args.enable_jit_checkpoint:
+                notes.append("enable_jit_checkpoint is off in a search: trials go on from their last checkpoint")
+            earlier = folder.read_settings()
+            if earlier is not None:
+                now = {**self.study.about_choosing(), **self.backend.describe()}
+                chosen_by = [name for name in ("seed", "sampler", "pruner", "pruning_metric") if name in earlier]
+                changes = [
+                    *self.study.changes_of_space(earlier),
+                    *(f"{each} {earlier[each]!r} -> {now[each]!r}" for each in chosen_by if earlier[each] != now[each]),
+                    *differences(earlier["sessions"][earlier["session"]], surroundings),
+                ]
+                notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
+            folder.write_settings(surroundings, self.backend.describe())
+            runner.open(records)
+        logger.info("%s; %s", self.study.description, "; ".join(notes))
+        self.listener.on_search_begin(self.study, runner.records, notes)
 
-def _interrupted(
-    study: Study, runner: TrialRunner, engine: Backend, build_model: Callable[[TrialRecord, Path], Any]
-) -> SearchInterrupted:
-    counted = sum(record.state.is_counted for record in runner.records)
-    return SearchInterrupted(
-        f"Search {study.name!r} interrupted after {counted} of {study.n_trials} trials. Run the same command again to "
-        f"continue; nothing in {str(study.folder)!r} is lost.",
-        best_run(SearchSummary(study, runner.records, engine), build_model),
-    )
-
-
-def _notes(study: Study, trainer: Any) -> list[str]:
-    notes = [f"scope {study.scope}"]
-    if trainer.args.eval_strategy == "no":
-        notes.append(
-            "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='epoch' would allow it)"
-        )
-    return notes
-
-
-def _changes(study: Study, trainer: Any) -> list[str]:
-    """Say which arguments differ from those of the study's last session: its trials may not be comparable."""
-    earlier = (study.read_settings() or {}).get("arguments", {})
-    now = json.loads(json.dumps(trainer.args.to_sanitized_dict(), default=str))
-    changed = [name for name, value in now.items() if name in earlier and earlier[name] != value]
-    shown = ", ".join(f"{name} {earlier[name]!r} -> {now[name]!r}" for name in changed)
-    return [f"CHANGED since the last session: {shown}"] if changed else []
-
-
-def _versions_and_arguments(trainer: Any) -> Mapping[str, Any]:
-    versions: dict[str, str] = {"python": platform.python_version()}
-    for package in _RECORDED_PACKAGES:
+    def _run_trials(self, runner: TrialRunner) -> None:
         try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {"seed": trainer.args.seed, "versions": versions, "arguments": trainer.args.to_sanitized_dict()}
+            self.backend.search(self.study, runner)
+        except TrialEndedSearch as ended:
+            if not isinstance(ended.cause, KeyboardInterrupt):
+                raise ended.cause from None
+            raise self._interrupted(runner.records) from None
+        except KeyboardInterrupt:
+            raise self._interrupted(runner.records) from None
+        finally:
+            self.listener.on_search_end(self.study, runner.records)
+
+    def _best(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
+        found = best_runs(SearchSummary(self.study, records, self.backend), self.build_model)
+        return found if len(self.study.objectives) > 1 else found[0]
+
+    def _interrupted(self, records: list[TrialRecord]) -> SearchInterrupted:
+        counted = sum(record.state.is_counted for record in records)
+        return SearchInterrupted(
+            f"Search {self.study.name!r} interrupted after {counted} of {self.study.n_trials} trials. Run the same "
+            f"command again to continue; nothing in {str(self.study.folder)!r} is lost.",
+            self._best(records),
+        )
+
+
+@contextlib.contextmanager
+def telling_the_others(ranks: Ranks, runner: TrialRunner) -> Iterator[None]:
+    """Tell the other processes, when the block ends, that the search is over, and how."""
+    try:
+        yield
+    except BaseException as error:
+        told = SearchIsOver(runner.records, _bare(error))
+        ranks.decide(lambda: told)
+        raise
+    ranks.decide(lambda: SearchIsOver(runner.records))
+
+
+def _bare(error: BaseException) -> BaseException:
+    """Return an error that can be sent to another process: without a best run, and of a kind that is known there."""
+    if isinstance(error, (SearchInterrupted, TooManyFailuresError)):
+        return type(error)(str(error))
+    return error if isinstance(error, HpsearchError) else HpsearchError(f"{type(error).__name__}: {error}")
+
+
+def _too_many_failures(failures: list[TrialRecord], best: Any) -> TooManyFailuresError:
+    first = failures[0]
+    return TooManyFailuresError(
+        f"The last {len(failures)} trials failed, so the search ended (max_failures). The first of them, trial "
+        f"{first.number}: {first.reason}\n\n{first.traceback or ''}",
+        best,
+    )

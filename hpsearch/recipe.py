@@ -21,6 +21,7 @@ from .callbacks import PrinterCallback, ProgressCallback, TrainerCallback, copy_
 from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, nearest_name
 from .model_init import check_model_init, takes_trial
 from .search.trial import FixedTrial
+from .trackers import end_trial
 from .training import data, optimization
 from .training.randomness import preserved_streams
 from .training.run import TrainingRun
@@ -256,6 +257,11 @@ class Recipe:
         elif self.model_init is not None and not takes_trial(self.model_init):
             raise ArgumentError(f"{name!r} is for model_init(trial) to read, but this model_init takes no trial.")
 
+    def end_trackers(self, state: str, reason: str | None = None) -> None:
+        """Tell the trackers of the latest run how its trial ended; they close what they hold open."""
+        if self._run is not None:
+            end_trial(self._run.callback_handler.callbacks, state, reason)
+
     def release(self) -> None:
         """Drop the latest run and all its memory: model, optimizer, schedule, loaders.
 
@@ -282,7 +288,8 @@ class Recipe:
             self.trial,
         )
         if self.trial is not None:
-            run.describe_trial(trial_parameters(self.trial), getattr(self.trial, "name", None))
+            suggested = getattr(getattr(self.trial, "params", None), "values_by_name", {})  # model_init may suggest too
+            run.describe_trial({**suggested, **trial_parameters(self.trial)}, getattr(self.trial, "name", None))
         run.optimizer, run.lr_scheduler = optimizers
         self._run = run
         if self._shown_on is not None:

@@ -34,7 +34,7 @@ class Saving(Recipe):
         if self.args.should_save:
             folder = Path(self.args.output_dir if output_dir is None else output_dir)
             self.save_weights(folder, state_dict)
-            torch.save(hub.without_token(self.args), folder / checkpoints.ARGUMENTS_FILE)
+            checkpoints.save_tensors(hub.without_token(self.args), folder / checkpoints.ARGUMENTS_FILE)
         if self.args.push_to_hub and not _internal_call and not self.run.hub.is_paused:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -50,7 +50,13 @@ class Saving(Recipe):
             processing.save_pretrained(str(target))
 
     def capture_weights(self) -> dict[str, torch.Tensor]:
-        """Return a copy of the model's present weights, on the host."""
+        """Return a copy of the model's present weights, on the host.
+
+        Of a model that is spread over processes all call it together, and the main one gets the weights.
+        """
+        whole = sharding.whole_weights(self.run)
+        if whole is not None:
+            return whole
         core = self.accelerator.unwrap_model(self.model)
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in core.state_dict().items()}
 

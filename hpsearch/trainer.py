@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,12 +18,8 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOu
 
 from .arguments import TrainingArguments
 from .errors import InvalidInputError, nearest_name
-from .hyperparameter_search import hyperparameter_search
 from .saving import Saving
-from .search.best_run import BestRun
-from .search.listener import SearchListener
-from .search.study import SpaceLike
-from .search.trial import FixedTrial, TrialRecord
+from .searching import Searching
 from .training import (
     batch_size,
     data,
@@ -38,10 +32,9 @@ from .training import (
     steps,
     weights,
 )
-from .training.randomness import preserved_streams, seed_run
 
 
-class Trainer(Saving):
+class Trainer(Searching, Saving):
     """Trains, evaluates and searches a model; the API is that of `transformers.Trainer`.
 
     The constructor stores its arguments, checks that they fit together and does nothing else: no seed is set, no
@@ -232,89 +225,6 @@ class Trainer(Saving):
     def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
         """Return the names of the parameters with weight decay: all but biases and normalisation layers."""
         return optimization.decay_parameter_names(model)
-
-    # Search.
-
-    def hyperparameter_search(
-        self,
-        hp_space: SpaceLike = None,
-        compute_objective: str | Callable[[dict[str, float]], float] | None = None,
-        n_trials: int = 20,
-        direction: str | None = None,
-        backend: str | None = None,
-        hp_name: Callable[[Any], str] | None = None,
-        *,
-        study_name: str = "study",
-        scope: str | None = None,
-        keep_checkpoints: int | None = 1,
-        timeout: float | None = None,
-        trial_timeout: float | None = None,
-        seed: int | None = None,
-        progress: bool | SearchListener = True,
-        **options: Any,
-    ) -> BestRun:
-        """Search for the best hyperparameters and return the best run, with its model.
-
-        Each trial is a new trainer with the trial's parameters as arguments, a new model from `model_init`, and the
-        trial's own seed; this trainer is not changed. A trial that fails is recorded with its reason, and the search
-        goes on. The same call again goes on with the same study.
-
-        Args:
-            hp_space: a mapping of names to `Float`, `Int` or `Categorical` (or a `SearchSpace`); a function of a trial
-                that suggests (``trial.suggest_float(...)``) and returns the parameters as a dict, or None to use all
-                it suggested; or None for the default space. Names are training arguments, or dotted: ``optim.*`` for
-                the optimizer; ``model.*``, ``lora.*``, ``data.*`` for ``model_init(trial)`` to read.
-            compute_objective: a metric's name, or a function from an evaluation's metrics to a number. Default: the
-                evaluation loss; with `compute_metrics`, the sum of all metrics except losses, speed and memory.
-            n_trials: the study's total of trials; failed and pruned ones count.
-            direction: ``"minimize"`` or ``"maximize"``; default: losses and errors are minimised, other metrics
-                maximised.
-            backend: ``"optuna"``.
-            hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
-            study_name: names the study and its folder inside `args.output_dir`.
-            scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
-                ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
-            keep_checkpoints: how many of the best trials keep their weights on disk; 0: none; None: every trial.
-            timeout: seconds for this call; a trial that is running then is stopped at its next step.
-            trial_timeout: seconds for one trial.
-            seed: seed of the sampler; default `args.seed`.
-            progress: show a live view; or a `SearchListener` of your own.
-            options: of the backend; for Optuna `sampler`, `pruner` and `storage`.
-
-        Raises:
-            InvalidInputError: something about the search cannot be right; raised before the first trial where it can
-                be known, and in the first trial otherwise.
-            MissingPackageError: the backend's package is not installed.
-            SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
-        """
-        with preserved_streams():
-            return hyperparameter_search(
-                self,
-                self._build_best_model,
-                hp_space,
-                compute_objective,
-                n_trials,
-                direction,
-                backend,
-                hp_name,
-                study_name,
-                scope,
-                keep_checkpoints,
-                timeout,
-                trial_timeout,
-                seed,
-                progress,
-                options,
-            )
-
-    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
-        trial = FixedTrial(record.params, record.number, record.arguments)
-        recipe = self.for_trial(trial)
-        with preserved_streams():
-            seed_run(recipe.args)
-            model = recipe.call_model_init(trial)
-        weights.load_weights(model, folder)
-        return model.eval()
 
     # Data.
 

@@ -18,7 +18,6 @@ CONTRADICTIONS = 18
 LIBRARIES = {"accelerate", "datasets", "evaluate", "huggingface_hub", "transformers"}
 PLANNED = {"10": "planned: the Ray backend"}
 PARTLY_PLANNED = {
-    "1": "several objectives: planned",
     **dict.fromkeys(("5", "6", "8", "11"), "its ray part is planned"),
 }
 

@@ -13,7 +13,6 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import filelock
 import optuna
 import pytest
 import torch
@@ -177,14 +176,6 @@ def test_a_search_refused_in_its_first_trial_can_be_corrected_and_run_again(tmp_
     with pytest.raises(ObjectiveError, match="Did you mean 'eval_accuracy'"):
         search(trainer, LEARNING_RATE, 2, compute_objective="acuracy")
     assert len(records_of(search(trainer, LEARNING_RATE, 2, compute_objective="accuracy"))) == 2
-
-
-def test_a_study_that_another_process_is_running_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "study").mkdir()
-    other = filelock.FileLock(tmp_path / "study" / "study.lock")
-    with other, pytest.raises(StudyError, match="Another process is running the study 'study'"):
-        search(make_trainer(tmp_path), LEARNING_RATE, 1)
-    assert len(records_of(search(make_trainer(tmp_path), LEARNING_RATE, 1))) == 1
 
 
 def test_arguments_that_changed_between_sessions_are_said(tmp_path: Path, capsys: Any) -> None:
@@ -388,10 +379,12 @@ def test_a_study_without_a_result_says_so_and_why(tmp_path: Path, why: str) -> N
     assert len(best.run_summary.engine_study.trials) == 2
 
 
-def test_several_objectives_are_refused_before_the_first_trial(tmp_path: Path) -> None:
+def test_a_pruner_without_a_metric_to_prune_several_objectives_by_is_refused_before_the_first_trial(
+    tmp_path: Path,
+) -> None:
     """Row 13."""
-    with pytest.raises(ObjectiveError, match=r"one objective and one direction.*\['minimize', 'maximize'\]"):
-        search(make_trainer(tmp_path), LEARNING_RATE, 1, direction=["minimize", "maximize"])
+    with pytest.raises(StudyError, match="2 objectives: name it in pruning_metric"):
+        search(make_trainer(tmp_path), LEARNING_RATE, 1, compute_objective=["loss", "accuracy"], pruner="median")
     assert list(tmp_path.iterdir()) == []
 
 

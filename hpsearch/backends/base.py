@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from ..search.listener import SearchListener
 from ..search.runner import TrialRunner
 from ..search.study import Study
 from ..search.trial import TrialRecord
@@ -30,8 +29,16 @@ class Backend(ABC):
     def __init__(self, **options: Any) -> None: ...
 
     @abstractmethod
+    def connect(self, study: Study) -> None:
+        """Check that the options fit the study, and open what lies outside its folder; nothing is written there yet.
+
+        Raises:
+            StudyError: they do not fit, or it cannot be opened.
+        """
+
+    @abstractmethod
     def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
-        """Open the storage and return what was decided, in words, for the user to read.
+        """Open the storage and return what was decided, in words, for the user to read; under the study's lock.
 
         Args:
             study: the settings.
@@ -46,8 +53,11 @@ class Backend(ABC):
         """Return the settings that `study.json` records: sampler, pruner, storage."""
 
     @abstractmethod
-    def search(self, study: Study, runner: TrialRunner, listener: SearchListener) -> None:
-        """Run trials until the study has its total or its time is over.
+    def search(self, study: Study, runner: TrialRunner) -> None:
+        """Run trials until the study has its total, or `runner` has a reason to stop.
+
+        Trials that a session left half-done, or whose process has died, go on first. Returns when all trials have
+        ended, those of other processes included.
 
         Raises:
             TrialEndedSearch: a trial found that the search must end; the storage has been told.

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..search.listener import SearchListener
-from ..search.selection import best_record
+from ..search.selection import best_records
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState
 from .tables import format_value, sparkline
@@ -37,7 +37,7 @@ class LineView(SearchListener):
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Print the objective, the engine's choices and where a study goes on."""
         self._study, self._records = study, list(records)
-        self._print(f"search {study.name!r}: {study.objective.description}")
+        self._print(f"search {study.name!r}: {study.description}")
         self._print("  " + "; ".join(notes), style="dim")
         counted = self._counted()
         if counted >= study.n_trials:
@@ -50,6 +50,10 @@ class LineView(SearchListener):
         self._records.append(record)
         self._print(self._line(record))
 
+    def on_notice(self, notice: str) -> None:
+        """Print it."""
+        self._print(notice)
+
     def _print(self, line: str, style: str | None = None) -> None:
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -58,17 +62,27 @@ class LineView(SearchListener):
 
     def _line(self, record: TrialRecord) -> str:
         assert self._study is not None
-        value = "" if record.value is None else f" {format_value(record.value)}"
+        value = "".join(f" {format_value(each)}" for each in record.values)
         line = f"[{self._counted()}/{self._study.n_trials}] trial {record.number} {record.state.value}{value}"
         line += f" in {record.seconds:.1f} s"
         if record.state in (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED):
             line += f": {record.reason}"
+        broken = [name for name, by in record.violations.items() if by > 0]
+        if broken:
+            line += f" (breaks {', '.join(broken)})"
+        if record.fallbacks:
+            line += f" (out of memory {len(record.fallbacks)} times, went on in smaller batches)"
         return f"{line}; {self._best_text()}"
 
     def _best_text(self) -> str:
         assert self._study is not None
-        best = best_record(self._records, self._study.objective)
-        return "no result yet" if best is None else f"best {format_value(best.value)} (trial {best.number})"
+        best = best_records(self._records, self._study.objectives)
+        if not best:
+            has_result = any(record.state.has_result and record.values for record in self._records)
+            return "none holds the constraints yet" if has_result else "no result yet"
+        if len(self._study.objectives) > 1:
+            return f"{len(best)} on the Pareto front"
+        return f"best {format_value(best[0].value)} (trial {best[0].number})"
 
 
 class LiveView(LineView):

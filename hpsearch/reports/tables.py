@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..search.best_run import BestRun
-from ..search.selection import ranking
+from ..search.selection import best_records, ranking
 from ..search.study import Study
 from ..search.trial import TrialRecord, TrialState
 
@@ -48,18 +48,36 @@ def trials_table(study: Study, records: Sequence[TrialRecord], limit: int = 4) -
     Args:
         limit: how many trials to show; four fit into 80 characters.
     """
-    shown = ranking(records, study.objective)[:limit]
+    ranked = ranking(records, study.objectives)
+    shown = (ranked or _closest(records))[:limit]
+    best = best_records(records, study.objectives)
     names = list(dict.fromkeys(name for record in shown for name in record.params))
     table = Table(title=Text(_heading(study, records)), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("trial", no_wrap=True)
-    for place, record in enumerate(shown):
-        table.add_column(str(record.number), justify="right", no_wrap=True, style="bold green" if place == 0 else None)
-    table.add_row(Text(study.objective.name), *(format_value(record.value) for record in shown))
-    table.add_row("curve", *(sparkline([report.value for report in record.reports][-9:]) for record in shown))
+    for record in shown:
+        table.add_column(
+            str(record.number), justify="right", no_wrap=True, style="bold green" if record in best else None
+        )
+    for place, objective in enumerate(study.objectives):
+        table.add_row(Text(objective.name), *(format_value(record.values[place]) for record in shown))
+    for constraint in study.constraints:
+        slacks = [-record.violations.get(constraint.name, 0.0) for record in shown]
+        table.add_row(
+            Text(constraint.name),
+            *(f"{'holds' if each >= 0 else 'broken'} by {format_value(abs(each))}" for each in slacks),
+        )
+    curve = "curve" if len(study.objectives) == 1 else f"curve of {study.objective.name}"
+    table.add_row(Text(curve), *(sparkline([report.value for report in record.reports][-9:]) for record in shown))
     table.add_row("seconds", *(f"{record.seconds:.1f}" for record in shown), end_section=True)
     for name in names:
         table.add_row(Text(name), *(Text(format_value(record.params.get(name, "-"))) for record in shown))
     return table
+
+
+def _closest(records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the trials with a result that break the constraints, those first that break them least."""
+    with_result = [record for record in records if record.state.has_result and record.values]
+    return sorted(with_result, key=lambda record: max(record.violations.values(), default=0.0))
 
 
 def count_states(records: Sequence[TrialRecord]) -> str:
@@ -69,7 +87,7 @@ def count_states(records: Sequence[TrialRecord]) -> str:
 
 
 def _heading(study: Study, records: Sequence[TrialRecord]) -> str:
-    return f"{study.name}: {study.objective.description}, scope {study.scope}\n{count_states(records)}"
+    return f"{study.name}: {study.description}, scope {study.scope}\n{count_states(records)}"
 
 
 def importance_table(importances: Mapping[str, float]) -> Table:
@@ -94,4 +112,9 @@ def describe_best(best: BestRun) -> str:
         return str(best.run_summary.explain_absence())
     where = f"weights in {best.checkpoint}" if best.checkpoint is not None else "weights not kept"
     parameters = ", ".join(f"{name}={format_value(value)}" for name, value in best.hyperparameters.items())
-    return f"best trial {best.run_id}: {format_value(best.objective)} (scope {best.scope}) with {parameters}; {where}"
+    if isinstance(best.objective, list):
+        named = zip(best.run_summary.study.objectives, best.objective, strict=True)
+        value = ", ".join(f"{objective.name} {format_value(each)}" for objective, each in named)
+    else:
+        value = format_value(best.objective)
+    return f"best trial {best.run_id}: {value} (scope {best.scope}) with {parameters}; {where}"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import NoCompletedTrialError
 from .objective import Objective
-from .selection import ranking
+from .selection import best_records, ranking
 from .study import Study
 from .trial import TrialRecord, TrialState
 
@@ -57,12 +57,19 @@ class SearchSummary:
 
     @property
     def objective(self) -> Objective:
-        """The objective of the study."""
+        """The objective of the study; of several, the first."""
         return self.study.objective
 
     def ranked(self) -> list[TrialRecord]:
-        """Return the trials that have a result, best first."""
-        return ranking(self.records, self.objective)
+        """Return the trials that have a result and hold the constraints, best first.
+
+        Of several objectives, those on the Pareto front come first.
+        """
+        return ranking(self.records, self.study.objectives)
+
+    def best(self) -> list[TrialRecord]:
+        """Return the best trial, or, of several objectives, the Pareto front; empty if there is none."""
+        return best_records(self.records, self.study.objectives)
 
     def count(self, state: TrialState) -> int:
         """Return how many trials ended in `state`."""
@@ -72,6 +79,14 @@ class SearchSummary:
         """Say why no trial has a result."""
         if not self.records:
             return "No trial has run."
+        with_result = [record for record in self.records if record.state.has_result]
+        if with_result:
+            least = min(with_result, key=lambda record: max(record.violations.values(), default=0.0))
+            broken = ", ".join(name for name, by in least.violations.items() if by > 0)
+            return (
+                f"None of the {len(with_result)} trials with a result holds the constraints; trial {least.number} "
+                f"comes closest and breaks {broken}."
+            )
         counts = [(self.count(state), state.value) for state in TrialState]
         shown = ", ".join(f"{number} {name}" for number, name in counts if number)
         reasons = [record.reason for record in self.records if record.reason]
@@ -82,11 +97,11 @@ class SearchSummary:
 
 
 class BestRun(NamedTuple):
-    """The best trial of a search.
+    """The best trial of a search; of several objectives, one of the best.
 
     Attributes:
         run_id: the trial's number as text; None if no trial has a result (`run_summary` says why).
-        objective: its value by scope; None without a result.
+        objective: its value by scope, a list of them with several objectives; None without a result.
         hyperparameters: the parameters it trained with.
         run_summary: the whole search, a `SearchSummary`.
         checkpoint: the folder of its scoped weights; None if they were not kept.
@@ -95,7 +110,7 @@ class BestRun(NamedTuple):
     """
 
     run_id: str | None
-    objective: float | None
+    objective: float | list[float] | None
     hyperparameters: dict[str, Any]
     run_summary: Any = None
     checkpoint: Path | None = None
@@ -128,18 +143,24 @@ class BestRun(NamedTuple):
         return f"BestRun({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
-def best_run(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> BestRun:
-    """Return the best run of a search; one without a result if no trial has one."""
-    ranked = summary.ranked()
-    if not ranked:
-        return BestRun(None, None, {}, summary, scope=summary.study.scope)
-    best = ranked[0]
+def best_runs(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> list[BestRun]:
+    """Return the best run of a search, or, of several objectives, one for each trial on the Pareto front.
+
+    One without a result if no trial has one that holds the constraints.
+    """
+    best = summary.best()
+    if not best:
+        return [BestRun(None, None, {}, summary, scope=summary.study.scope)]
+    return [_best_run(record, summary, build_model) for record in best]
+
+
+def _best_run(record: TrialRecord, summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> BestRun:
     return BestRun(
-        run_id=str(best.number),
-        objective=best.value,
-        hyperparameters=dict(best.hyperparameters),
+        run_id=str(record.number),
+        objective=record.value if len(summary.study.objectives) == 1 else list(record.values),
+        hyperparameters=dict(record.hyperparameters),
         run_summary=summary,
-        checkpoint=best.checkpoint,
+        checkpoint=record.checkpoint,
         scope=summary.study.scope,
-        build_model=lambda folder: build_model(best, folder),
+        build_model=lambda folder: build_model(record, folder),
     )

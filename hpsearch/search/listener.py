@@ -29,5 +29,8 @@ class SearchListener:
     def on_trial_end(self, record: TrialRecord) -> None:
         """A trial ended, in whichever way."""
 
+    def on_notice(self, notice: str) -> None:
+        """There is something to say about the search, such as why it ends early."""
+
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """The search ends: all trials are done, a budget is spent, or the user ended it."""

@@ -1,4 +1,4 @@
-"""What a search optimises: a metric by name, a function of the metrics, or the documented default."""
+"""What a search optimises: metrics by name, functions of the metrics, or the documented default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from ..errors import ObjectiveError, nearest_name
+from ..errors import MissingMetricError, ObjectiveError, nearest_name
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
 DIRECTIONS = (MINIMIZE, MAXIMIZE)
@@ -27,6 +27,8 @@ _LOWER_IS_BETTER = {
     "wer",
     "cer",
     "ter",
+    "parameters",
+    "runtime",
 }
 _HIGHER_IS_BETTER = {
     "accuracy",
@@ -51,12 +53,17 @@ _HIGHER_IS_BETTER = {
     "match",
 }
 _SAY_NOTHING = {"rate", "score", "macro", "micro", "weighted", "mean", "avg", "average", "at", "top", "k"}
-_NOT_A_METRIC = re.compile(r"(^|_)(epoch|runtime|samples_per_second|steps_per_second|tokens_per_second|time)$|_mem_")
+# Metrics that a search adds to those of every evaluation.
+PARAMETERS = "parameters"
+_ADDED_BY_THE_SEARCH = (PARAMETERS,)
+_NOT_A_METRIC = re.compile(
+    r"(^|_)(epoch|runtime|samples_per_second|steps_per_second|tokens_per_second|time)$|_mem_|^parameters$"
+)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What to optimise, and in which direction; made by `resolve_objective`.
+    """What to optimise, and in which direction; made by `resolve_objectives`.
 
     Attributes:
         metric: the key of a metric, or a function from all metrics to a number.
@@ -70,27 +77,20 @@ class Objective:
     description: str
     name: str
 
+    @property
+    def identity(self) -> str:
+        """What tells it from another objective in a later session: a metric's key, or the name of a function."""
+        is_function = callable(self.metric) and self.metric is not sum_of_metrics
+        return f"{self.name}(metrics)" if is_function else self.name
+
     def value(self, metrics: Mapping[str, float]) -> float:
         """Return the objective of one evaluation; NaN and infinities are returned as they are.
 
         Raises:
-            ObjectiveError: the metric is not among `metrics` (they are listed), or the value is not a number.
+            MissingMetricError: the metric is not among `metrics`; they are listed.
+            ObjectiveError: the value is not a number.
         """
-        if isinstance(self.metric, str):
-            if self.metric not in metrics:
-                raise _missing(self.metric, metrics)
-            value: Any = metrics[self.metric]
-        else:
-            try:
-                value = self.metric(dict(metrics))
-            except KeyError as error:
-                raise _missing(str(error.args[0]), metrics) from error
-        try:
-            if isinstance(value, (bool, str)):
-                raise TypeError
-            return float(value)
-        except (TypeError, ValueError):
-            raise ObjectiveError(f"The objective must be a number, but {self.name} gave {value!r}.") from None
+        return number_from(self.metric, metrics, f"The objective {self.name}")
 
     def is_better(self, value: float, than: float | None) -> bool:
         """Tell whether `value` beats `than`; anything finite beats None and what is not finite."""
@@ -106,26 +106,94 @@ class Objective:
         return min if self.direction == MINIMIZE else max
 
 
-def resolve_objective(compute_objective: Any, direction: Any, has_metrics: bool, eval_sets: int = 1) -> Objective:
-    """Return the objective that a search's arguments ask for.
+def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapping[str, float], what: str) -> float:
+    """Return a metric by name, or what a function makes of all metrics.
+
+    Raises:
+        MissingMetricError: there is no such metric; those there are, are listed.
+        ObjectiveError: it is not a number.
+    """
+    if isinstance(metric, str):
+        if metric not in metrics:
+            raise _missing(metric, metrics, what)
+        value: Any = metrics[metric]
+    else:
+        try:
+            value = metric(dict(metrics))
+        except KeyError as error:
+            raise _missing(str(error.args[0]), metrics, what) from error
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise ObjectiveError(f"{what} must be a number, but it is {value!r}.") from None
+
+
+def metric_key(name: str) -> str:
+    """Return the key of a metric whose ``eval_`` prefix may have been left out."""
+    return name if name.startswith("eval_") or name in _ADDED_BY_THE_SEARCH else f"eval_{name}"
+
+
+def resolve_objectives(
+    compute_objective: Any, direction: Any, has_metrics: bool, eval_sets: int = 1
+) -> tuple[Objective, ...]:
+    """Return the objectives that a search's arguments ask for; most often one.
 
     Args:
         compute_objective: the name of a metric (its ``eval_`` prefix may be left out), a function from the metrics
             of an evaluation to a number, or None for the default: the evaluation loss if there is no
-            `compute_metrics`, else the sum of all metrics other than losses, speed and memory.
+            `compute_metrics`, else the sum of all metrics other than losses, speed and memory. A list of names and
+            functions: several objectives.
         direction: ``"minimize"`` or ``"maximize"``; None derives it: losses and errors are minimised, other metrics
-            maximised. A function needs one.
+            maximised. A function needs one. With several objectives, a list of them.
         has_metrics: whether there is a `compute_metrics`.
         eval_sets: how many evaluation sets there are.
 
     Raises:
-        ObjectiveError: the direction is not one, is missing, or contradicts the metric.
+        ObjectiveError: a direction is not one, is missing, or contradicts its metric; or the lists do not fit.
     """
-    if isinstance(direction, (list, tuple)) or isinstance(compute_objective, (list, tuple)):
+    if not isinstance(compute_objective, (list, tuple)):
+        if isinstance(direction, (list, tuple)):
+            raise ObjectiveError(
+                f"direction={list(direction)!r} is a list, so compute_objective must be a list of as many metrics or "
+                f"functions, but got {compute_objective!r}."
+            )
+        return (_resolve(compute_objective, direction, has_metrics, eval_sets),)
+    directions = direction if isinstance(direction, (list, tuple)) else [direction] * len(compute_objective)
+    if not compute_objective or len(directions) != len(compute_objective):
         raise ObjectiveError(
-            f"A search has one objective and one direction, but got compute_objective={compute_objective!r}, "
-            f"direction={direction!r}. Combine them in one function of the metrics."
+            f"compute_objective is a list of {len(compute_objective)} and direction one of {len(directions)}; give "
+            "one direction for each objective (None: its natural one)."
         )
+    resolved: list[Objective] = []
+    for metric, each in zip(compute_objective, directions, strict=True):
+        if metric is None:
+            raise ObjectiveError("A list of objectives names each of them; None is not one.")
+        objective = _resolve(metric, each, has_metrics, eval_sets)
+        if any(objective.name == other.name for other in resolved):
+            raise ObjectiveError(f"The objective {objective.name!r} comes twice in {compute_objective!r}.")
+        resolved.append(objective)
+    return tuple(resolved)
+
+
+def resolve_pruning(metric: Any, objectives: tuple[Objective, ...]) -> Objective | None:
+    """Return the objective that prunes trials of several objectives: one of them, or another metric, by name.
+
+    Another metric has its natural direction; one whose name tells none is maximised.
+
+    Raises:
+        ObjectiveError: it is no name.
+    """
+    if metric is None:
+        return None
+    if not isinstance(metric, str) or not metric:
+        raise ObjectiveError(f"pruning_metric must be the name of a metric or None, but got {metric!r}.")
+    among = next((each for each in objectives if each.metric == metric_key(metric)), None)
+    return among or _named_objective(metric, None)
+
+
+def _resolve(compute_objective: Any, direction: Any, has_metrics: bool, eval_sets: int) -> Objective:
     if direction is not None and direction not in DIRECTIONS:
         raise ObjectiveError(
             f"direction={direction!r} is not a direction; allowed: 'minimize', 'maximize'."
@@ -143,7 +211,8 @@ def resolve_objective(compute_objective: Any, direction: Any, has_metrics: bool,
     if isinstance(compute_objective, str) and compute_objective:
         return _named_objective(compute_objective, direction)
     raise ObjectiveError(
-        f"compute_objective must be a metric's name, a function or None, but got {compute_objective!r}."
+        f"compute_objective must be a metric's name, a function, a list of these or None, but got "
+        f"{compute_objective!r}."
     )
 
 
@@ -173,16 +242,16 @@ def sum_of_metrics(metrics: Mapping[str, float]) -> float:
     return float(sum((scores or shown).values()))
 
 
-def _missing(metric: str, metrics: Mapping[str, float]) -> ObjectiveError:
+def _missing(metric: str, metrics: Mapping[str, float], what: str) -> MissingMetricError:
     produced = sorted(key for key in metrics if not _NOT_A_METRIC.search(key))
-    return ObjectiveError(
-        f"The objective is {metric!r}, but evaluation does not produce it. It produces {', '.join(produced)}."
+    return MissingMetricError(
+        f"{what} needs {metric!r}, but evaluation does not produce it. It produces {', '.join(produced)}."
         f"{nearest_name(metric, produced)}"
     )
 
 
 def _named_objective(metric: str, direction: str | None) -> Objective:
-    key = metric if metric.startswith("eval_") else f"eval_{metric}"
+    key = metric_key(metric)
     natural = natural_direction(key)
     if direction is not None and natural is not None and direction != natural:
         raise ObjectiveError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from decimal import Decimal
 from typing import Any, Union
 
 from ..errors import SpaceError
@@ -50,7 +51,15 @@ class Float:
 
     def edges(self) -> tuple[float, ...]:
         """Return the values to try first when checking whether all are acceptable."""
-        return (float(self.low), float(self.high))
+        return (float(self.low), float(self.top))
+
+    @property
+    def top(self) -> float:
+        """The largest value: `high`, or the last step below it."""
+        if self.step is None:
+            return self.high
+        low, high, step = (Decimal(str(each)) for each in (self.low, self.high, self.step))
+        return float(low + (high - low) // step * step)
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,12 @@ class Int:
 
     def edges(self) -> tuple[int, ...]:
         """Return the values to try first when checking whether all are acceptable."""
-        return (int(self.low), int(self.high))
+        return (int(self.low), int(self.top))
+
+    @property
+    def top(self) -> int:
+        """The largest value: `high`, or the last step below it."""
+        return self.low + (self.high - self.low) // self.step * self.step
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,10 @@ class Checkable(Protocol):
     args: Any
     model_init: Any
     eval_dataset: Any
-    has_training_data: bool
+
+    @property
+    def has_training_data(self) -> bool:
+        """True if there is something to train on."""
 
     def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None:
         """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
@@ -25,8 +28,8 @@ def check_trainer(trainer: Checkable) -> None:
     """Check that a trainer has what a search needs.
 
     Raises:
-        StudyError: it has no `model_init`, no training data or no evaluation data, or runs in several processes, or
-            would change a trial's batch size.
+        StudyError: it has no `model_init`, no training data or no evaluation data, or would
+            change a trial's batch size.
     """
     if trainer.model_init is None:
         raise StudyError(
@@ -37,11 +40,6 @@ def check_trainer(trainer: Checkable) -> None:
         raise StudyError(
             "auto_find_batch_size=True would train trials with other batch sizes than their parameters say. A trial "
             "that runs out of memory is recorded as failed; search per_device_train_batch_size instead."
-        )
-    if trainer.args.world_size > 1:
-        raise StudyError(
-            f"This search was started in {trainer.args.world_size} processes at once, but a trial runs in one so far; "
-            "start the program once, without torchrun or `accelerate launch`."
         )
     if not trainer.has_training_data:
         raise StudyError("A search needs a train_dataset; the Trainer has none.")

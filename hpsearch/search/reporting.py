@@ -1,56 +1,42 @@
-"""The callback that reports a trial's evaluations, keeps its scoped weights and stops it when told."""
+"""The callback that reports a trial's evaluations and stops it when told: by the pruner, or by a budget."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from ..callbacks import TrainerCallback
+from ..callbacks import ExportableState, TrainerCallback
+from ..errors import MissingMetricError
+from .budgets import Stop, TrialBudget
 from .listener import SearchListener
-from .retention import is_worth_keeping
-from .selection import select_report
+from .objective import PARAMETERS, Objective
+from .ranks import Ranks
+from .scoped_weights import ScopedWeights
 from .study import Study
 from .trial import Report, Trial, TrialRecord
 
 
-@dataclass(frozen=True)
-class Stop:
-    """Why a budget stops a trial, and whether it ends the study too."""
-
-    reason: str
-    ends_study: bool
-
-
-class Deadline:
-    """The moments after which a trial stops: the end of the study's time, and of its own."""
-
-    def __init__(self, study: Study, study_end: float | None) -> None:
-        self._study_end = study_end
-        self._trial_end = None if study.trial_timeout is None else time.monotonic() + study.trial_timeout
-        self._study_stop = Stop(f"the study's timeout of {study.timeout} s is over", ends_study=True)
-        self._trial_stop = Stop(f"the trial's timeout of {study.trial_timeout} s is over", ends_study=False)
-
-    def passed(self) -> Stop | None:
-        """Return why to stop, or None while there is time left."""
-        now = time.monotonic()
-        if self._study_end is not None and now >= self._study_end:
-            return self._study_stop
-        return self._trial_stop if self._trial_end is not None and now >= self._trial_end else None
-
-
-class ReportingCallback(TrainerCallback):
-    """Reports every evaluation to the trial; asks whether to prune; checks the deadline at every step.
+class ReportingCallback(TrainerCallback, ExportableState):
+    """Reports every evaluation to the trial; asks whether to prune; checks the budget after every update.
 
     With several evaluation sets, one report is made when all of them are evaluated. The last evaluation of a trial
-    that has reached its end is reported but not pruned: nothing would be saved.
+    that has reached its end is reported but not pruned: nothing would be saved. The reports are part of every
+    checkpoint, so a trial that goes on from one has those that were made before it, and no others.
+
+    Args:
+        study, trial: what is searched, and the trial.
+        records: the other trials of the study.
+        eval_sets: how many evaluation sets there are.
+        budget: of the trial.
+        weights: keeps those of the report that stands for the trial.
+        ranks: the processes of the trial; the main one decides.
+        listener: hears of progress and reports.
 
     Attributes:
         reports: the reports so far.
-        weights: a copy of the weights of the report that stands for the trial so far, if they are worth keeping.
-        weights_step: the update those weights are from.
+        epochs: passes over the data so far.
         pruned: whether the study stopped the trial.
         stop: the budget that stopped the trial, or None.
     """
@@ -59,29 +45,56 @@ class ReportingCallback(TrainerCallback):
         self,
         study: Study,
         trial: Trial,
-        earlier: Sequence[TrialRecord],
+        records: Sequence[TrialRecord],
         eval_sets: int,
-        deadline: Deadline,
-        capture_weights: Callable[[], Any],
+        budget: TrialBudget,
+        weights: ScopedWeights,
+        ranks: Ranks,
         listener: SearchListener,
     ) -> None:
-        self._study, self._trial, self._earlier = study, trial, earlier
-        self._eval_sets, self._deadline = eval_sets, deadline
-        self._capture, self._listener = capture_weights, listener
+        self._study, self._trial, self._eval_sets = study, trial, eval_sets
+        self._budget, self._weights = budget, weights
+        self._ranks, self._listener = ranks, listener
+        self._others_were_evaluated = any(record.reports for record in records)
         self._pending: dict[str, float] = {}
         self._evaluated_sets = 0
         self.reports: list[Report] = []
-        self.weights: Any = None
-        self.weights_step: int | None = None
+        self.epochs = 0.0
         self.pruned = False
         self.stop: Stop | None = None
 
+    def state(self) -> dict[str, Any]:
+        """Return what checkpoints keep of the trial."""
+        kept = {"reports": [asdict(report) for report in self.reports], "seconds": self._budget.seconds}
+        return {"args": {}, "attributes": {"so_far": kept}}
+
+    @property
+    def so_far(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the trial; setting it puts that back."""
+        return dict(self.state()["attributes"]["so_far"])
+
+    @so_far.setter
+    def so_far(self, kept: dict[str, Any]) -> None:
+        self.reports = [Report.from_json(each) for each in kept["reports"]]
+        self._budget.continue_after(float(kept["seconds"]))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner."""
+        self.epochs = float(state.epoch or 0.0)
+        if self._ranks.is_main:
+            for report in self.reports:
+                self._tell_trial(report)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Stop the trial if its time is over."""
+        """Stop the trial if a budget is used up."""
         self._listener.on_progress(self._trial, state.global_step, state.max_steps)
-        self.stop = self.stop or self._deadline.passed()
+        self.epochs = float(state.epoch)
+        if self._budget.is_limited and self.stop is None and state.global_step < state.max_steps:
+            self.stop = self._passed_budget(state.epoch)
         if self.stop is not None:
             control.should_training_stop = True
+            if self.stop.ends_study and not self.reports:
+                control.should_save = True  # the next session goes on here
         return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> Any:
@@ -91,50 +104,92 @@ class ReportingCallback(TrainerCallback):
         if self._evaluated_sets < self._eval_sets:
             return control
         collected, self._pending, self._evaluated_sets = self._pending, {}, 0
-        report = self._report(args, state, collected)
+        report = self._ranks.decide(lambda: self._make_report(args, state, collected, kwargs.get("model")))
+        self.reports.append(report)
+        self._weights.note(self.reports)
         is_last = state.global_step >= state.max_steps or self.stop is not None
-        if not is_last and self._reported_resource(report) is not None and self._trial.should_prune():
+        if self._ranks.agree(lambda: self._tell(report, may_prune=not is_last)):
             self.pruned = True
             control.should_training_stop = True
             control.should_save = False
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Spare a trial that was stopped another evaluation, if it has been evaluated."""
-        if self.reports and (self.stop is not None or self.pruned):
+        """Spare a trial that was stopped another evaluation: it has been evaluated, or goes on in the next session."""
+        goes_on = self.stop is not None and self.stop.ends_study and not float(state.epoch).is_integer()
+        if (self.reports and (self.stop is not None or self.pruned)) or goes_on:
             control.should_evaluate = control.should_save = False
         return control
 
-    def _report(self, args: Any, state: Any, metrics: dict[str, float]) -> Report:
-        value = self._study.objective.value(metrics)
-        report = Report(
-            value=value,
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the selected weights beside the checkpoint, and delete those that nobody needs."""
+        self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
+
+    def _passed_budget(self, epochs: float) -> Stop | None:
+        stop = self._budget.passed(epochs) if self._ranks.is_main else None
+        return self._ranks.decide(lambda: stop) if self._ranks.agree(lambda: stop is not None) else None
+
+    def _make_report(self, args: Any, state: Any, metrics: dict[str, float], model: Any) -> Report:
+        if self._study.pruning_objective is not None:
+            self._value(self._study.pruning_objective, metrics)  # it must be there
+        if model is not None:
+            metrics = {**metrics, PARAMETERS: sum(each.numel() for each in model.parameters())}
+        return Report(
+            values=tuple(self._value(each, metrics) for each in self._study.objectives),
             resource=data_seen(args, state),
             step=state.global_step,
             epoch=float(state.epoch or 0.0),
             metrics={key: each for key, each in metrics.items() if isinstance(each, (int, float))},
+            violations={each.name: self._violation(each, metrics) for each in self._study.constraints},
         )
-        self.reports.append(report)
-        resource = self._reported_resource(report)
-        if resource is not None:
-            self._trial.report(value, resource)
-        self._keep_weights(report)
+
+    def _value(self, objective: Objective, metrics: dict[str, float]) -> float:
+        """Return an objective of these metrics; NaN if its metric is not there this time, but evaluations were made."""
+        try:
+            return objective.value(metrics)
+        except MissingMetricError:
+            if self.reports or self._others_were_evaluated:
+                return math.nan
+            raise
+
+    def _violation(self, constraint: Any, metrics: dict[str, float]) -> float:
+        try:
+            return float(constraint.violation(metrics))
+        except MissingMetricError:
+            if self.reports or self._others_were_evaluated:
+                return math.inf
+            raise
+
+    def _tell(self, report: Report, may_prune: bool) -> bool:
+        """Tell trial and listener of a report; return whether the trial is to be pruned."""
+        is_comparable = self._tell_trial(report)
         self._listener.on_report(self._trial, report)
-        return report
+        return is_comparable and may_prune and self._trial.should_prune()
 
-    def _keep_weights(self, report: Report) -> None:
-        selected = select_report(self.reports, self._study.scope, self._study.objective)
-        if selected is None or selected.report is not report:
-            return
-        keep = self._study.keep_checkpoints
-        if is_worth_keeping(selected.value, self._earlier, self._study.objective, keep):
-            self.weights, self.weights_step = self._capture(), report.step
+    def _tell_trial(self, report: Report) -> bool:
+        """Report to the trial; False if there is nothing that the pruner could compare."""
+        value, resource = self._pruning_value(report), comparable_resource(report)
+        if value is None or resource is None or not math.isfinite(value):
+            return False
+        self._trial.report(value, resource)
+        return True
 
-    @staticmethod
-    def _reported_resource(report: Report) -> int | None:
-        """Return the resource as the whole number that engines compare at; None where trials cannot be compared."""
-        is_comparable = math.isfinite(report.value) and float(report.resource).is_integer()
-        return int(report.resource) if is_comparable else None
+    def _pruning_value(self, report: Report) -> float | None:
+        if len(self._study.objectives) == 1:
+            return report.value
+        pruning = self._study.pruning_objective
+        return None if pruning is None else self._value(pruning, report.metrics)
+
+
+def reports_in(state: dict[str, Any]) -> list[Report]:
+    """Return the reports that the saved trainer state of a checkpoint holds; none if it is not one of a trial."""
+    kept = state.get("stateful_callbacks", {}).get(ReportingCallback.__name__, {})
+    return [Report.from_json(each) for each in kept.get("attributes", {}).get("so_far", {}).get("reports", ())]
+
+
+def comparable_resource(report: Report) -> int | None:
+    """Return the resource as the whole number that engines compare at; None where trials cannot be compared."""
+    return int(report.resource) if float(report.resource).is_integer() else None
 
 
 def data_seen(args: Any, state: Any) -> float:

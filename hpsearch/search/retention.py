@@ -2,35 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..files import remove_folder
+from ..files import remove_folder, remove_partial
 from .objective import Objective
-from .selection import ranking
-from .trial import TrialRecord, TrialState
+from .selection import best_records, dominates, ranking
+from .trial import TrialRecord
+
+# Weights that are selected so far, of a trial that writes no checkpoint at that update or has rotated it away.
+SELECTED = "selected-"
 
 
-def is_worth_keeping(value: float, records: Sequence[TrialRecord], objective: Objective, keep: int | None) -> bool:
-    """Tell whether a trial with `value` would be among the `keep` best of the study (None: all are kept)."""
+def is_worth_keeping(
+    values: Sequence[float], records: Sequence[TrialRecord], objectives: Sequence[Objective], keep: int | None
+) -> bool:
+    """Tell whether a trial with `values` would be among the `keep` best of the study (None: all are kept).
+
+    Of several objectives, whether it would be on the Pareto front.
+    """
     if keep is None:
         return True
     if keep == 0:
         return False
-    ranked = ranking(records, objective)
-    return len(ranked) < keep or objective.is_better(value, ranked[keep - 1].value)
+    if len(objectives) > 1:
+        return not any(dominates(each.values, values, objectives) for each in records if each.is_eligible)
+    ranked = ranking(records, objectives)
+    return len(ranked) < keep or objectives[0].is_better(values[0], ranked[keep - 1].value)
 
 
-def remove_surplus(records: Sequence[TrialRecord], folder: Path, objective: Objective, keep: int | None) -> None:
+def remove_surplus(
+    records: Sequence[TrialRecord],
+    folder: Path,
+    objectives: Sequence[Objective],
+    keep: int | None,
+    among: Sequence[TrialRecord] | None = None,
+) -> None:
     """Delete, from the run folders of ended trials, every checkpoint but the scoped ones of the `keep` best trials.
 
-    None keeps everything. Checkpoints of interrupted trials go too, as their parameters are run anew.
+    Of several objectives, those of the Pareto front stay. None keeps everything. Trials that are to go on keep theirs.
+
+    Args:
+        records: all trials of the study.
+        folder: the folder of the study.
+        objectives: of the study.
+        keep: how many trials keep their scoped checkpoint.
+        among: the trials whose folders may hold something to delete; default: all.
     """
+    kept = {record.checkpoint for record in kept_records(records, objectives, keep)}
+    for record in records if among is None else among:
+        if record.state.is_counted:
+            if keep is not None:
+                remove_checkpoints(folder / record.name, kept)
+            for selected in (folder / record.name).glob(f"{SELECTED}*"):
+                remove_folder(selected)
+
+
+def kept_records(
+    records: Sequence[TrialRecord], objectives: Sequence[Objective], keep: int | None
+) -> Sequence[TrialRecord]:
+    """Return the trials whose scoped checkpoint stays."""
     if keep is None:
-        return
-    kept = {record.checkpoint for record in ranking(records, objective)[:keep]}
-    for record in records:
-        if record.state is not TrialState.RUNNING:
-            for checkpoint in (folder / record.name).glob("checkpoint-*"):
-                if checkpoint not in kept:
-                    remove_folder(checkpoint)
+        return records
+    if len(objectives) > 1:
+        return best_records(records, objectives) if keep else []
+    return ranking(records, objectives)[:keep]
+
+
+def remove_checkpoints(run_folder: Path, kept: Iterable[Path | None]) -> None:
+    """Delete every checkpoint of a run but those in `kept`, and what a killed process left half-written."""
+    staying = set(kept)
+    remove_partial(run_folder)
+    for checkpoint in run_folder.glob("checkpoint-*"):
+        if checkpoint not in staying:
+            remove_folder(checkpoint)

@@ -1,79 +1,101 @@
-"""One trial, from its parameters to its record: configure, seed, build, train, score, release.
-
-The only room that joins trial and trainer; it speaks to a small protocol, which our Trainer satisfies.
-"""
+"""Runs the trials that a backend asks for, and keeps the study's records and folder in order."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol
 
-from ..errors import ObjectiveError, SpaceError, StudyError, UnknownArgumentError
-from ..files import remove_folder, whole_folder
+from ..errors import ObjectiveError, SpaceError, StorageError, StudyError
+from ..files import remove_partial
+from .budgets import SearchBudget, TrialBudget
+from .execution import Execution, Searchable, described, without_frames
+from .folder import StudyFolder, remove_leftovers
+from .following import Assignment
 from .listener import SearchListener
-from .reporting import Deadline, ReportingCallback
-from .retention import is_worth_keeping, remove_surplus
-from .selection import select_report
+from .ranks import Ranks
+from .retention import remove_surplus
+from .sessions import Session
 from .study import Study
 from .trial import Trial, TrialRecord, TrialState
 
+_SECONDS_BETWEEN_LOOKS = 0.5
 MISTAKES_IN_THE_STUDY = (SpaceError, ObjectiveError, StudyError)
-_READ_BY_USER_CODE = ("model.", "lora.", "data.")
-
-
-class Searchable(Protocol):
-    """What can be searched: a recipe from which each trial makes its own trainer."""
-
-    args: Any
-    eval_dataset: Any
-
-    def for_trial(self, trial: Trial, output_dir: str) -> Searchable:
-        """Return a new trainer with the trial's parameters, which writes to `output_dir`."""
-
-    def add_callback(self, callback: Any) -> None:
-        """Add a callback to it."""
-
-    def train(self) -> Any:
-        """Train a new model to the end, or until a callback stops it."""
-
-    def evaluate(self) -> dict[str, float]:
-        """Evaluate the model that was trained."""
-
-    def capture_weights(self) -> Any:
-        """Return a copy of the model's present weights."""
-
-    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
-        """Write the weights, or those captured earlier, with what is needed to load them."""
-
-    def release(self) -> None:
-        """Drop the model and everything else the training made."""
 
 
 class TrialRunner:
     """Runs the trials that a backend asks for, and keeps the study's records and folder in order.
 
-    A backend calls `run`, tells its storage, then calls `settle`.
+    Under `locked()` a backend chooses a trial that no process is at and marks it with `session`. It then calls `run`,
+    and, under `locked()` again, tells its storage and calls `settle`.
 
     Attributes:
-        records: the ended trials of the study, earlier sessions included.
+        session: the name of this search at work in the study's folder; tells other processes whose a trial is.
+        records: the trials of the study that have ended or are to go on, those of other processes included.
+        failures: how the last trials of this session failed, one after the other.
     """
 
     def __init__(
-        self, trainer: Searchable, study: Study, records: Sequence[TrialRecord], listener: SearchListener
+        self, trainer: Searchable, study: Study, folder: StudyFolder, listener: SearchListener, ranks: Ranks
     ) -> None:
-        self._trainer, self._study, self._listener = trainer, study, listener
-        self._end = None if study.timeout is None else time.monotonic() + study.timeout
-        self.records = list(records)
-        self._tidy(self.records)
+        self._trainer, self._study, self._folder = trainer, study, folder
+        self._listener, self._ranks = listener, ranks
+        self._session = Session(study.folder)
+        self._budget = SearchBudget(study)
+        self.session = self._session.name
+        self.records: list[TrialRecord] = []
+        self.failures: list[TrialRecord] = []
 
-    @property
-    def is_out_of_time(self) -> bool:
-        """True if the study's timeout is over."""
-        return self._end is not None and time.monotonic() >= self._end
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Sign in to the study's folder while the block runs, so that other processes know whose trials these are."""
+        with self._folder.locked():
+            self._session.begin()
+        try:
+            yield
+        finally:
+            with self._folder.locked():
+                if self._session.end():
+                    remove_partial(self._study.folder)  # what killed sessions have left there
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from deciding anything about the study while the block runs."""
+        return self._folder.locked()
+
+    def open(self, records: list[TrialRecord]) -> None:
+        """Take over the trials on disk; under `locked()`."""
+        self._tidy(records, among=None)
+
+    def refresh(self) -> None:
+        """Read what other processes have done since; under `locked()`."""
+        self.records = self._present(self._folder.read_records())
+
+    def earlier_record(self, number: int) -> TrialRecord | None:
+        """Return what an earlier session left of a trial; None if it had not come so far; under `locked()`."""
+        return next((each for each in self._folder.read_records() if each.number == number), None)
+
+    def is_alive(self, session: str | None) -> bool:
+        """Tell whether the process that is at a trial is still there."""
+        return self._session.is_alive(session)
+
+    def reason_to_stop(self) -> str | None:
+        """Return why no further trial may begin in this session, or None: a budget, or too many failures."""
+        limit = self._study.max_failures
+        if limit is not None and len(self.failures) >= limit:
+            return f"{limit} trials failed one after the other"
+        stop = self._budget.passed(self.records)
+        return None if stop is None else stop.reason
+
+    def announce(self, notice: str) -> None:
+        """Say something about the search while it runs, such as why it ends early."""
+        self._listener.on_notice(notice)
+
+    def wait(self) -> None:
+        """Wait a moment for trials of other searches, and let the other processes of this one know."""
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        self._ranks.decide(lambda: None)
 
     def run(self, trial: Trial) -> TrialRecord:
         """Train one trial and return its record, written to disk; what goes wrong inside the trial is in the record.
@@ -81,46 +103,87 @@ class TrialRunner:
         Raises:
             TrialEndedSearch: the study itself is mistaken, or the user ended the search; it carries the record.
         """
-        begin = time.monotonic()
-        execution = _Execution(self._trainer, trial, self._study, self.records, self._listener, self._end)
+        others = [record for record in self.records if record.number != trial.number]
+        budget = TrialBudget(self._study, self._budget, others)
+        execution = Execution(
+            self._trainer,
+            self._study,
+            trial,
+            others,
+            budget,
+            self._ranks,
+            self._listener,
+            on_fallback=self._folder.write_record,
+        )
         trace: str | None = None
         cause: BaseException | None = None
         try:
+            self._begin(trial, execution)
+            self._listener.on_trial_begin(trial)
+            self._ranks.decide(lambda: Assignment.of(trial, others))
+            trial.ranks = self._ranks
             state, reason = execution.run()
-        except (*MISTAKES_IN_THE_STUDY, KeyboardInterrupt) as error:
-            is_user = isinstance(error, KeyboardInterrupt)
-            state, reason = TrialState.INTERRUPTED, "interrupted by the user" if is_user else str(error)
-            cause = _without_frames(error)
+        except MISTAKES_IN_THE_STUDY as error:
+            state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
+        except StorageError as error:
+            state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
         except Exception as error:
-            state, reason = TrialState.FAILED, f"{type(error).__name__}: {error}"
+            state, reason = TrialState.FAILED, described(error)
             trace = traceback.format_exc()
-            _without_frames(error)
-        record = execution.record(state, reason, trace, time.monotonic() - begin)
+            without_frames(error)
+        except BaseException as error:
+            said = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else f"ended by {error!r}"
+            state, reason, cause = TrialState.INTERRUPTED, said, without_frames(error)
+        record = replace(execution.record(state, reason, trace), session=self._folder.session)
+        execution.end_trackers(record)
         execution.release()
-        self._study.write_record(record)
+        self._folder.write_record(record)
         if cause is not None:
             raise TrialEndedSearch(record, cause)
         return record
 
     def settle(self, record: TrialRecord) -> None:
-        """Take an ended trial into account: records, best, checkpoints on disk, listeners."""
-        self._tidy([*self.records, record])
+        """Take an ended trial into account: records, best, checkpoints on disk, listeners; under `locked()`."""
+        self.failures = [*self.failures, record] if record.state is TrialState.FAILED else []
+        self._take(record)
         self._listener.on_trial_end(record)
 
     def recover(self, record: TrialRecord) -> None:
-        """Take into account a trial whose process died: its record is written if it had not come so far."""
-        others = [each for each in self.records if each.number != record.number]
-        if len(others) == len(self.records):
-            self._study.write_record(record)
-        self._tidy([*others, record])
+        """Take into account a trial that ended just before its process died; under `locked()`."""
+        self._take(record)
 
-    def _tidy(self, records: list[TrialRecord]) -> None:
+    def _begin(self, trial: Trial, execution: Execution) -> None:
+        """Ask for the trial's parameters, and give it a folder with its first record in it."""
+        trial.arguments = self._study.suggest(trial)
+        trial.suggested_by_space = set(trial.params.values_by_name)
+        if trial.earlier is None:
+            wanted = self._study.run_name(trial)
+            with self._folder.locked():
+                trial.name = self._folder.begin_run(execution.record(TrialState.RUNNING), wanted)
+        else:
+            remove_leftovers(self._study.folder / trial.name)
+            self._folder.write_record(replace(trial.earlier, state=TrialState.RUNNING, reason=None))
+
+    def _take(self, record: TrialRecord) -> None:
+        others = [each for each in self._folder.read_records() if each.number != record.number]
+        remove_leftovers(self._study.folder / record.name)
+        keeping = [each for each in others if each.checkpoint is not None]
+        self._tidy([*others, record], among=[record, *keeping])
+
+    def _tidy(self, records: list[TrialRecord], among: list[TrialRecord] | None) -> None:
         """Write the best, delete the checkpoints of the others, and remember the records as they are now."""
-        self._study.write_best(records)
-        remove_surplus(records, self._study.folder, self._study.objective, self._study.keep_checkpoints)
-        self.records = [
+        study = self._study
+        self._folder.write_best(records)
+        remove_surplus(records, study.folder, study.objectives, study.keep_checkpoints, among)
+        self.records = self._present(records)
+
+    @staticmethod
+    def _present(records: list[TrialRecord]) -> list[TrialRecord]:
+        """Return the records of trials that are not running, without the checkpoints that are no longer there."""
+        ended = (each for each in records if each.state is not TrialState.RUNNING)
+        return [
             replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each
-            for each in records
+            for each in ended
         ]
 
 
@@ -130,180 +193,3 @@ class TrialEndedSearch(Exception):
     def __init__(self, record: TrialRecord, cause: BaseException) -> None:
         super().__init__(record.reason)
         self.record, self.cause = record, cause
-
-
-def _without_frames(error: BaseException) -> BaseException:
-    """Clear the frames that an error (and those it came from) keeps alive, and with them the model; return it."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        if each.__traceback__ is not None:
-            traceback.clear_frames(each.__traceback__)
-            each.__traceback__ = None
-        waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
-    return error
-
-
-class _Execution:
-    """The parts of one trial while it runs."""
-
-    def __init__(
-        self,
-        trainer: Searchable,
-        trial: Trial,
-        study: Study,
-        earlier: Sequence[TrialRecord],
-        listener: SearchListener,
-        study_end: float | None,
-    ) -> None:
-        self._trainer, self._trial, self._study = trainer, trial, study
-        self._earlier, self._listener = earlier, listener
-        self._deadline = Deadline(study, study_end)
-        self._recipe: Searchable | None = None
-        self._reporting: ReportingCallback | None = None
-        self._checkpoint: Path | None = None
-        self._suggested_by_space: set[str] = set()
-
-    def run(self) -> tuple[TrialState, str | None]:
-        """Configure, train, score; return how the trial ended and why."""
-        recipe = self._configure()
-        self._listener.on_trial_begin(self._trial)
-        try:
-            recipe.train()
-        except UnknownArgumentError as error:
-            raise SpaceError(str(error)) from None
-        reporting = self._reporting
-        assert reporting is not None
-        if reporting.pruned:
-            seen = reporting.reports[-1].resource
-            return TrialState.PRUNED, f"pruned after {seen:g} {'samples' if self._by_steps(recipe) else 'epochs'}"
-        if not reporting.reports:
-            if reporting.stop is not None and reporting.stop.ends_study:
-                return TrialState.INTERRUPTED, f"{reporting.stop.reason}, before its first evaluation"
-            recipe.evaluate()
-        selected = select_report(reporting.reports, self._study.scope, self._study.objective)
-        if selected is None:
-            values = ", ".join(str(report.value) for report in reporting.reports[-3:])
-            return TrialState.FAILED, f"the objective was never finite (last reports: {values})"
-        self._save_scoped_weights(recipe, selected.value, selected.report.step)
-        if reporting.stop is not None:
-            return TrialState.STOPPED, reporting.stop.reason
-        return TrialState.COMPLETE, None
-
-    def record(self, state: TrialState, reason: str | None, trace: str | None, seconds: float) -> TrialRecord:
-        """Return the record of the trial as it stands."""
-        reports = tuple(self._reporting.reports) if self._reporting is not None else ()
-        selected = select_report(reports, self._study.scope, self._study.objective)
-        return TrialRecord(
-            number=self._trial.number,
-            name=self._trial.name,
-            state=state,
-            params={**self._trial.params.values_by_name, **self._trial.arguments},
-            arguments=dict(self._trial.arguments),
-            hyperparameters=self._hyperparameters(),
-            seed=None if self._recipe is None else self._recipe.args.seed,
-            value=None if selected is None else selected.value,
-            reports=reports,
-            checkpoint=self._checkpoint if state.has_result else None,
-            reason=reason,
-            traceback=trace,
-            seconds=seconds,
-        )
-
-    def _hyperparameters(self) -> dict[str, Any]:
-        """Return what the trial trained with: its arguments, and what `model_init` suggested for itself."""
-        suggested = self._trial.params.values_by_name.items()
-        by_model_init = {name: value for name, value in suggested if name not in self._suggested_by_space}
-        return {**self._trial.arguments, **by_model_init}
-
-    def release(self) -> None:
-        """Drop the run and everything it holds."""
-        if self._recipe is not None:
-            self._recipe.release()
-        self._recipe = self._reporting = None
-
-    def _configure(self) -> Searchable:
-        trial, study = self._trial, self._study
-        trial.arguments = study.suggest(trial)
-        self._suggested_by_space = set(trial.params.values_by_name)
-        trial.name = study.run_name(trial, {record.name for record in self._earlier})
-        folder = study.folder / trial.name
-        remove_folder(folder)
-        study.write_record(self.record(TrialState.RUNNING, None, None, 0.0))
-        try:
-            recipe = self._recipe = self._trainer.for_trial(trial, output_dir=str(folder))
-        except UnknownArgumentError as error:
-            raise SpaceError(str(error)) from None
-        sets = recipe.eval_dataset
-        self._reporting = ReportingCallback(
-            study,
-            trial,
-            self._earlier,
-            eval_sets=len(sets) if isinstance(sets, dict) else 1,
-            deadline=self._deadline,
-            capture_weights=recipe.capture_weights,
-            listener=_ChecksReadParameters(self._listener, trial, self._suggested_by_space, recipe.args),
-        )
-        recipe.add_callback(self._reporting)
-        return recipe
-
-    def _save_scoped_weights(self, recipe: Searchable, value: float, step: int) -> None:
-        """Make sure the weights that stand for the trial are on disk, if they are among the best of the study."""
-        folder = self._study.folder / self._trial.name / f"checkpoint-{step}"
-        keep, reporting = self._study.keep_checkpoints, self._reporting
-        assert reporting is not None
-        if not is_worth_keeping(value, self._earlier, self._study.objective, keep):
-            return
-        if not folder.is_dir():
-            if reporting.weights_step != step:
-                return
-            with whole_folder(folder) as partial:
-                recipe.save_weights(partial, reporting.weights)
-        self._checkpoint = folder
-
-    @staticmethod
-    def _by_steps(recipe: Searchable) -> bool:
-        return bool(recipe.args.eval_strategy == "steps")
-
-
-class _ChecksReadParameters(SearchListener):
-    """Passes events on; at the first one, checks that user code has read and suggested what it may."""
-
-    def __init__(self, listener: SearchListener, trial: Trial, suggested_by_space: set[str], args: Any) -> None:
-        self._listener, self._trial = listener, trial
-        self._suggested_by_space, self._args = suggested_by_space, args
-        self._is_checked = False
-
-    def on_report(self, trial: Trial, report: Any) -> None:
-        """Pass on."""
-        self._check()
-        self._listener.on_report(trial, report)
-
-    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
-        """Pass on."""
-        self._check()
-        self._listener.on_progress(trial, step, max_steps)
-
-    def _check(self) -> None:
-        if self._is_checked:
-            return
-        self._is_checked = True
-        params = self._trial.params
-        for name in params.values_by_name:
-            if name not in self._suggested_by_space and hasattr(self._args, name):
-                raise SpaceError(
-                    f"model_init suggested {name!r}, a training argument, when the arguments were already set; suggest "
-                    "it in hp_space."
-                )
-        unread = [
-            name for name in params.values_by_name if name.startswith(_READ_BY_USER_CODE) and name not in params.read
-        ]
-        if unread:
-            raise SpaceError(
-                f"Nobody reads the parameter {unread[0]!r}: model_init(trial) must look it up, as in "
-                f"trial.params[{unread[0]!r}]."
-            )

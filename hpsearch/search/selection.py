@@ -26,9 +26,9 @@ _WINDOWS = {"avg": None, "last-5-avg": 5, "last-10-avg": 10}
 
 @dataclass(frozen=True)
 class Selected:
-    """The value of a trial by scope, and the report whose weights stand for it."""
+    """The values of a trial by scope, one for each objective, and the report whose weights stand for it."""
 
-    value: float
+    values: tuple[float, ...]
     report: Report
 
 
@@ -45,36 +45,60 @@ def check_scope(scope: str) -> str:
     return scope
 
 
-def select_report(reports: Sequence[Report], scope: str, objective: Objective) -> Selected | None:
+def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Objective]) -> Selected | None:
     """Return what stands for a trial with these reports; None if none of them is finite.
 
-    >>> from hpsearch.search.objective import resolve_objective
-    >>> loss = resolve_objective(None, None, has_metrics=False)
-    >>> reports = [Report(value, step, step, step, {}) for step, value in enumerate([3.0, 8.0, 4.0], start=1)]
-    >>> [select_report(reports, scope, loss).value for scope in ("last", "all", "avg")]
-    [4.0, 3.0, 5.0]
+    >>> from hpsearch.search.objective import resolve_objectives
+    >>> loss = resolve_objectives(None, None, has_metrics=False)
+    >>> reports = [Report((value,), step, step, step, {}) for step, value in enumerate([3.0, 8.0, 4.0], start=1)]
+    >>> [select_report(reports, scope, loss).values for scope in ("last", "all", "avg")]
+    [(4.0,), (3.0,), (5.0,)]
     """
-    finite = [report for report in reports if math.isfinite(report.value)]
+    finite = [report for report in reports if all(math.isfinite(value) for value in report.values)]
     if not finite:
         return None
     if scope == "all":
-        best: Report = objective.best_of(finite, key=lambda report: report.value)
-        return Selected(best.value, best)
+        best: Report = objectives[0].best_of(finite, key=lambda report: report.value)
+        return Selected(best.values, best)
     if scope == "last":
-        return Selected(finite[-1].value, finite[-1])
+        return Selected(finite[-1].values, finite[-1])
     window = _WINDOWS[scope]
     chosen = finite if window is None else finite[-window:]
-    return Selected(math.fsum(report.value for report in chosen) / len(chosen), finite[-1])
+    columns = zip(*(report.values for report in chosen), strict=True)
+    return Selected(tuple(math.fsum(column) / len(chosen) for column in columns), finite[-1])
 
 
-def ranking(records: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
-    """Return the trials that have a result, best first; of equals the earlier trial first."""
-    eligible = [each for each in records if each.state.has_result and each.value is not None]
-    sign = 1.0 if objective.direction == MINIMIZE else -1.0
-    return sorted(eligible, key=lambda record: (sign * float(record.value or 0.0), record.number))
+def ranking(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
+    """Return the trials that may be the best, best first; of equals the earlier trial first.
+
+    Of several objectives, trials that no other one beats in all of them come first, by number.
+    """
+    eligible = sorted((each for each in records if each.is_eligible), key=lambda record: record.number)
+    if len(objectives) > 1:
+        front = [each for each in eligible if _is_on_front(each, eligible, objectives)]
+        return [*front, *(each for each in eligible if each not in front)]
+    sign = 1.0 if objectives[0].direction == MINIMIZE else -1.0
+    return sorted(eligible, key=lambda record: sign * record.values[0])
 
 
-def best_record(records: Iterable[TrialRecord], objective: Objective) -> TrialRecord | None:
-    """Return the best trial, or None if no trial has a result."""
-    ranked = ranking(records, objective)
-    return ranked[0] if ranked else None
+def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
+    """Return the best trial, or, of several objectives, the Pareto front: all that no trial beats in every one.
+
+    Empty if no trial has a result that holds the constraints.
+    """
+    ranked = ranking(records, objectives)
+    if len(objectives) == 1:
+        return ranked[:1]
+    return [each for each in ranked if _is_on_front(each, ranked, objectives)]
+
+
+def dominates(values: Sequence[float], others: Sequence[float], objectives: Sequence[Objective]) -> bool:
+    """Tell whether `values` are nowhere worse than `others`, and better in one objective at least."""
+    compared = list(zip(objectives, values, others, strict=True))
+    return any(each.is_better(value, other) for each, value, other in compared) and not any(
+        each.is_better(other, value) for each, value, other in compared
+    )
+
+
+def _is_on_front(record: TrialRecord, records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> bool:
+    return not any(dominates(other.values, record.values, objectives) for other in records)

@@ -111,6 +111,10 @@ def _check_parameters(parameters: Mapping[Any, Any]) -> None:
     for name, parameter in parameters.items():
         if not isinstance(name, str) or not name.strip():
             raise SpaceError(f"A parameter's name must be text, but got {name!r}.")
+        if name.startswith(".") or name.endswith("."):
+            raise SpaceError(
+                f"The parameter {name!r} needs a name on both sides of its dot, as in 'model.hidden_size'."
+            )
         if not isinstance(parameter, (Float, Int, Categorical)):
             raise SpaceError(
                 f"{name!r} is {parameter!r} ({type(parameter).__name__}); a parameter is a Float, an Int or a "

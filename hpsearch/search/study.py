@@ -1,35 +1,26 @@
-"""A study: what to search, how long and with what; and its folder on disk."""
+"""A study: what to search, how long and with what."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+import json
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
-from filelock import FileLock, Timeout
-
 from ..errors import SpaceError, StudyError
-from ..files import read_json, remove_folder, remove_partial, write_json
+from .constraints import Constraint
 from .objective import Objective
 from .parameters import Parameter
-from .selection import best_record, check_scope
+from .selection import check_scope
 from .space import SearchSpace, default_space
-from .trial import Trial, TrialRecord, TrialState
+from .trial import Trial
 
 SpaceLike = Union[SearchSpace, Mapping[str, Parameter], Callable[[Trial], Any], None]
 
-STUDY_FILE = "study.json"
-TRIAL_FILE = "trial.json"
-BEST_FILE = "best.json"
 SET_BY_THE_SEARCH = ("output_dir", "run_name")
-
-LOCK_FILE = "study.lock"
-_RESERVED_NAMES = {STUDY_FILE, BEST_FILE, LOCK_FILE, "study.db", "study.db-wal", "study.db-shm"}
 _LARGEST_SEED = 2**32 - 1
 
 
@@ -41,14 +32,23 @@ class Study:
         name: names the folder, and the study in its storage.
         folder: ``<output_dir>/<name>``.
         space: a `SearchSpace`, or a function of a trial (define-by-run).
-        objective: what to optimise.
+        objectives: what to optimise; most often one.
         n_trials: trials in total, over all sessions of this study.
         scope: which reports of a trial give its value and its checkpoint.
-        keep_checkpoints: how many of the best trials keep their scoped weights; 0 none, None: every trial.
+        constraints: what the best trial must hold.
+        pruning_objective: with several objectives, the one that prunes; None: nothing is pruned.
+        keep_checkpoints: how many of the best trials keep their scoped weights (of several objectives: whether the
+            Pareto front does); 0 none, None: every trial.
         timeout: seconds for this session; a running trial is stopped when they are over. None: no limit.
         trial_timeout: seconds for one trial. None: no limit.
+        max_epochs: passes over the data, of all trials of all sessions together. None: no limit.
+        trial_max_epochs: passes over the data for one trial; its schedule is that of its `num_train_epochs`. None: no
+            limit.
+        max_failures: so many failures one after the other end the search; None: no limit.
+        oom_fallback: run a trial that is out of memory again with half the micro-batch and twice the accumulation.
         seed: seed of the sampler.
         hp_name: a function from a trial to the name of its run; None: ``run-<number>``.
+        start_with: parameters of the first trials; where some are missing, the sampler chooses.
 
     Raises:
         StudyError: a setting is out of range.
@@ -57,103 +57,69 @@ class Study:
     name: str
     folder: Path
     space: SearchSpace | Callable[[Trial], Any]
-    objective: Objective
+    objectives: tuple[Objective, ...]
     n_trials: int
     scope: str = "last"
+    constraints: tuple[Constraint, ...] = ()
+    pruning_objective: Objective | None = None
     keep_checkpoints: int | None = 1
     timeout: float | None = None
     trial_timeout: float | None = None
+    max_epochs: float | None = None
+    trial_max_epochs: float | None = None
+    max_failures: int | None = 5
+    oom_fallback: bool = False
     seed: int = 42
     hp_name: Callable[[Trial], str] | None = None
+    start_with: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")
         check_scope(self.scope)
-        if isinstance(self.n_trials, bool) or not isinstance(self.n_trials, int) or self.n_trials < 1:
-            raise StudyError(f"n_trials must be a whole number of at least 1, but got {self.n_trials!r}.")
-        keep = self.keep_checkpoints
-        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 0):
-            raise StudyError(f"keep_checkpoints must be None or a whole number of at least 0, but got {keep!r}.")
-        for name in ("timeout", "trial_timeout"):
+        _check_whole("n_trials", self.n_trials, 1)
+        if self.keep_checkpoints is not None:
+            _check_whole("keep_checkpoints", self.keep_checkpoints, 0, "None or ")
+        if self.max_failures is not None:
+            _check_whole("max_failures", self.max_failures, 1, "None or ")
+        for name, unit in _BUDGETS.items():
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if value is not None and not (is_number and value > 0):
-                raise StudyError(f"{name} must be None or a number of seconds above 0, but got {value!r}.")
+                raise StudyError(f"{name} must be None or a number of {unit} above 0, but got {value!r}.")
+        if not isinstance(self.oom_fallback, bool):
+            raise StudyError(f"oom_fallback must be True or False, but got {self.oom_fallback!r}.")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed <= _LARGEST_SEED:
             raise StudyError(f"seed must be a whole number from 0 to {_LARGEST_SEED}, but got {self.seed!r}.")
         if self.hp_name is not None and not callable(self.hp_name):
             raise StudyError(f"hp_name must be a function of a trial or None, but got {self.hp_name!r}.")
+        self._check_several()
 
-    def open(self) -> list[TrialRecord]:
-        """Make the folder, or go on in one this study made earlier; return the trials that ended in it.
-
-        Raises:
-            StudyError: the folder holds a study whose space, objective, direction or scope differ.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        remove_partial(self.folder)
-        earlier, records = self.read_settings(), self.read_records()
-        if earlier is not None and any(record.state.is_counted for record in records):
-            self._check_same(earlier)
-        elif earlier is not None and not self._is_same(earlier):
-            self._discard(records)
-            return []
-        return [record for record in records if record.state is not TrialState.RUNNING]
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep the study to this process while the block runs.
-
-        Raises:
-            StudyError: another process is at it.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.folder / LOCK_FILE)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
+    def _check_several(self) -> None:
+        if len(self.objectives) > 1 and self.scope == "all":
             raise StudyError(
-                f"Another process is running the study {self.name!r} in {str(self.folder)!r}. Wait for it, or pass "
-                "another study_name."
-            ) from None
-        try:
-            yield
-        finally:
-            lock.release()
+                "scope='all' is the best report of a trial, but with several objectives no report is best in all of "
+                "them; use 'last' or an average."
+            )
+        if len(self.objectives) == 1 and self.pruning_objective is not None:
+            raise StudyError(
+                f"pruning_metric={self.pruning_objective.name!r} is for several objectives; a single one prunes by "
+                "itself."
+            )
 
-    def read_settings(self) -> dict[str, Any] | None:
-        """Return what `study.json` holds; None if the study is new."""
-        settings: dict[str, Any] | None = read_json(self.folder / STUDY_FILE)
-        return settings
+    @property
+    def objective(self) -> Objective:
+        """The objective; of several, the first."""
+        return self.objectives[0]
 
-    def write_settings(self, about: Mapping[str, Any]) -> None:
-        """Write `study.json`; `about` are further settings: arguments, versions, sampler."""
-        write_json(self.folder / STUDY_FILE, {**self._identity(), "n_trials": self.n_trials, **about})
+    @property
+    def description(self) -> str:
+        """What is optimised, and under which constraints, in words."""
+        described = " and ".join(each.description for each in self.objectives)
+        bounds = " and ".join(each.name for each in self.constraints)
+        return f"{described}, with {bounds}" if bounds else described
 
-    def read_records(self) -> list[TrialRecord]:
-        """Return the records of all trials on disk, by number; one whose process died is still RUNNING there."""
-        records = []
-        for path in self.folder.glob(f"*/{TRIAL_FILE}"):
-            remove_partial(path.parent)
-            records.append(TrialRecord.from_json(read_json(path), path.parent))
-        return sorted(records, key=lambda record: record.number)
-
-    def write_record(self, record: TrialRecord) -> None:
-        """Write `trial.json` of an ended trial."""
-        folder = self.folder / record.name
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / TRIAL_FILE, record.to_json())
-
-    def write_best(self, records: list[TrialRecord]) -> None:
-        """Write `best.json`: which trial, which checkpoint, which value, under which scope."""
-        best = best_record(records, self.objective)
-        if best is not None:
-            checkpoint = None if best.checkpoint is None else str(best.checkpoint.relative_to(self.folder))
-            described = {"trial": best.number, "value": best.value, "scope": self.scope, "checkpoint": checkpoint}
-            write_json(self.folder / BEST_FILE, {**described, "hyperparameters": best.hyperparameters})
-
-    def run_name(self, trial: Trial, taken: set[str]) -> str:
-        """Return the name of a trial's run: from `hp_name`, made unique by the number if it is taken.
+    def run_name(self, trial: Trial) -> str:
+        """Return the name of a trial's run: from `hp_name`, else ``run-<number>``.
 
         Raises:
             StudyError: `hp_name` raised, or gave something that cannot name a folder.
@@ -164,11 +130,7 @@ class Study:
             given = self.hp_name(trial)
         except Exception as error:
             raise StudyError(f"hp_name(trial) raised {type(error).__name__}: {error}") from error
-        name = check_name(given, "hp_name(trial)")
-        if name.lower() in _RESERVED_NAMES:
-            raise StudyError(f"hp_name(trial) is {name!r}, the name of a file of the study; use another one.")
-        numbered = (f"{name}-{trial.number}{'x' * extra}" for extra in itertools.count())
-        return name if name not in taken else next(each for each in numbered if each not in taken)
+        return check_name(given, "hp_name(trial)")
 
     def suggest(self, trial: Trial) -> dict[str, Any]:
         """Ask the space for the trial's parameters and return those that the run is configured with.
@@ -204,33 +166,87 @@ class Study:
             for name, value in returned.items()
         }
 
-    def _identity(self) -> dict[str, Any]:
-        space = self.space.describe() if isinstance(self.space, SearchSpace) else "define-by-run"
+    def identity(self) -> dict[str, Any]:
+        """Return what makes two sessions the same study, as JSON-ready values."""
         return {
             "study_name": self.name,
-            "space": space,
-            "objective": self.objective.name,
-            "direction": self.objective.direction,
+            "objective": _one_or_all([each.identity for each in self.objectives]),
+            "direction": _one_or_all([each.direction for each in self.objectives]),
+            "constraints": [each.name for each in self.constraints],
             "scope": self.scope,
         }
 
-    def _is_same(self, earlier: Mapping[str, Any]) -> bool:
-        return all(earlier.get(key) == value for key, value in self._identity().items())
+    def about_choosing(self) -> dict[str, Any]:
+        """Return the settings by which trials are chosen and pruned, as JSON-ready values."""
+        pruning = self.pruning_objective
+        return {"seed": self.seed, "pruning_metric": None if pruning is None else pruning.name}
 
-    def _discard(self, records: Sequence[TrialRecord]) -> None:
-        """Delete a study of which no trial counts, such as one that was refused in its first trial."""
-        for record in records:
-            remove_folder(self.folder / record.name)
-        for name in _RESERVED_NAMES - {LOCK_FILE}:
-            (self.folder / name).unlink(missing_ok=True)
+    def described_space(self) -> dict[str, Any] | str:
+        """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""
+        return self.space.describe() if isinstance(self.space, SearchSpace) else DEFINE_BY_RUN
 
-    def _check_same(self, earlier: Mapping[str, Any]) -> None:
-        for key, value in self._identity().items():
+    def check_same(self, earlier: Mapping[str, Any]) -> None:
+        """Check that a study on disk is this one, so that its trials can be compared with those to come.
+
+        Raises:
+            StudyError: its objective, direction, constraints, scope or the space of a parameter are others.
+        """
+        for key, value in self.identity().items():
             if earlier.get(key) != value:
-                raise StudyError(
-                    f"The study {self.name!r} in {str(self.folder)!r} was made with another {key}: "
-                    f"{earlier.get(key)!r}, now {value!r}. Pass another study_name, or delete that folder."
-                )
+                raise StudyError(f"{self._was_made_with(key, earlier.get(key), value)} {_REMEDY}")
+        before, now = _flat(earlier.get("space")), _flat(self.described_space())
+        for name in before.keys() & now.keys():
+            if json.dumps(before[name]) != json.dumps(now[name]):  # 1, 1.0 and True are different choices
+                shown = self._was_made_with(f"space of {name!r}", _shown(before[name]), _shown(now[name]))
+                raise StudyError(f"{shown} {_REMEDY}")
+
+    def changes_of_space(self, earlier: Mapping[str, Any]) -> list[str]:
+        """Return which parameters have come or gone since the study on disk, in words."""
+        before, now = earlier.get("space"), self.described_space()
+        if DEFINE_BY_RUN in (before, now):
+            return [] if before == now else [f"space {_kind(before)} -> {_kind(now)}"]
+        names, present = _flat(before), _flat(now)
+        new = [f"{name} is searched now" for name in present if name not in names]
+        return new + [f"{name} is no longer searched" for name in names if name not in present]
+
+    def _was_made_with(self, what: str, before: Any, now: Any) -> str:
+        place = f"The study {self.name!r} in {str(self.folder)!r} was made with another {what}"
+        return f"{place}: {before!r}, now {now!r}."
+
+
+DEFINE_BY_RUN = "define-by-run"
+_REMEDY = "Pass another study_name, or delete that folder."
+_BUDGETS = {"timeout": "seconds", "trial_timeout": "seconds", "max_epochs": "epochs", "trial_max_epochs": "epochs"}
+
+
+def _one_or_all(values: list[str]) -> str | list[str]:
+    return values if len(values) > 1 else values[0]
+
+
+def _check_whole(name: str, value: Any, least: int, also: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise StudyError(f"{name} must be {also}a whole number of at least {least}, but got {value!r}.")
+
+
+def _flat(space: Any) -> dict[str, Any]:
+    """Return every parameter of a described space, those in branches included, by name."""
+    if not isinstance(space, Mapping):
+        return {}
+    found: dict[str, Any] = {}
+    for name, described in space.items():
+        found[name] = {key: value for key, value in described.items() if key != "branches"}
+        for branch in described.get("branches", ()):
+            found.update(_flat(branch["parameters"]))
+    return found
+
+
+def _shown(described: Mapping[str, Any]) -> str:
+    values = {key: value for key, value in described.items() if key != "kind" and value not in (None, False)}
+    return f"{described['kind']}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
+
+
+def _kind(space: Any) -> str:
+    return "by a function" if space == DEFINE_BY_RUN else "by a mapping"
 
 
 def _plain(value: Any) -> Any:

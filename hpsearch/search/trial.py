@@ -12,13 +12,15 @@ from typing import Any
 
 from ..errors import SpaceError
 from .parameters import Categorical, Float, Int, Parameter
+from .ranks import OneProcess, Ranks
 
 
 class TrialState(enum.StrEnum):
     """How a trial stands.
 
-    COMPLETE, PRUNED, STOPPED (by a budget, after an evaluation) and FAILED count as trials of the study; RUNNING and
-    INTERRUPTED (by the user, a killed process, or a budget before any evaluation) do not.
+    COMPLETE, PRUNED, STOPPED (by a budget, after an evaluation) and FAILED count as trials of the study. RUNNING and
+    INTERRUPTED (by the user, or by a budget of the study before any evaluation) are to go on: the same trial, from its
+    last checkpoint. REFUSED: the study was found to be mistaken in it, so it neither counts nor goes on.
     """
 
     RUNNING = "running"
@@ -27,11 +29,12 @@ class TrialState(enum.StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+    REFUSED = "refused"
 
     @property
     def is_counted(self) -> bool:
         """True if the trial counts towards `n_trials`."""
-        return self not in (TrialState.RUNNING, TrialState.INTERRUPTED)
+        return self not in (TrialState.RUNNING, TrialState.INTERRUPTED, TrialState.REFUSED)
 
     @property
     def has_result(self) -> bool:
@@ -44,18 +47,30 @@ class Report:
     """One evaluation of a trial.
 
     Attributes:
-        value: the objective; may be NaN.
+        values: the objectives, in their order; each may be NaN.
         resource: data seen: epochs, or samples if evaluation is by steps.
         step: updates done.
         epoch: epochs done.
         metrics: everything the evaluation produced.
+        violations: by how much each constraint is broken; at most 0 if it holds.
     """
 
-    value: float
+    values: tuple[float, ...]
     resource: float
     step: int
     epoch: float
     metrics: dict[str, float]
+    violations: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        """The objective; of several, the first."""
+        return self.values[0]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Report:
+        """Read the dict that `dataclasses.asdict` gave, also after a journey through JSON."""
+        return cls(**{**values, "values": tuple(values["values"])})
 
 
 @dataclass(frozen=True)
@@ -70,12 +85,16 @@ class TrialRecord:
         arguments: the parameters that the run was configured with.
         hyperparameters: the arguments, and what `model_init` suggested: what `BestRun` shows.
         seed: the seed it trained with.
-        value: the objective by scope; None if there is none.
+        values: the objectives by scope, in their order; empty if there are none.
+        violations: by how much each constraint is broken, at the report that stands for the trial.
         reports: its evaluations, in order.
         checkpoint: the folder of its scoped weights; None if not kept.
         reason: why it failed, was stopped or interrupted.
         traceback: of a failure.
-        seconds: wall time from its start to its end.
+        seconds: wall time of its training, over all sessions, as far as its checkpoints know.
+        epochs: passes over the data that it trained.
+        fallbacks: what was changed each time it ran out of memory and was run again.
+        session: with which of the arguments, versions and data in `study.json` it ended.
     """
 
     number: int
@@ -85,12 +104,26 @@ class TrialRecord:
     arguments: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
-    value: float | None = None
+    values: tuple[float, ...] = ()
+    violations: dict[str, float] = field(default_factory=dict)
     reports: tuple[Report, ...] = ()
     checkpoint: Path | None = None
     reason: str | None = None
     traceback: str | None = None
     seconds: float = 0.0
+    epochs: float = 0.0
+    fallbacks: tuple[dict[str, Any], ...] = ()
+    session: int = 0
+
+    @property
+    def value(self) -> float | None:
+        """The objective by scope, of several the first; None if there is none."""
+        return self.values[0] if self.values else None
+
+    @property
+    def is_eligible(self) -> bool:
+        """True if the trial may be the best: it has a result and breaks no constraint."""
+        return self.state.has_result and bool(self.values) and all(each <= 0 for each in self.violations.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values; an argument that JSON does not know is given as text."""
@@ -107,7 +140,9 @@ class TrialRecord:
             **{
                 **values,
                 "state": TrialState(values["state"]),
-                "reports": tuple(Report(**each) for each in values["reports"]),
+                "values": tuple(values["values"]),
+                "reports": tuple(Report.from_json(each) for each in values["reports"]),
+                "fallbacks": tuple(values["fallbacks"]),
                 "checkpoint": checkpoint if checkpoint is not None and checkpoint.is_dir() else None,
             }
         )
@@ -143,19 +178,27 @@ class Trial(ABC):
         name: the name of its run and its folder.
         params: the parameters suggested so far; ``trial.params["model.hidden_size"]``.
         arguments: the parameters that the run is configured with, set once the space has been asked.
+        suggested_by_space: the names that the space asked for; `model_init` may ask for more.
+        fixed: the values that were given for it, of parameters that it may ask for.
+        earlier: what an earlier session left of this trial; None for a new one.
+        ranks: the processes that train the trial; the main one chooses values.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, earlier: TrialRecord | None = None) -> None:
         self.number = number
-        self.name = f"run-{number}"
+        self.earlier = earlier
+        self.name = f"run-{number}" if earlier is None else earlier.name
+        self.ranks: Ranks = OneProcess()
         self.arguments: dict[str, Any] = {}
+        self.suggested_by_space: set[str] = set()
+        self.fixed: Mapping[str, Any] = {}
         self.params = _ReadParams({})
 
     def suggest(self, name: str, parameter: Parameter) -> Any:
         """Return the trial's value for a parameter, choosing it at the first call."""
         known = self.params.values_by_name
         if name not in known:
-            known[name] = self._choose(name, parameter)
+            known[name] = self.ranks.decide(lambda: self._choose(name, parameter))
         elif not parameter.contains(known[name]):
             raise SpaceError(f"Trial {self.number} already has {name}={known[name]!r}, which is not in {parameter!r}.")
         self.params.read.add(name)

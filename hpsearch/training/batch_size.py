@@ -55,7 +55,7 @@ def with_executable_batch_size(
         try:
             return train(args.replace(per_device_train_batch_size=batch_size))
         except Exception as error:
-            if not _is_out_of_memory(error):
+            if isinstance(error, MemoryError) or not is_out_of_memory(error):
                 raise _OtherError(error) from None
             logger.warning("Out of memory with a batch size of %d: trying a smaller one.", batch_size)
             last[:] = [error]
@@ -83,8 +83,31 @@ class _OtherError(Exception):
         self.error = error
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that the memory, of the host or of a device, was used up."""
+    if isinstance(error, MemoryError):
+        return True
     return bool(error.args) and isinstance(error.args[0], str) and should_reduce_batch_size(error)
+
+
+def smaller_batches(args: TrainingArguments) -> dict[str, Any] | None:
+    """Return arguments for the same updates in smaller micro-batches; None if the batch cannot be divided any further.
+
+    Micro-batches are halved, and twice as many accumulated; one of an odd size is divided by its smallest factor.
+    Batches of evaluations are halved too.
+
+    >>> smaller_batches(TrainingArguments("out", use_cpu=True, per_device_train_batch_size=16))
+    {'per_device_train_batch_size': 8, 'gradient_accumulation_steps': 2, 'per_device_eval_batch_size': 4}
+    """
+    size = args.per_device_train_batch_size
+    factor = next((each for each in range(2, size + 1) if size % each == 0), None)
+    if factor is None:
+        return None
+    return {
+        "per_device_train_batch_size": size // factor,
+        "gradient_accumulation_steps": args.gradient_accumulation_steps * factor,
+        "per_device_eval_batch_size": max(1, args.per_device_eval_batch_size // factor),
+    }
 
 
 def _checkpoints(output_dir: str) -> set[str]:

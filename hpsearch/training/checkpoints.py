@@ -63,7 +63,7 @@ def save_checkpoint(trainer: Hooks) -> Path:
             _write_together(trainer, partial)
             if not run.args.save_only_model:
                 for index, each in enumerate(streams):
-                    torch.save(each, partial / streams_file(index, run.args.world_size))
+                    save_tensors(each, partial / streams_file(index, run.args.world_size))
             write_json(partial / RUN_STATE_FILE, _run_state(run))
             save_state(run, partial / STATE_FILE)
         _rotate(run)
@@ -71,6 +71,24 @@ def save_checkpoint(trainer: Hooks) -> Path:
         _write_together(trainer, folder)
     run.accelerator.wait_for_everyone()
     return folder
+
+
+def save_tensors(value: Any, path: Path) -> None:
+    """Write what `torch.load` reads.
+
+    Raises:
+        OSError: the file cannot be written; torch itself hides a full disk behind an error of its own format.
+    """
+    try:
+        with open(path, "wb") as stream:
+            torch.save(value, stream)
+    except RuntimeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from error
 
 
 def _write_together(trainer: Hooks, folder: Path) -> None:
@@ -86,11 +104,11 @@ def _write_together(trainer: Hooks, folder: Path) -> None:
     else:
         state = sharding.whole_optimizer_state(run)
         if run.args.should_save:
-            torch.save(state, folder / OPTIMIZER_FILE)
+            save_tensors(state, folder / OPTIMIZER_FILE)
     if run.args.should_save and not sharding.engine_has_schedule(run):
-        torch.save(run.lr_scheduler.state_dict(), folder / SCHEDULER_FILE)
+        save_tensors(run.lr_scheduler.state_dict(), folder / SCHEDULER_FILE)
         if run.accelerator.scaler is not None:
-            torch.save(run.accelerator.scaler.state_dict(), folder / SCALER_FILE)
+            save_tensors(run.accelerator.scaler.state_dict(), folder / SCALER_FILE)
 
 
 def _run_state(run: Any) -> dict[str, Any]:

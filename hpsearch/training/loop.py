@@ -46,6 +46,8 @@ def train(trainer: Hooks, resume: ResumePoint | None, ignore_keys: list[str] | N
         if run.args.eval_on_start and resume is None:
             _evaluate(trainer, ignore_keys, step_schedule=False)
         is_done = run.state.global_step >= length.max_steps
+        if is_done and resume is not None and resume.position is not None and not run.position.epoch_finished:
+            _end_last_epoch(trainer, length, resume, ignore_keys)
         for epoch in () if is_done else range(_first_epoch(run.position), length.num_epochs):
             _train_epoch(trainer, loader, length, epoch, resume, ignore_keys)
             resume = None
@@ -169,6 +171,14 @@ def _end_epoch(trainer: Hooks, length: TrainingLength, ignore_keys: list[str] | 
     run.control = run.callback_handler.on_epoch_end(run.args, run.state, run.control)
     _log_evaluate_save(trainer, ignore_keys)
     run.interrupted_streams = None
+
+
+def _end_last_epoch(trainer: Hooks, length: TrainingLength, resume: ResumePoint, ignore_keys: list[str] | None) -> None:
+    """Fire the end of the last epoch for a checkpoint of the very last update, which was written before it."""
+    if resume.streams is not None:
+        resume.streams.restore()
+    trainer.run.control.should_training_stop = True
+    _end_epoch(trainer, length, ignore_keys)
 
 
 def _finish(trainer: Hooks, length: TrainingLength) -> TrainOutput:

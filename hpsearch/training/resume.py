@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from transformers.trainer_pt_utils import safe_globals
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import get_last_checkpoint, sort_checkpoints
 
 from ..arguments import TrainingArguments
 from ..callbacks import TrainerState
@@ -74,6 +74,20 @@ def resolve(resume_from_checkpoint: str | os.PathLike[str] | bool | None, output
     if not folder.is_dir():
         raise CheckpointError(f"The checkpoint {str(folder)!r} does not exist or is not a folder.")
     return folder
+
+
+def resumable_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder that a run can go on from exactly, newest first; none of weights alone."""
+    if not folder.is_dir():
+        return []
+    whole = [
+        Path(each)
+        for each in sort_checkpoints(str(folder))
+        if Path(each, STATE_FILE).is_file()
+        and Path(each, RUN_STATE_FILE).is_file()
+        and list(Path(each).glob("rng_state*"))
+    ]
+    return whole[::-1]
 
 
 def read_resume_point(folder: Path, args: TrainingArguments) -> ResumePoint:

@@ -20,6 +20,7 @@ from .. import logs
 from ..arguments import TrainingArguments
 from ..callbacks import CallbackHandler, CheckpointOnTermination, TrainerCallback, TrainerControl, TrainerState
 from ..errors import InvalidInputError
+from ..trackers import FAILED, end_trial
 from . import sharding
 from .acceleration import make_accelerator
 from .checkpoints import LastUpdate, Position
@@ -271,6 +272,7 @@ class TrainingRun:
         """Drop model, optimizer, schedule and loaders, so that their memory is free when this returns."""
         self.remove_hooks()
         unwrap_forward(self.model)
+        end_trial(self.callback_handler.callbacks, FAILED)  # nobody has told them otherwise
         for callback in self.callback_handler.callbacks:
             if getattr(callback, "tb_writer", None) is not None:  # on_train_end has not come: the run failed
                 callback.tb_writer.close()

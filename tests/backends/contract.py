@@ -33,6 +33,7 @@ from hpsearch import (
     TrialRecord,
     TrialState,
 )
+from hpsearch.search.folder import StudyFolder
 from tests.models import weights_of
 from tests.search.small_trainer import CountsModels, TwoLayers, small_trainer
 
@@ -44,7 +45,7 @@ RATE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
 class StoredTrial:
     """A trial as the backend's own storage has it.
 
-    `state` is "complete", "pruned", "failed" or "running"; an interrupted trial is a failed one that says so.
+    `state` is "complete", "pruned", "failed" or "running"; an interrupted trial is a running one that says so.
     """
 
     number: int
@@ -274,7 +275,7 @@ class BackendContract(ABC):
                 raise RuntimeError("out of luck")
 
         best = self.search(tmp_path, n_trials=4, model_init=CountsModels(fail_in_the_second))
-        stored, kept = self.stored(tmp_path / "study"), best.run_summary.study.read_records()
+        stored, kept = self.stored(tmp_path / "study"), StudyFolder(best.run_summary.study).read_records()
         assert [each.number for each in stored] == [0, 1, 2, 3] == [record.number for record in kept]
         assert repr(kept) == repr(best.run_summary.records)
         for each, record in zip(stored, kept, strict=True):
@@ -378,7 +379,8 @@ class BackendContract(ABC):
         assert len(events.begun) == 2
         assert events.begun[0] == interrupted.params
         assert events.begun[1] != interrupted.params
-        assert sorted(states(best)) == ["complete", "complete", "complete", "interrupted"]
+        assert states(best) == ["complete", "complete", "complete"]
+        assert best.run_summary.records[1].params == interrupted.params
         again = self.search(tmp_path, n_trials=3)
         assert states(again) == states(best)
 
@@ -387,9 +389,11 @@ class BackendContract(ABC):
             with pytest.raises(SearchInterrupted):
                 self.search(tmp_path, n_trials=2, callbacks=[AtStep(interrupt, run=0, step=1)])
         best = self.search(tmp_path, n_trials=2)
-        assert sorted(states(best)) == ["complete", "complete", "interrupted", "interrupted"]
-        rates = [record.params["learning_rate"] for record in best.run_summary.records]
-        assert rates[0] == rates[1] == rates[2] != rates[3]
+        assert states(best) == ["complete", "complete"]
+        undisturbed = self.search(tmp_path / "again", n_trials=2)
+        assert [record.params for record in best.run_summary.records] == [
+            record.params for record in undisturbed.run_summary.records
+        ]
 
     KILLED = """
         import os, signal, sys, torch
@@ -446,9 +450,11 @@ class BackendContract(ABC):
     def test_after_a_kill_the_storage_and_the_disk_know_the_same_trials(self, killed_study: dict[str, Any]) -> None:
         best = killed_study["best"]
         stored = self.stored(killed_study["folder"] / "study")
-        assert [each.number for each in stored] == [record.number for record in best.run_summary.study.read_records()]
-        assert best.run_summary.records[1].state is TrialState.INTERRUPTED
-        assert "died" in best.run_summary.records[1].reason
+        assert [each.number for each in stored] == [
+            record.number for record in StudyFolder(best.run_summary.study).read_records()
+        ]
+        assert states(best) == ["complete"] * 3
+        assert stored[1].params == killed_study["left"][1].params
 
     # Pruning.
 
@@ -587,7 +593,7 @@ class BackendContract(ABC):
 
     @pytest.mark.parametrize("budget", ["timeout", "trial_timeout"])
     def test_a_budget_stops_a_running_trial_at_its_next_step(self, tmp_path: Path, budget: str) -> None:
-        seconds = 1.5
+        seconds = 5.0
         slow = AtStep(lambda: time.sleep(seconds + 0.1), run=0, step=6)
         best = self.search(tmp_path, n_trials=1, callbacks=[slow], num_train_epochs=50, **{budget: seconds})
         assert slow.steps[-1] == (0, 6)
@@ -598,18 +604,18 @@ class BackendContract(ABC):
         assert best.load_model() is not None
 
     def test_when_time_is_over_no_further_trial_starts_and_the_study_can_go_on(self, tmp_path: Path) -> None:
-        slow = AtStep(lambda: time.sleep(1.1), run=0, step=8)
-        best = self.search(tmp_path, n_trials=3, callbacks=[slow], timeout=1.0)
+        slow = AtStep(lambda: time.sleep(4.1), run=0, step=8)
+        best = self.search(tmp_path, n_trials=3, callbacks=[slow], timeout=4.0)
         assert len(best.run_summary.records) == 1
         assert states(self.search(tmp_path, n_trials=3))[1:] == ["complete", "complete"]
 
     def test_a_trial_stopped_before_its_first_evaluation_runs_again_in_the_next_session(self, tmp_path: Path) -> None:
-        slow = AtStep(lambda: time.sleep(1.1), run=0, step=2)
-        best = self.search(tmp_path, n_trials=1, callbacks=[slow], timeout=1.0, eval_strategy="no")
+        slow = AtStep(lambda: time.sleep(4.1), run=0, step=2)
+        best = self.search(tmp_path, n_trials=1, callbacks=[slow], timeout=4.0, eval_strategy="no")
         assert states(best) == ["interrupted"]
         assert best.run_id is None
         again = self.search(tmp_path, n_trials=1, eval_strategy="no")
-        assert states(again) == ["interrupted", "complete"]
+        assert states(again) == ["complete"]
         assert again.hyperparameters == best.run_summary.records[0].params
 
     def test_trials_that_never_reach_an_evaluation_in_their_time_do_not_run_for_ever(self, tmp_path: Path) -> None:

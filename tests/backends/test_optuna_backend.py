@@ -165,11 +165,11 @@ class TestOptuna(BackendContract):
         in_memory = self.search(tmp_path, n_trials=1, study_name="memory", storage=optuna.storages.InMemoryStorage())
         assert in_memory.run_summary.dashboard_command() is None
 
-    def test_an_interrupted_trial_is_a_failed_one_that_says_so(self, tmp_path: Path) -> None:
+    def test_an_interrupted_trial_is_a_running_one_that_says_so(self, tmp_path: Path) -> None:
         with pytest.raises(SearchInterrupted):
             self.search(tmp_path, n_trials=2, callbacks=[AtStep(interrupt, run=0, step=1)])
         trial = load(tmp_path / "study").trials[0]
-        assert trial.state.name == "FAIL"
+        assert trial.state.name == "RUNNING"
         assert trial.user_attrs["hpsearch:state"] == "interrupted"
         assert trial.user_attrs["hpsearch:reason"] == "interrupted by the user"
 

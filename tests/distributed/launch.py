@@ -18,6 +18,12 @@ def launch(folder: Path, cases: dict[str, Any], how: str, processes: int = 2, **
     """Run the cases and return, for each, what every process reported."""
     settings = folder / "settings.json"
     settings.write_text(json.dumps(cases))
+    start(how, "tests.distributed.script", [str(settings)], processes, **environment)
+    return {name: [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-*.json"))] for name in cases}
+
+
+def start(how: str, module: str, arguments: list[str], processes: int = 2, **environment: str) -> None:
+    """Run a module in one process (``plain``), or in several by ``torchrun`` or ``accelerate``; it must succeed."""
     several = ["--nproc_per_node" if how == "torchrun" else "--num_processes", str(processes)]
     command = {
         "plain": [sys.executable],
@@ -28,7 +34,7 @@ def launch(folder: Path, cases: dict[str, Any], how: str, processes: int = 2, **
         ],
     }[how]
     done = subprocess.run(
-        [*command, "-m", "tests.distributed.script", str(settings)],
+        [*command, "-m", module, *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
@@ -36,7 +42,6 @@ def launch(folder: Path, cases: dict[str, Any], how: str, processes: int = 2, **
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-12000:]
-    return {name: [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-*.json"))] for name in cases}
 
 
 def _free_port() -> str:

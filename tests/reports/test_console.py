@@ -25,25 +25,25 @@ from hpsearch import (
 from hpsearch.backends import get_backend
 from hpsearch.reports.console import LineView, LiveView, console_listener
 from hpsearch.reports.tables import describe_best, failures, format_value, importance_table, sparkline, trials_table
-from hpsearch.search.objective import resolve_objective
+from hpsearch.search.objective import resolve_objectives
 from tests.search.small_trainer import small_trainer
 
 
 def make_study(n_trials: int = 3, **changes: Any) -> Study:
-    objective = resolve_objective("accuracy", None, has_metrics=True)
-    settings = {"space": SearchSpace({"x": Float(0.0, 1.0)}), "objective": objective, **changes}
+    objectives = resolve_objectives("accuracy", None, has_metrics=True)
+    settings = {"space": SearchSpace({"x": Float(0.0, 1.0)}), "objectives": objectives, **changes}
     return Study(name="digits", folder=Path("out/digits"), n_trials=n_trials, **settings)
 
 
 def reports(*values: float) -> tuple[Report, ...]:
-    return tuple(Report(value, step, step, float(step), {}) for step, value in enumerate(values, start=1))
+    return tuple(Report((value,), step, step, float(step), {}) for step, value in enumerate(values, start=1))
 
 
 def record(
     number: int, value: float | None = None, state: TrialState = TrialState.COMPLETE, **changes: Any
 ) -> TrialRecord:
     settings = {"params": {"x": 0.123456789}, "seconds": 1.25, **changes}
-    return TrialRecord(number, f"run-{number}", state, value=value, **settings)
+    return TrialRecord(number, f"run-{number}", state, values=() if value is None else (value,), **settings)
 
 
 def text_console(width: int = 80, **settings: Any) -> tuple[Console, io.StringIO]:
@@ -122,7 +122,7 @@ def test_the_live_view_shows_progress_the_best_and_the_running_curve() -> None:
         assert "run 1" in shown(view._render())
         for step, value in enumerate([0.1, 0.5, 0.9], start=1):
             view.on_progress(trial, step, 12)
-            view.on_report(trial, Report(value, step, step, float(step), {}))
+            view.on_report(trial, Report((value,), step, step, float(step), {}))
         rendered = shown(view._render())
     finally:
         view.on_search_end(study, [])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpsearch import ObjectiveError
-from hpsearch.search.objective import natural_direction, resolve_objective
+from hpsearch.search.objective import Objective, natural_direction, resolve_objectives
 
 METRICS = {
     "eval_loss": 2.0,
@@ -25,6 +25,12 @@ METRICS = {
     "init_mem_cpu_alloc_delta": 700,
     "epoch": 3.0,
 }
+
+
+def resolve_objective(*asked: Any, **about: Any) -> Objective:
+    """The objective of a search that has one."""
+    (objective,) = resolve_objectives(*asked, **about)
+    return objective
 
 
 @pytest.mark.parametrize("name", ["accuracy", "eval_accuracy"])
@@ -178,21 +184,35 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     assert type(objective.value(METRICS)) is float
 
 
+@pytest.mark.parametrize("direction", [None, ["maximize", None], ("maximize", "minimize")])
+def test_a_list_gives_several_objectives_each_with_its_direction(direction: Any) -> None:
+    objectives = resolve_objectives(["accuracy", "loss"], direction, has_metrics=True)
+    assert [(each.name, each.direction) for each in objectives] == [
+        ("eval_accuracy", "maximize"),
+        ("eval_loss", "minimize"),
+    ]
+    assert [each.value(METRICS) for each in objectives] == [0.5, 2.0]
+
+
 @pytest.mark.parametrize(
-    ("compute_objective", "direction"),
+    ("compute_objective", "direction", "told"),
     [
-        (["loss", "accuracy"], None),
-        ("loss", ["minimize"]),
-        (None, ["minimize", "maximize"]),
-        (("loss",), ("minimize",)),
+        ("loss", ["minimize"], "direction=['minimize'] is a list"),
+        (None, ["minimize", "maximize"], "compute_objective must be a list"),
+        ([], None, "a list of 0"),
+        (["loss", "accuracy"], ["minimize"], "a list of 2 and direction one of 1"),
+        (["loss", None], None, "None is not one"),
+        (["loss", "eval_loss"], None, "'eval_loss' comes twice"),
+        (["loss", "accuracy"], ["minimize", "minimize"], "contradicts"),
+        (["loss", "accuracy"], ["minimize", "up"], "'up' is not a direction"),
     ],
 )
-def test_several_objectives_or_directions_are_refused(compute_objective: Any, direction: Any) -> None:
+def test_lists_of_objectives_and_directions_that_do_not_fit_are_refused(
+    compute_objective: Any, direction: Any, told: str
+) -> None:
     with pytest.raises(ObjectiveError) as caught:
-        resolve_objective(compute_objective, direction, has_metrics=True)
-    assert "one objective and one direction" in str(caught.value)
-    assert repr(compute_objective) in str(caught.value)
-    assert repr(direction) in str(caught.value)
+        resolve_objectives(compute_objective, direction, has_metrics=True)
+    assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("compute_objective", ["", 3, {"loss": 1}])
@@ -200,7 +220,7 @@ def test_what_is_no_objective_is_refused(compute_objective: Any) -> None:
     with pytest.raises(ObjectiveError) as caught:
         resolve_objective(compute_objective, "minimize", has_metrics=True)
     assert repr(compute_objective) in str(caught.value)
-    assert "a metric's name, a function or None" in str(caught.value)
+    assert "a metric's name, a function, a list of these or None" in str(caught.value)
 
 
 @pytest.mark.parametrize(("metric", "worse", "better"), [("loss", 2.0, 1.0), ("accuracy", 1.0, 2.0)])

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import TrainerCallback
 
-from hpsearch import TrialRecord, TrialState
-from hpsearch.search.objective import Objective, resolve_objective
+from hpsearch import Float, TrialRecord, TrialState
+from hpsearch.search.objective import Objective, resolve_objectives
 from hpsearch.search.retention import is_worth_keeping, remove_surplus
 from tests.search.small_trainer import small_trainer
 
-MINIMIZE = resolve_objective("loss", "minimize", has_metrics=False)
-MAXIMIZE = resolve_objective("accuracy", "maximize", has_metrics=True)
+MINIMIZE = resolve_objectives("loss", "minimize", has_metrics=False)
+MAXIMIZE = resolve_objectives("accuracy", "maximize", has_metrics=True)
 
 
 def ended_trial(
@@ -28,7 +30,7 @@ def ended_trial(
     (folder / "trial.json").write_text("{}")
     (folder / "checkpoints.txt").write_text("mine")
     checkpoint = None if scoped is None else folder / f"checkpoint-{scoped}"
-    return TrialRecord(number, folder.name, state, {}, value=value, checkpoint=checkpoint)
+    return TrialRecord(number, folder.name, state, {}, values=() if value is None else (value,), checkpoint=checkpoint)
 
 
 def on_disk(study: Path) -> list[str]:
@@ -47,7 +49,7 @@ def on_disk(study: Path) -> list[str]:
     ],
 )
 def test_only_the_scoped_checkpoints_of_the_best_trials_stay(
-    tmp_path: Path, objective: Objective, keep: int, kept: list[int]
+    tmp_path: Path, objective: tuple[Objective, ...], keep: int, kept: list[int]
 ) -> None:
     records = [ended_trial(tmp_path, number, value) for number, value in enumerate([0.9, 0.1, 0.2, 0.8])]
     remove_surplus(records, tmp_path, objective, keep)
@@ -66,7 +68,7 @@ def test_keep_none_deletes_nothing(tmp_path: Path) -> None:
     assert len(before) == 9
 
 
-def test_trials_without_a_result_keep_nothing_and_running_ones_everything(tmp_path: Path) -> None:
+def test_trials_without_a_result_keep_nothing_and_those_that_are_to_go_on_everything(tmp_path: Path) -> None:
     records = [
         ended_trial(tmp_path, 0, 0.5),
         ended_trial(tmp_path, 1, 0.1, TrialState.PRUNED),
@@ -75,7 +77,8 @@ def test_trials_without_a_result_keep_nothing_and_running_ones_everything(tmp_pa
         ended_trial(tmp_path, 4, None, TrialState.INTERRUPTED, scoped=None),
     ]
     remove_surplus(records, tmp_path, MINIMIZE, 1)
-    assert on_disk(tmp_path) == ["run-0/checkpoint-4", *(f"run-3/checkpoint-{step}" for step in (2, 4, 6))]
+    to_go_on = [f"run-{number}/checkpoint-{step}" for number in (3, 4) for step in (2, 4, 6)]
+    assert on_disk(tmp_path) == ["run-0/checkpoint-4", *to_go_on]
 
 
 def test_of_equal_trials_the_earlier_one_is_kept(tmp_path: Path) -> None:
@@ -90,18 +93,18 @@ def test_of_equal_trials_the_earlier_one_is_kept(tmp_path: Path) -> None:
 )
 def test_a_trial_is_worth_keeping_if_it_beats_the_last_of_those_kept(value: float, keep: int, worth: bool) -> None:
     records = [
-        TrialRecord(number, f"run-{number}", TrialState.COMPLETE, {}, value=each)
+        TrialRecord(number, f"run-{number}", TrialState.COMPLETE, {}, values=(each,))
         for number, each in enumerate([0.1, 0.2])
     ]
-    records.append(TrialRecord(2, "run-2", TrialState.PRUNED, {}, value=0.01))
-    assert is_worth_keeping(value, records, MINIMIZE, keep) is worth
-    flipped = [dataclasses.replace(record, value=-record.value) for record in records if record.value is not None]
-    assert is_worth_keeping(-value, flipped, MAXIMIZE, keep) is worth
+    records.append(TrialRecord(2, "run-2", TrialState.PRUNED, {}, values=(0.01,)))
+    assert is_worth_keeping((value,), records, MINIMIZE, keep) is worth
+    flipped = [dataclasses.replace(record, values=(-record.value,)) for record in records if record.value is not None]
+    assert is_worth_keeping((-value,), flipped, MAXIMIZE, keep) is worth
 
 
 def test_nothing_is_worth_keeping_with_zero_and_everything_with_none() -> None:
-    assert not is_worth_keeping(0.0, [], MINIMIZE, 0)
-    assert is_worth_keeping(1e9, [TrialRecord(0, "run-0", TrialState.COMPLETE, {}, value=0.0)], MINIMIZE, None)
+    assert not is_worth_keeping((0.0,), [], MINIMIZE, 0)
+    assert is_worth_keeping((1e9,), [TrialRecord(0, "run-0", TrialState.COMPLETE, {}, values=(0.0,))], MINIMIZE, None)
 
 
 def scripted(values: Sequence[float]) -> tuple[object, object]:
@@ -151,3 +154,45 @@ def test_after_a_search_no_record_points_to_a_checkpoint_that_was_deleted(tmp_pa
     checkpoints = [record.checkpoint for record in best.run_summary.records]
     assert [each is not None and each.is_dir() for each in checkpoints] == [False, False, True]
     assert checkpoints == [None, None, best.checkpoint]
+
+
+class CountsCheckpoints(TrainerCallback):
+    """Watches how many folders of weights a study has at once, half-written ones included."""
+
+    def __init__(self, study: Path) -> None:
+        self._study = study
+        self.most = 0
+
+    def _count(self, *args: object, **kwargs: object) -> None:
+        found = [path for path in self._study.glob("*/*") if "checkpoint-" in path.name or "selected-" in path.name]
+        self.most = max(self.most, len(found))
+
+    on_step_end = on_evaluate = on_save = on_train_begin = on_train_end = _count
+
+
+@pytest.mark.parametrize(
+    ("keep", "arguments", "most"),
+    [
+        (1, {"scope": "last"}, 3),
+        (1, {"scope": "all"}, 4),
+        (2, {"scope": "all", "load_best_model_at_end": True, "metric_for_best_model": "accuracy"}, 6),
+        (0, {"scope": "all"}, 3),
+    ],
+)
+def test_the_disk_holds_the_best_and_what_the_running_trial_needs_however_long_the_search(
+    tmp_path: Path, keep: int, arguments: dict[str, Any], most: int
+) -> None:
+    scope = arguments.pop("scope")
+    watching = CountsCheckpoints(tmp_path / "study")
+    trainer = small_trainer(tmp_path, watching, num_train_epochs=8, save_strategy="epoch", **arguments)
+    trainer.hyperparameter_search(
+        {"learning_rate": Float(1e-3, 1.0, log=True)},
+        "loss",
+        6,
+        scope=scope,
+        pruner="none",
+        keep_checkpoints=keep,
+        progress=False,
+    )
+    assert 0 < watching.most <= most
+    assert len(on_disk(tmp_path / "study")) == keep

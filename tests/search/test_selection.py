@@ -9,28 +9,27 @@ import pytest
 
 from hpsearch import Report, StudyError, TrialRecord, TrialState
 from hpsearch.scopes import SCOPES
-from hpsearch.search.objective import Objective, resolve_objective
-from hpsearch.search.selection import best_record, check_scope, ranking, select_report
+from hpsearch.search.objective import Objective, resolve_objectives
+from hpsearch.search.selection import best_records, check_scope, ranking, select_report
 
-MINIMIZE = resolve_objective("loss", "minimize", has_metrics=False)
-MAXIMIZE = resolve_objective("accuracy", "maximize", has_metrics=True)
+MINIMIZE = resolve_objectives("loss", "minimize", has_metrics=False)
+MAXIMIZE = resolve_objectives("accuracy", "maximize", has_metrics=True)
 
 
 def reports(*values: float) -> tuple[Report, ...]:
-    return tuple(Report(value, step, 10 * step, float(step), {}) for step, value in enumerate(values, start=1))
+    return tuple(Report((value,), step, 10 * step, float(step), {}) for step, value in enumerate(values, start=1))
 
 
 def record(number: int, value: float | None, state: TrialState = TrialState.COMPLETE, **changes: Any) -> TrialRecord:
-    return TrialRecord(number, f"run-{number}", state, {}, value=value, **changes)
+    return TrialRecord(number, f"run-{number}", state, {}, values=() if value is None else (value,), **changes)
 
 
-def winner(scope: str, objective: Objective, *trials: tuple[float, ...]) -> int:
+def winner(scope: str, objective: tuple[Objective, ...], *trials: tuple[float, ...]) -> int:
     records = []
     for number, values in enumerate(trials):
         selected = select_report(reports(*values), scope, objective)
-        records.append(record(number, None if selected is None else selected.value))
-    best = best_record(records, objective)
-    assert best is not None
+        records.append(record(number, None if selected is None else selected.values[0]))
+    [best] = best_records(records, objective)
     return best.number
 
 
@@ -46,21 +45,21 @@ def winner(scope: str, objective: Objective, *trials: tuple[float, ...]) -> int:
 )
 @pytest.mark.parametrize("objective", [MINIMIZE, MAXIMIZE])
 def test_the_three_trials_are_told_apart_by_every_scope(
-    scope: str, first: float, second: float, third: float, best: int, objective: Objective
+    scope: str, first: float, second: float, third: float, best: int, objective: tuple[Objective, ...]
 ) -> None:
     sign = 1.0 if objective is MINIMIZE else -1.0
     trials = [tuple(sign * value for value in values) for values in ((5, 1, 9), (4, 4, 4), (3, 8, 3.5))]
     for values, expected in zip(trials, (first, second, third), strict=True):
         selected = select_report(reports(*values), scope, objective)
         assert selected is not None
-        assert selected.value == pytest.approx(sign * expected)
+        assert selected.values[0] == pytest.approx(sign * expected)
     assert winner(scope, objective, *trials) == best
 
 
 def test_all_is_the_largest_report_when_maximised() -> None:
     selected = select_report(reports(5, 1, 9), "all", MAXIMIZE)
     assert selected is not None
-    assert (selected.value, selected.report.step) == (9, 30)
+    assert (selected.values[0], selected.report.step) == (9, 30)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_of_equally_good_reports_the_earliest_stands_for_the_trial() -> None:
 def test_averages_look_back_over_their_window() -> None:
     twelve = reports(*range(12))
     values = {scope: select_report(twelve, scope, MINIMIZE) for scope in SCOPES}
-    assert {scope: each.value for scope, each in values.items() if each} == {
+    assert {scope: each.values[0] for scope, each in values.items() if each} == {
         "last": 11,
         "all": 0,
         "avg": 5.5,
@@ -95,19 +94,19 @@ def test_averages_look_back_over_their_window() -> None:
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("objective", [MINIMIZE, MAXIMIZE])
-def test_reports_that_are_not_finite_are_left_out(scope: str, bad: float, objective: Objective) -> None:
-    with_gaps = (*reports(3.0, bad, 5.0), Report(bad, 4, 40, 4.0, {}))
+def test_reports_that_are_not_finite_are_left_out(scope: str, bad: float, objective: tuple[Objective, ...]) -> None:
+    with_gaps = (*reports(3.0, bad, 5.0), Report((bad,), 4, 40, 4.0, {}))
     without = tuple(each for each in with_gaps if math.isfinite(each.value))
     assert select_report(with_gaps, scope, objective) == select_report(without, scope, objective)
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_sparse_reports_are_averaged_over_their_own_number(scope: str) -> None:
-    sparse = tuple(Report(value, resource, resource, resource, {}) for resource, value in ((10, 2.0), (50, 4.0)))
+    sparse = tuple(Report((value,), resource, resource, resource, {}) for resource, value in ((10, 2.0), (50, 4.0)))
     expected = {"last": 4.0, "all": 2.0}.get(scope, 3.0)
     selected = select_report(sparse, scope, MINIMIZE)
     assert selected is not None
-    assert selected.value == expected
+    assert selected.values[0] == expected
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -115,13 +114,13 @@ def test_a_single_report_stands_for_its_trial_and_none_for_none(scope: str) -> N
     only = reports(7.0)
     selected = select_report(only, scope, MINIMIZE)
     assert selected is not None
-    assert (selected.value, selected.report) == (7.0, only[0])
+    assert (selected.values[0], selected.report) == (7.0, only[0])
     assert select_report((), scope, MINIMIZE) is None
     assert select_report(reports(math.nan, math.inf), scope, MINIMIZE) is None
 
 
 @pytest.mark.parametrize(("objective", "order"), [(MINIMIZE, [2, 0, 3, 1]), (MAXIMIZE, [1, 0, 3, 2])])
-def test_trials_are_ranked_by_value_and_equals_by_number(objective: Objective, order: list[int]) -> None:
+def test_trials_are_ranked_by_value_and_equals_by_number(objective: tuple[Objective, ...], order: list[int]) -> None:
     records = [record(3, 0.5), record(1, 0.9), record(0, 0.5), record(2, 0.0)]
     assert [each.number for each in ranking(records, objective)] == order
 
@@ -131,7 +130,7 @@ def test_only_trials_with_a_result_are_ranked() -> None:
     kept = {each.state for each in ranking(values.values(), MINIMIZE)}
     assert kept == {TrialState.COMPLETE, TrialState.STOPPED}
     assert ranking([record(0, None)], MINIMIZE) == []
-    assert best_record([record(0, 1.0, TrialState.PRUNED)], MINIMIZE) is None
+    assert best_records([record(0, 1.0, TrialState.PRUNED)], MINIMIZE) == []
 
 
 @pytest.mark.parametrize("scope", ["lst", "best", "", None, 5, ["last"]])

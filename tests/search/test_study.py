@@ -22,7 +22,8 @@ from hpsearch import (
     TrialRecord,
     TrialState,
 )
-from hpsearch.search.objective import resolve_objective
+from hpsearch.search.folder import StudyFolder
+from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.space import default_space
 from hpsearch.search.study import as_space, check_name
 
@@ -31,13 +32,13 @@ SPACE = SearchSpace({"x": Int(0, 4), "y": Categorical({"a": {"z": Float(0.0, 1.0
 
 def make_study(folder: Path, **changes: Any) -> Study:
     name = changes.pop("name", "study")
-    settings = {"space": SPACE, "objective": resolve_objective("loss", None, False), "n_trials": 4, **changes}
+    settings = {"space": SPACE, "objectives": resolve_objectives("loss", None, False), "n_trials": 4, **changes}
     return Study(name=name, folder=folder, **settings)
 
 
 def leave_a_trial(study: Study) -> None:
-    study.write_settings({})
-    study.write_record(TrialRecord(0, "run-0", TrialState.FAILED, {}))
+    StudyFolder(study).write_settings({}, {})
+    StudyFolder(study).write_record(TrialRecord(0, "run-0", TrialState.FAILED, {}))
 
 
 ESCAPES = [
@@ -111,8 +112,8 @@ def test_a_setting_out_of_range_is_refused_with_its_value(
 def test_a_study_goes_on_in_its_folder_with_a_larger_total(tmp_path: Path) -> None:
     for total, sampler in ((5, "TPE"), (9, "Random")):
         study = make_study(tmp_path / "new" / "study", n_trials=total)
-        assert study.open() == []
-        study.write_settings({"sampler": sampler})
+        assert StudyFolder(study).open() == []
+        StudyFolder(study).write_settings({}, {"sampler": sampler})
     written = json.loads((tmp_path / "new" / "study" / "study.json").read_text())
     assert (written["n_trials"], written["sampler"], written["study_name"]) == (9, "Random", "study")
 
@@ -121,9 +122,8 @@ def test_a_study_goes_on_in_its_folder_with_a_larger_total(tmp_path: Path) -> No
     ("changes", "key", "earlier", "now"),
     [
         ({"name": "other"}, "study_name", "'study'", "'other'"),
-        ({"space": SearchSpace({"x": Int(0, 5)})}, "space", "'high': 4", "'high': 5"),
-        ({"space": lambda trial: {}}, "space", "'high': 4", "define-by-run"),
-        ({"objective": resolve_objective("wer", None, True)}, "objective", "'eval_loss'", "'eval_wer'"),
+        ({"space": SearchSpace({"x": Int(0, 5)})}, "space of 'x'", "high=4", "high=5"),
+        ({"objectives": resolve_objectives("wer", None, True)}, "objective", "'eval_loss'", "'eval_wer'"),
         ({"scope": "all"}, "scope", "'last'", "'all'"),
     ],
 )
@@ -133,29 +133,39 @@ def test_a_folder_of_another_study_is_refused_naming_what_differs_and_left_as_it
     leave_a_trial(make_study(tmp_path))
     before = (tmp_path / "study.json").read_text()
     with pytest.raises(StudyError) as caught:
-        make_study(tmp_path, **changes).open()
+        StudyFolder(make_study(tmp_path, **changes)).open()
     for text in (f"another {key}", earlier, now, str(tmp_path), "another study_name"):
         assert text in str(caught.value)
     assert (tmp_path / "study.json").read_text() == before
 
 
-def test_a_study_of_which_no_trial_counts_starts_afresh_with_other_settings(tmp_path: Path) -> None:
+def test_a_study_that_was_refused_in_its_first_trial_starts_afresh_with_other_settings(tmp_path: Path) -> None:
     study = make_study(tmp_path)
-    study.write_settings({})
-    study.write_record(TrialRecord(0, "run-0", TrialState.INTERRUPTED, {}))
+    StudyFolder(study).write_settings({}, {})
+    StudyFolder(study).write_record(TrialRecord(0, "run-0", TrialState.REFUSED, {}))
     (tmp_path / "mine.txt").write_text("not the study's")
-    assert len(study.open()) == 1
-    assert make_study(tmp_path, scope="all").open() == []
+    assert len(StudyFolder(study).open()) == 1
+    assert StudyFolder(make_study(tmp_path, scope="all")).open() == []
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("state", [TrialState.RUNNING, TrialState.INTERRUPTED])
+def test_a_half_done_trial_is_not_thrown_away_for_other_settings(tmp_path: Path, state: TrialState) -> None:
+    study = make_study(tmp_path)
+    StudyFolder(study).write_settings({}, {})
+    StudyFolder(study).write_record(TrialRecord(0, "run-0", state, {}))
+    with pytest.raises(StudyError, match="another scope"):
+        StudyFolder(make_study(tmp_path, scope="all")).open()
+    assert (tmp_path / "run-0" / "trial.json").exists()
 
 
 def test_another_direction_is_refused(tmp_path: Path) -> None:
     def quality(metrics: dict[str, float]) -> float:
         return 1.0
 
-    leave_a_trial(make_study(tmp_path, objective=resolve_objective(quality, "minimize", True)))
+    leave_a_trial(make_study(tmp_path, objectives=resolve_objectives(quality, "minimize", True)))
     with pytest.raises(StudyError, match="another direction: 'minimize', now 'maximize'"):
-        make_study(tmp_path, objective=resolve_objective(quality, "maximize", True)).open()
+        StudyFolder(make_study(tmp_path, objectives=resolve_objectives(quality, "maximize", True))).open()
 
 
 def full_record(folder: Path) -> TrialRecord:
@@ -168,11 +178,11 @@ def full_record(folder: Path) -> TrialRecord:
         params={"x": 1, "y": "ä", "learning_rate": 1.2345678901234567e-5, "flag": True, "none": None},
         arguments={"x": 1},
         seed=42,
-        value=0.1 + 0.2,
+        values=(0.1 + 0.2,),
         reports=(
-            Report(0.5, 1.0, 6, 1.0, {"eval_loss": 0.5}),
-            Report(math.nan, 2.0, 12, 2.0, {"eval_loss": math.nan}),
-            Report(-math.inf, 3.0, 18, 3.0, {}),
+            Report((0.5,), 1.0, 6, 1.0, {"eval_loss": 0.5}),
+            Report((math.nan,), 2.0, 12, 2.0, {"eval_loss": math.nan}),
+            Report((-math.inf,), 3.0, 18, 3.0, {}),
         ),
         checkpoint=checkpoint,
         reason="the study's timeout of 3 s is over",
@@ -184,8 +194,8 @@ def full_record(folder: Path) -> TrialRecord:
 def test_a_record_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
     study = make_study(tmp_path)
     record = full_record(tmp_path)
-    study.write_record(record)
-    (read,) = study.read_records()
+    StudyFolder(study).write_record(record)
+    (read,) = StudyFolder(study).read_records()
     assert repr(read) == repr(record)
     assert read.params == record.params
     assert read.state is TrialState.STOPPED
@@ -193,37 +203,37 @@ def test_a_record_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_record_has_no_checkpoint_once_its_folder_is_gone_and_moves_with_its_study(tmp_path: Path) -> None:
-    make_study(tmp_path / "a").write_record(full_record(tmp_path / "a"))
+    StudyFolder(make_study(tmp_path / "a")).write_record(full_record(tmp_path / "a"))
     (tmp_path / "a").rename(tmp_path / "b")
-    (read,) = make_study(tmp_path / "b").read_records()
+    (read,) = StudyFolder(make_study(tmp_path / "b")).read_records()
     assert read.checkpoint == tmp_path / "b" / "named run" / "checkpoint-12"
     read.checkpoint.rmdir()
-    (read,) = make_study(tmp_path / "b").read_records()
+    (read,) = StudyFolder(make_study(tmp_path / "b")).read_records()
     assert read.checkpoint is None
 
 
 def test_records_come_back_by_number_and_leftovers_of_a_killed_write_are_cleaned_up(tmp_path: Path) -> None:
     study = make_study(tmp_path)
     for number in (10, 2, 0):
-        study.write_record(TrialRecord(number, f"run-{number}", TrialState.COMPLETE, {}, value=1.0))
+        StudyFolder(study).write_record(TrialRecord(number, f"run-{number}", TrialState.COMPLETE, {}, values=(1.0,)))
     (tmp_path / "run-2" / ".partial-1-trial.json").write_text("{")
     (tmp_path / "run-2" / ".partial-1-checkpoint-4").mkdir()
     (tmp_path / ".partial-1-study.json").write_text("{")
-    records = study.open()
+    records = StudyFolder(study).open()
     assert [record.number for record in records] == [0, 2, 10]
     assert list(tmp_path.rglob(".partial-*")) == []
 
 
 def test_the_best_trial_is_written_with_its_checkpoint_and_scope(tmp_path: Path) -> None:
     study = make_study(tmp_path, scope="all")
-    study.write_best([])
+    StudyFolder(study).write_best([])
     assert not (tmp_path / "best.json").exists()
-    worse = TrialRecord(0, "run-0", TrialState.COMPLETE, {"x": 0}, value=0.5)
+    worse = TrialRecord(0, "run-0", TrialState.COMPLETE, {"x": 0}, values=(0.5,))
     checkpoint = tmp_path / "run-1" / "checkpoint-4"
     better = TrialRecord(
-        1, "run-1", TrialState.COMPLETE, {"x": 1}, hyperparameters={"x": 1}, value=0.25, checkpoint=checkpoint
+        1, "run-1", TrialState.COMPLETE, {"x": 1}, hyperparameters={"x": 1}, values=(0.25,), checkpoint=checkpoint
     )
-    study.write_best([worse, better])
+    StudyFolder(study).write_best([worse, better])
     assert json.loads((tmp_path / "best.json").read_text()) == {
         "trial": 1,
         "value": 0.25,
@@ -235,33 +245,37 @@ def test_the_best_trial_is_written_with_its_checkpoint_and_scope(tmp_path: Path)
 
 def test_a_run_is_named_by_its_number_or_by_the_function(tmp_path: Path) -> None:
     trial = FixedTrial({"x": 3}, number=5)
-    assert make_study(tmp_path).run_name(trial, set()) == "run-5"
-    assert make_study(tmp_path, hp_name=lambda trial: f"x={trial.params['x']}").run_name(trial, set()) == "x=3"
+    assert make_study(tmp_path).run_name(trial) == "run-5"
+    assert make_study(tmp_path, hp_name=lambda trial: f"x={trial.params['x']}").run_name(trial) == "x=3"
 
 
-def test_run_names_never_come_twice(tmp_path: Path) -> None:
-    given = ["a-2", "a", "a", "a", "b", "a"]
+def begin_run(study: Study, number: int) -> str:
+    record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, {})
+    return StudyFolder(study).begin_run(record, study.run_name(FixedTrial({}, number=number)))
+
+
+def test_run_names_never_come_twice_and_their_folders_hold_their_records(tmp_path: Path) -> None:
+    given = ["a-2", "a", "a", "a", "b", "a", "a-2"]
     study = make_study(tmp_path, hp_name=lambda trial: given[trial.number])
-    taken: set[str] = set()
-    for number in range(len(given)):
-        name = study.run_name(FixedTrial({}, number=number), taken)
-        assert name not in taken
-        assert name.startswith(given[number])
-        taken.add(name)
+    names = [begin_run(study, number) for number in range(len(given))]
+    assert len(set(names)) == len(given)
+    assert all(name.startswith(wanted) for name, wanted in zip(names, given, strict=True))
+    assert [(each.number, each.name) for each in StudyFolder(study).read_records()] == list(enumerate(names))
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", None, 3])
 def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: Any) -> None:
     with pytest.raises(StudyError) as caught:
-        make_study(tmp_path, hp_name=lambda trial: name).run_name(FixedTrial({}), set())
+        make_study(tmp_path, hp_name=lambda trial: name).run_name(FixedTrial({}))
     assert f"hp_name(trial) is {name!r}" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["study.json", "study.db", "best.json"])
+@pytest.mark.parametrize("name", ["study.json", "study.db", "best.json", "Sessions", "replays", "study.lock"])
 def test_a_run_is_not_named_like_a_file_of_its_study(tmp_path: Path, name: str) -> None:
     with pytest.raises(StudyError) as caught:
-        make_study(tmp_path, hp_name=lambda trial: name).run_name(FixedTrial({}, number=3), set())
+        begin_run(make_study(tmp_path, hp_name=lambda trial: name), 3)
     assert f"hp_name(trial) is {name!r}" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_space_may_be_left_out_or_be_a_mapping_or_a_function() -> None:

@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import shutil
-import socket
-import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import optuna
-from optuna.trial import FrozenTrial
+from optuna.terminator import BaseTerminator
 from optuna.trial import TrialState as EngineState
 
-from ...errors import StudyError, nearest_name, one_of
-from ...search.listener import SearchListener
+from ...errors import StorageError, StudyError
 from ...search.runner import TrialEndedSearch, TrialRunner
 from ...search.study import Study
-from ...search.trial import TrialRecord, TrialState
+from ...search.trial import TrialRecord
 from ..base import Backend
-from .storage import open_storage, sqlite_storage, storage_url
+from .learning import ORIGIN, check_direction, finished_trials, learn
+from .pruning import PruningByOneObjective, as_pruner
+from .sampling import RepeatableSampling
+from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .trial import OptunaTrial
+from .trials import StoredTrials
 
-PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
-    "median": optuna.pruners.MedianPruner,
-    "none": optuna.pruners.NopPruner,
-    "successive_halving": optuna.pruners.SuccessiveHalvingPruner,
-    "hyperband": optuna.pruners.HyperbandPruner,
-}
-
-_STATE, _REASON, _PROCESS = (f"hpsearch:{each}" for each in ("state", "reason", "process"))
+# terminator=True ends a search that has found nothing better in so many trials with a result.
+_STAGNATION = 30
 
 
 class OptunaBackend(Backend):
-    """Optuna in this process, one trial after the other.
+    """Optuna in this process, one trial after the other; several processes may be at one study.
 
     Args:
         sampler: an `optuna.samplers.BaseSampler`; None: TPE, seeded with the study's seed.
         pruner: an `optuna.pruners.BasePruner`, or ``"median"``, ``"none"``, ``"successive_halving"``,
-            ``"hyperband"``; None: median.
-        storage: an Optuna storage or its URL; None: SQLite in the study folder.
+            ``"hyperband"``; None: median (with several objectives: none, unless a `pruning_metric` is named).
+        storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
+            ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.
         load_if_exists: False refuses to go on with a study that is in the storage already.
+        terminator: ends the search when it has stopped improving: an `optuna.terminator.BaseTerminator`, or True: when
+            30 trials with a result have found nothing better. None, False: never.
+        start_from: another Optuna study, or the summary or best run of a search: the sampler learns from its trials.
         n_jobs: 1; trials run one after the other.
         gc_after_trial, catch: taken for scripts that pass them on to Optuna; a trial's memory is always released, and
             an error in a trial always recorded.
@@ -60,6 +54,8 @@ class OptunaBackend(Backend):
         "pruner",
         "storage",
         "load_if_exists",
+        "terminator",
+        "start_from",
         "n_jobs",
         "gc_after_trial",
         "catch",
@@ -71,6 +67,8 @@ class OptunaBackend(Backend):
         pruner: Any = None,
         storage: Any = None,
         load_if_exists: bool = True,
+        terminator: Any = None,
+        start_from: Any = None,
         n_jobs: int = 1,
         gc_after_trial: bool = True,
         catch: Any = (),
@@ -81,44 +79,48 @@ class OptunaBackend(Backend):
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise StudyError(f"sampler must be an Optuna sampler or None, but got {sampler!r}.")
         self._sampler = sampler
-        self._pruner = _as_pruner("median" if pruner is None else pruner)
+        self._pruner = as_pruner("median" if pruner is None else pruner)
         self._pruner_was_given = pruner is not None
-        self._storage = None if storage is None else open_storage(storage)
+        self._terminator = _as_terminator(terminator)
+        self._learned_from = None if start_from is None else finished_trials(start_from)
+        check_storage(storage)
+        self._storage = storage
         self._study: optuna.Study | None = None
-        self._sampler_is_done = False
+        self._trials: StoredTrials | None = None
+
+    def connect(self, study: Study) -> None:
+        """Check the options, and open the storage, unless it lies in the study's folder."""
+        self._check_fit(study)
+        if not is_in_study_folder(self._storage):
+            self._storage = open_storage(self._storage)
 
     def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
         """Open the storage and the study in it."""
-        storage = sqlite_storage(study.folder) if self._storage is None else self._storage
-        with _quiet_optuna():
-            existing = {each.study_name: each for each in optuna.get_all_study_summaries(storage)}
-            known = existing.get(study.name)
-            if known is not None and not self._may_exist:
-                raise StudyError(
-                    f"load_if_exists=False, but the storage has a study {study.name!r} already, with {known.n_trials} "
-                    "trials. Pass another study_name."
-                )
-            if known is not None and known.direction.name.lower() != study.objective.direction:
-                raise StudyError(
-                    f"The study {study.name!r} in the storage was made with "
-                    f"direction={known.direction.name.lower()!r}, now {study.objective.direction!r}. Pass another "
-                    "study_name."
-                )
-            trials = 0 if known is None else known.n_trials
-            sampler = self._sampler or optuna.samplers.TPESampler(seed=(study.seed + trials) % 2**32)
-            self._study = optuna.create_study(
+        storage = open_storage(self._storage, study.folder)
+        with _quiet_optuna(), naming_the_storage(storage):
+            self._check_stored(study, storage)
+            sampler = self._sampler or optuna.samplers.TPESampler(seed=study.seed)
+            sampling = RepeatableSampling(sampler)
+            engine = self._study = optuna.create_study(
                 study_name=study.name,
                 storage=storage,
                 sampler=sampler,
                 pruner=self._pruner,
-                direction=optuna.study.StudyDirection[study.objective.direction.upper()],
+                directions=[optuna.study.StudyDirection[each.direction.upper()] for each in study.objectives],
                 load_if_exists=True,
             )
-        self._check_same_trials(study, records)
-        given = "" if self._pruner_was_given else " (default; pruner='none' turns it off)"
-        notes = [f"sampler {type(sampler).__name__}", f"pruner {type(self._pruner).__name__}{given}"]
-        url = storage_url(storage)
-        return [*notes, f"storage {url or type(storage).__name__}"]
+            _check_same_trials(engine, study, records)
+            learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
+            pruning = study.pruning_objective
+            by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
+        self._trials = StoredTrials(study, engine, sampling, by_one, self._is_converged)
+        return [
+            f"sampler {type(sampler).__name__}",
+            self._described_pruner(study),
+            *([f"terminator {type(self._terminator).__name__}"] if self._terminator is not None else []),
+            *learned,
+            f"storage {storage_url(storage) or type(storage).__name__}",
+        ]
 
     def describe(self) -> Mapping[str, Any]:
         """Return sampler, pruner and storage as `study.json` records them."""
@@ -131,154 +133,152 @@ class OptunaBackend(Backend):
             "optuna_version": optuna.__version__,
         }
 
-    def search(self, study: Study, runner: TrialRunner, listener: SearchListener) -> None:
-        """Ask, run, tell, settle; until the total is reached or time is over."""
-        engine = self.engine_study()
+    def search(self, study: Study, runner: TrialRunner) -> None:
+        """Choose, run, tell, settle; until the total is reached or a budget is used up."""
+        trials = self._trials
+        assert trials is not None, "prepare() comes first"
         with _quiet_optuna():
-            self._recover(engine, study, runner)
-            while self._counted(engine) < study.n_trials and not runner.is_out_of_time:
-                if self._sampler_is_done:
-                    break
-                trial = OptunaTrial(engine.ask())
-                trial.engine_trial.set_user_attr(_PROCESS, _this_process())
-                try:
-                    record = runner.run(trial)
-                except TrialEndedSearch as ended:
-                    self._tell(engine, trial.engine_trial, ended.record)
-                    runner.settle(ended.record)
-                    raise
-                self._tell(engine, trial.engine_trial, record)
-                runner.settle(record)
+            while True:
+                with runner.locked(), naming_the_storage(self.engine_study()._storage):
+                    chosen = trials.next(runner)
+                if chosen is None:
+                    if trials.ended_early is not None:
+                        runner.announce(f"the search ends early: {trials.ended_early}")
+                    return
+                if isinstance(chosen, OptunaTrial):
+                    _run(chosen, trials, runner)
+                else:
+                    runner.wait()
 
     def engine_study(self) -> optuna.Study:
         """Return the `optuna.Study`."""
-        assert self._study is not None, "prepare() opens the study"
+        if self._study is None:
+            raise StudyError("The study of Optuna is open in the main process of the search only.")
         return self._study
 
     def importances(self) -> dict[str, float]:
-        """Return Optuna's parameter importances (PED-ANOVA); none of fewer than four complete trials."""
-        complete = self.engine_study().get_trials(deepcopy=False, states=(EngineState.COMPLETE,))
+        """Return Optuna's parameter importances (PED-ANOVA); none of fewer than four complete trials.
+
+        With several objectives, those for the first one.
+        """
+        study = self.engine_study()
+        complete = study.get_trials(deepcopy=False, states=(EngineState.COMPLETE,))
         if len(complete) < 4:
             return {}
+        target = (lambda trial: trial.values[0]) if len(study.directions) > 1 else None
         with _quiet_optuna(), warnings.catch_warnings():
             warnings.simplefilter("ignore", category=UserWarning)
             try:
-                found = optuna.importance.get_param_importances(self.engine_study())
+                found = optuna.importance.get_param_importances(study, target=target)
             except (ValueError, RuntimeError, ZeroDivisionError):
                 return {}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def dashboard_command(self) -> str | None:
         """Return the `optuna-dashboard` command for the study's storage, on the loopback address."""
-        url = storage_url(self.engine_study()._storage)
-        return None if url is None else f"{_dashboard_program()} --host 127.0.0.1 {shlex.quote(url)}"
+        return dashboard_command(self.engine_study()._storage)
 
-    def _tell(self, engine: optuna.Study, trial: optuna.Trial, record: TrialRecord) -> None:
-        for key, value in (
-            (_STATE, record.state.value if record.state not in _ENGINE_STATES_THAT_SAY_IT_ALL else None),
-            (_REASON, record.reason),
-        ):
-            if value is not None:
-                trial.set_user_attr(key, value)
-        if record.state is TrialState.INTERRUPTED:
-            engine.enqueue_trial(trial.params)
-        pruned = EngineState.PRUNED if record.state is TrialState.PRUNED else EngineState.FAIL
-        try:
-            if record.state.has_result:
-                engine.tell(trial, record.value, state=EngineState.COMPLETE)
-            else:
-                engine.tell(trial, state=pruned)
-        except RuntimeError as error:
-            # A sampler that has tried everything (GridSampler) stops the study, which Optuna allows only in `optimize`.
-            # The trial has been told all the same.
-            if "Study.stop" not in str(error):
-                raise
-            self._sampler_is_done = True
+    def _is_converged(self) -> bool:
+        if self._terminator is None:
+            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._terminator.should_terminate(self.engine_study())
 
-    def _recover(self, engine: optuna.Study, study: Study, runner: TrialRunner) -> None:
-        """Settle the trials that a killed process left running: done ones by their record, others run again."""
-        on_disk = {record.number: record for record in study.read_records()}
-        for trial in engine.get_trials(deepcopy=False, states=(EngineState.RUNNING,)):
-            if _is_alive(trial.user_attrs.get(_PROCESS)):
-                continue
-            name, params = f"run-{trial.number}", dict(trial.params)
-            lost = TrialRecord(trial.number, name, TrialState.INTERRUPTED, params, reason="its process died")
-            record = on_disk.get(trial.number, lost)
-            if record.state is TrialState.RUNNING:
-                record = replace(record, state=lost.state, reason=lost.reason)
-            self._tell(engine, optuna.Trial(engine, trial._trial_id), record)
-            runner.recover(record)
+    def _check_fit(self, study: Study) -> None:
+        if study.start_with and isinstance(self._sampler, optuna.samplers.GridSampler):
+            raise StudyError("start_with cannot be combined with a GridSampler, which has an order of its own.")
+        if self._learned_from is not None:
+            check_direction(self._learned_from, study)
+        if len(study.objectives) == 1:
+            return
+        prunes = self._pruner_was_given and not isinstance(self._pruner, optuna.pruners.NopPruner)
+        if prunes and study.pruning_objective is None:
+            raise StudyError(
+                f"pruner={type(self._pruner).__name__} needs a metric to judge trials by, and this search has "
+                f"{len(study.objectives)} objectives: name it in pruning_metric, or pass pruner='none'."
+            )
+        if self._terminator is not None:
+            raise StudyError("A terminator judges one objective, but this search has several.")
+        if self._learned_from is not None:
+            raise StudyError("start_from is for one objective, but this search has several.")
 
-    def _check_same_trials(self, study: Study, records: Sequence[TrialRecord]) -> None:
-        """Refuse to go on if the storage and the folder hold different trials."""
-        trials = self.engine_study().get_trials(deepcopy=False)
-        place = storage_url(self.engine_study()._storage) or "in memory"
-        stored = {trial.number for trial in trials if trial.state.is_finished()}
-        running = {trial.number for trial in trials if trial.state is EngineState.RUNNING}
-        on_disk = {record.number for record in records}
-        for numbers, here, there in (
-            (on_disk - stored - running, "the folder", "the storage"),
-            (stored - on_disk, "the storage", "the folder"),
-        ):
-            if numbers:
-                raise StudyError(
-                    f"The study {study.name!r}: {here} has trials {sorted(numbers)[:5]} that {there} does not know "
-                    f"(folder {str(study.folder)!r}, storage {place}). Pass the storage it was made with, or another "
-                    "study_name."
-                )
+    def _described_pruner(self, study: Study) -> str:
+        if len(study.objectives) > 1 and study.pruning_objective is None:
+            return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"
+        by = "" if study.pruning_objective is None else f" by {study.pruning_objective.name}"
+        given = "" if self._pruner_was_given else " (default; pruner='none' turns it off)"
+        return f"pruner {type(self._pruner).__name__}{by}{given}"
 
-    @staticmethod
-    def _counted(engine: optuna.Study) -> int:
-        ended = (EngineState.COMPLETE, EngineState.PRUNED, EngineState.FAIL)
-        return sum(not _is_interrupted(each) for each in engine.get_trials(deepcopy=False, states=ended))
+    def _check_stored(self, study: Study, storage: optuna.storages.BaseStorage) -> None:
+        known = next((each for each in optuna.get_all_study_summaries(storage) if each.study_name == study.name), None)
+        if known is None:
+            return
+        if not self._may_exist:
+            raise StudyError(
+                f"load_if_exists=False, but the storage has a study {study.name!r} already, with {known.n_trials} "
+                "trials. Pass another study_name."
+            )
+        stored, wanted = [each.name.lower() for each in known.directions], [each.direction for each in study.objectives]
+        if stored != wanted:
+            before, now = (shown[0] if len(shown) == 1 else shown for shown in (stored, wanted))
+            raise StudyError(
+                f"The study {study.name!r} in the storage was made with direction={before!r}, now {now!r}. Pass "
+                "another study_name."
+            )
 
 
-_ENGINE_STATES_THAT_SAY_IT_ALL = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)
-
-
-def _as_pruner(pruner: Any) -> optuna.pruners.BasePruner:
-    if isinstance(pruner, optuna.pruners.BasePruner):
-        return pruner
-    if isinstance(pruner, str) and pruner in PRUNERS:
-        return PRUNERS[pruner]()
-    raise StudyError(
-        f"pruner must be an Optuna pruner or one of {one_of(PRUNERS)}, but got {pruner!r}."
-        f"{nearest_name(str(pruner), PRUNERS)}"
-    )
-
-
-def _dashboard_program() -> str:
-    """Return how to call the dashboard: by name if the shell finds it, else beside this interpreter."""
-    beside = Path(sys.executable).with_name("optuna-dashboard")
-    if shutil.which("optuna-dashboard") or not beside.exists():
-        return "optuna-dashboard"
-    return shlex.quote(os.path.relpath(beside))
-
-
-def _is_interrupted(trial: FrozenTrial) -> bool:
-    return trial.user_attrs.get(_STATE) == TrialState.INTERRUPTED.value
-
-
-def _this_process() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _is_alive(process: str | None) -> bool:
-    """Tell whether a process is still there; one on another machine is taken to be."""
-    if process is None:
-        return False
-    host, _, number = process.rpartition(":")
-    if host != socket.gethostname():
-        return True
-    if int(number) == os.getpid():
-        return False
+def _run(trial: OptunaTrial, trials: StoredTrials, runner: TrialRunner) -> None:
+    """Run a trial and tell Optuna and the study how it ended."""
+    ended: TrialEndedSearch | None = None
     try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        record = runner.run(trial)
+    except TrialEndedSearch as error:
+        ended, record = error, error.record
+    with runner.locked():
+        if ended is None or not isinstance(ended.cause, StorageError):
+            with naming_the_storage(trial.engine_trial.study._storage):
+                trials.end(trial, record)
+        runner.settle(record)
+    if ended is not None:
+        raise ended
+
+
+def _check_same_trials(engine: optuna.Study, study: Study, records: Sequence[TrialRecord]) -> None:
+    """Refuse to go on if the storage and the folder hold different trials."""
+    trials = engine.get_trials(deepcopy=False)
+    place = storage_url(engine._storage) or "in memory"
+    stored = {trial.number for trial in trials if trial.state.is_finished() and ORIGIN not in trial.user_attrs}
+    running = {trial.number for trial in trials if trial.state is EngineState.RUNNING}
+    on_disk = {record.number for record in records}
+    for numbers, here, there in (
+        (on_disk - stored - running, "the folder", "the storage"),
+        (stored - on_disk, "the storage", "the folder"),
+    ):
+        if numbers:
+            raise StudyError(
+                f"The study {study.name!r}: {here} has trials {sorted(numbers)[:5]} that {there} does not know "
+                f"(folder {str(study.folder)!r}, storage {place}). Pass the storage it was made with, or another "
+                "study_name."
+            )
+
+
+def _as_terminator(terminator: Any) -> BaseTerminator | None:
+    if terminator is None or terminator is False:
+        return None
+    if terminator is True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            stagnation = optuna.terminator.BestValueStagnationEvaluator(max_stagnation_trials=_STAGNATION - 1)
+            return optuna.terminator.Terminator(stagnation, optuna.terminator.StaticErrorEvaluator(0.0))
+    if not isinstance(terminator, BaseTerminator):
+        raise StudyError(f"terminator must be True, an Optuna terminator or None, but got {terminator!r}.")
+    if isinstance(getattr(terminator, "_error_evaluator", None), optuna.terminator.CrossValidationErrorEvaluator):
+        raise StudyError(
+            "This terminator compares with the errors of a cross-validation, which a search does not make; give it "
+            "another error_evaluator, such as optuna.terminator.StaticErrorEvaluator(0.0), or pass terminator=True."
+        )
+    return terminator
 
 
 @contextmanager

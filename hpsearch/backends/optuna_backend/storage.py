@@ -2,55 +2,203 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
+import shlex
+import shutil
 import sqlite3
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import optuna
 import sqlalchemy
+from optuna.exceptions import StorageInternalError
+from optuna.storages.journal import JournalFileBackend
 
-from ...errors import StudyError
+from ...errors import MissingPackageError, StorageError, StudyError
+from ...files import PARTIAL_MARK
+from .journal import JournalFile
 
 DATABASE_FILE = "study.db"
+JOURNAL, JOURNAL_FILE = "journal", "study.log"
+_SECONDS_TO_WAIT_FOR_SQLITE = 60
+_ATTEMPTS = 10
 
 
-def open_storage(storage: Any) -> optuna.storages.BaseStorage:
-    """Return an Optuna storage object as it is, or one made from a URL.
+def _check_password(url: str) -> None:
+    """Refuse a password with an '@' that is not quoted: a part of it would be taken for the host, and shown."""
+    authority = url.partition("://")[2].partition("/")[0]
+    if authority.count("@") > 1:
+        user = authority.partition(":")[0]
+        raise StudyError(
+            f"The storage {url.partition('://')[0]}://{user}:*** has an '@' in its password: write it as %40, or the "
+            "password would end there."
+        )
+
+
+def is_in_study_folder(storage: Any) -> bool:
+    """Tell whether a search's argument asks for a storage in the study's own folder."""
+    return storage is None or storage == JOURNAL
+
+
+def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseStorage:
+    """Return the storage that a search's argument asks for.
+
+    Args:
+        storage: None: SQLite in the study's folder; ``"journal"``: a journal file there; the name of a journal file,
+            ending in ``.log``; a URL of a database; or an Optuna storage object.
+        folder: of the study, where the storage lies in it.
 
     Raises:
-        StudyError: the storage is neither, or cannot be opened.
+        StudyError: the storage is none of these, or cannot be opened.
+        MissingPackageError: the database's driver is not installed.
     """
     if isinstance(storage, optuna.storages.BaseStorage):
         return storage
-    if not isinstance(storage, str):
-        raise StudyError(f"storage must be a URL, an Optuna storage or None, but got {storage!r}.")
+    if storage is None:
+        return _sqlite(f"sqlite:///{folder / DATABASE_FILE}")
     try:
-        return optuna.storages.get_storage(storage)
+        if "://" not in storage:
+            return _journal(folder / JOURNAL_FILE if storage == JOURNAL else Path(storage))
+        if storage.startswith("sqlite"):
+            return _sqlite(storage)
+        return optuna.storages.get_storage(_database(_with_driver(storage)))
+    except ImportError as error:
+        raise MissingPackageError(f"storage={_without_password(storage)!r} needs a driver: {error}") from error
     except Exception as error:
-        raise StudyError(f"storage={storage!r} cannot be opened: {error}") from error
+        raise StudyError(f"storage={_without_password(storage)!r} cannot be opened: {error}") from error
+
+
+def check_storage(storage: Any) -> None:
+    """Check that a search's argument may be a storage, without opening it.
+
+    Raises:
+        StudyError: it may not.
+    """
+    if storage is None or isinstance(storage, optuna.storages.BaseStorage):
+        return
+    if not isinstance(storage, str):
+        raise StudyError(f"storage must be a URL, 'journal', an Optuna storage or None, but got {storage!r}.")
+    if storage != JOURNAL and "://" not in storage and not storage.endswith(".log"):
+        shown = _without_password(storage) if ":" in storage else storage
+        raise StudyError(
+            f"storage={shown!r} is not a URL (such as sqlite:///study.db or postgresql://user:password@host/name), "
+            "'journal', or the name of a journal file, which ends in .log."
+        )
+    _check_password(storage)
+
+
+@contextlib.contextmanager
+def naming_the_storage(storage: optuna.storages.BaseStorage) -> Iterator[None]:
+    """Turn an error of the storage, such as a server that is gone or a full disk, into one that says what is wrong.
+
+    Raises:
+        StorageError: in place of Optuna's, which blames the data.
+    """
+    try:
+        yield
+    except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
+        told: BaseException = error
+        while told.__cause__ is not None:
+            told = told.__cause__
+        first_line = str(told).strip().partition("\n")[0]
+        raise StorageError(
+            f"The storage {storage_url(storage) or type(storage).__name__} failed: {first_line}. Nothing is lost: run "
+            "the same command again to go on."
+        ) from error
 
 
 def storage_url(storage: optuna.storages.BaseStorage) -> str | None:
-    """Return the URL that opens the same storage elsewhere, its password hidden; None if there is none."""
+    """Return what opens the same storage elsewhere, its password hidden: a URL, or the path of a journal file.
+
+    None if there is none.
+    """
     backend = getattr(storage, "_backend", storage)
+    if isinstance(backend, JournalFileBackend):
+        return str(backend._file_path)
     url = getattr(backend, "url", None)
-    return None if url is None else sqlalchemy.make_url(str(url)).render_as_string(hide_password=True)
+    return None if url is None else _without_password(str(url))
 
 
-def sqlite_storage(folder: Path) -> optuna.storages.BaseStorage:
-    """Open the SQLite storage in a study's folder, with a write-ahead log.
+def dashboard_command(storage: optuna.storages.BaseStorage) -> str | None:
+    """Return the command line that opens a storage in the dashboard, on the loopback address; None if it cannot.
+
+    The program is called by name if the shell finds it, else beside this interpreter.
+    """
+    url = storage_url(storage)
+    if url is None:
+        return None
+    program, beside = "optuna-dashboard", Path(sys.executable).with_name("optuna-dashboard")
+    if not shutil.which(program) and beside.exists():
+        program = shlex.quote(os.path.relpath(beside))
+    return f"{program} --host 127.0.0.1 {shlex.quote(url)}"
+
+
+def _without_password(url: str) -> str:
+    """Return a URL with its password hidden; of one that cannot be read, only what comes before the first colon."""
+    try:
+        parsed = sqlalchemy.make_url(url)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        return f"{url.partition(':')[0]}:***"
+    hidden = {key: "***" if "password" in key.lower() else value for key, value in parsed.query.items()}
+    return parsed.set(query=hidden).render_as_string(hide_password=True)
+
+
+def _with_driver(url: str) -> str:
+    """Name the driver that is installed in a URL of PostgreSQL that names none: psycopg2, else psycopg."""
+    scheme = "postgresql://"
+    driver = next((each for each in ("psycopg2", "psycopg") if importlib.util.find_spec(each)), None)
+    return url if driver is None or not url.startswith(scheme) else f"postgresql+{driver}://{url[len(scheme) :]}"
+
+
+def _journal(path: Path) -> optuna.storages.BaseStorage:
+    return optuna.storages.JournalStorage(JournalFile(path))
+
+
+def _sqlite(url: str) -> optuna.storages.BaseStorage:
+    """Open an SQLite file with a write-ahead log, and wait for other processes instead of giving up.
 
     A commit is then one write without a wait for the disk, several times cheaper than the default. A power cut may
     lose the last commits, never the file; a killed process loses nothing.
     """
-    path = folder / DATABASE_FILE
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
-    connection.close()
-    storage = optuna.storages.RDBStorage(f"sqlite:///{path}")
+    name = sqlalchemy.make_url(url).database
+    if name not in (None, "", ":memory:") and not Path(str(name)).exists():
+        _make_sqlite(Path(str(name)))
+    storage = _database(url, connect_args={"timeout": _SECONDS_TO_WAIT_FOR_SQLITE})
     sqlalchemy.event.listen(storage.engine, "connect", _relax_sync)
     storage.engine.dispose()
     return optuna.storages.get_storage(storage)
+
+
+def _make_sqlite(path: Path) -> None:
+    """Make the file with all its tables, whole or not at all; one that another process has made meanwhile stays."""
+    partial = path.with_name(f"{PARTIAL_MARK}{os.getpid()}-{path.name}")
+    partial.unlink(missing_ok=True)
+    try:
+        storage = optuna.storages.RDBStorage(f"sqlite:///{partial}")
+        storage.engine.dispose()
+        with contextlib.closing(sqlite3.connect(partial)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _database(url: str, **engine: Any) -> optuna.storages.RDBStorage:
+    """Open a database; of processes that make its tables at the same moment all but one fail, so try again."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True, **engine})
+        except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError):
+            if attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(0.2)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _relax_sync(connection: Any, _record: Any) -> None:

@@ -2,37 +2,108 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from typing import Any
 
 import optuna
+from optuna.trial import FrozenTrial
 
+from ...errors import SpaceError
 from ...search.parameters import Categorical, Float, Parameter
-from ...search.trial import Trial
+from ...search.trial import Trial, TrialRecord
+from .sampling import RepeatableSampling
+from .storage import naming_the_storage
 
 
 class OptunaTrial(Trial):
     """A trial whose values Optuna suggests.
 
+    Args:
+        engine_trial: the `optuna.Trial`, new or taken over from an earlier session.
+        sampling: seeds the sampler for each choice.
+        judged: the trial that the pruner judges, where that is another one: with several objectives.
+        earlier: what an earlier session left of it.
+        stored: the trial as it was in the storage, if it was taken over.
+
     Attributes:
         engine_trial: the `optuna.Trial`, for what only Optuna has.
+        told_before: the user attributes and constraints that earlier sessions have set.
     """
 
-    def __init__(self, engine_trial: optuna.Trial) -> None:
-        super().__init__(engine_trial.number)
-        self.engine_trial = engine_trial
+    def __init__(
+        self,
+        engine_trial: optuna.Trial,
+        sampling: RepeatableSampling,
+        judged: optuna.Trial | None,
+        earlier: TrialRecord | None = None,
+        stored: FrozenTrial | None = None,
+    ) -> None:
+        super().__init__(engine_trial.number, earlier)
+        self.engine_trial, self.judged = engine_trial, judged
+        self._sampling = sampling
+        self.told_before = set() if stored is None else {*stored.user_attrs, *stored.constraints}
+        self._reported = set() if stored is None else set(stored.intermediate_values)
+        self._seen: list[int] = []
+        self._known = set() if stored is None else set(stored.params)
+        self._is_sampled_together = False
+        self.fixed = engine_trial._fixed_params
 
     def report(self, value: float, resource: int) -> None:
-        """Report the objective after `resource` units of data."""
-        self.engine_trial.report(value, resource)
+        """Report the objective after `resource` units of data, unless an earlier session has."""
+        self._seen.append(resource)
+        if self.judged is not None:
+            self.judged.report(value, resource)
+        elif resource not in self._reported:
+            self._reported.add(resource)
+            with self._naming_the_storage():
+                self.engine_trial.report(value, resource)
 
     def should_prune(self) -> bool:
-        """Ask the pruner."""
-        return self.engine_trial.should_prune()
+        """Ask the pruner; what a session that was killed has reported further on is not for it to know."""
+        trial = self.engine_trial if self.judged is None else self.judged
+        with self._naming_the_storage():
+            if self._reported <= set(self._seen):
+                return trial.should_prune()
+            stored = trial.study._storage.get_trial(trial._trial_id)
+            known = {each: value for each, value in stored.intermediate_values.items() if each in self._seen}
+            seen = copy.copy(stored)
+            seen.intermediate_values = known
+            return trial.study.pruner.prune(trial.study, seen)
+
+    def _naming_the_storage(self) -> contextlib.AbstractContextManager[None]:
+        return naming_the_storage(self.engine_trial.study._storage)
 
     def _choose(self, name: str, parameter: Parameter) -> Any:
+        with self._naming_the_storage():
+            return self._chosen(name, parameter)
+
+    def _chosen(self, name: str, parameter: Parameter) -> Any:
+        if name not in self._known and not self._is_sampled_together:
+            self._sampling.seed_for(self.number)
+            _ = self.engine_trial.relative_params  # those that a sampler chooses together, whichever comes first
+            self._is_sampled_together = True
+        self._sampling.seed_for(self.number, name)
+        if name in self.fixed and not parameter.contains(self.fixed[name]):
+            raise SpaceError(
+                f"Trial {self.number} was given {name}={self.fixed[name]!r} to start with, which is not in "
+                f"{parameter!r}."
+            )
+        try:
+            value = self._suggest(name, parameter)
+        except ValueError as error:
+            raise SpaceError(
+                f"Trial {self.number}: {name} cannot be suggested from {parameter!r}: {error} A study keeps the "
+                "kind of a parameter, and the choices of a Categorical."
+            ) from error
+        if not parameter.contains(value):
+            raise SpaceError(f"Trial {self.number} was given {name}={value!r}, which is not in {parameter!r}.")
+        return value
+
+    def _suggest(self, name: str, parameter: Parameter) -> Any:
         trial = self.engine_trial
         if isinstance(parameter, Categorical):
             return trial.suggest_categorical(name, parameter.choices)
         if isinstance(parameter, Float):
-            return trial.suggest_float(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
-        return trial.suggest_int(name, parameter.low, parameter.high, step=parameter.step, log=parameter.log)
+            return trial.suggest_float(name, parameter.low, parameter.top, step=parameter.step, log=parameter.log)
+        return trial.suggest_int(name, parameter.low, parameter.top, step=parameter.step, log=parameter.log)

@@ -1,0 +1,65 @@
+"""Optuna's journal file, safe against processes that are killed while they write to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from optuna.exceptions import StorageInternalError
+from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock
+
+
+class KernelLock(BaseJournalFileLock):
+    """A lock that the system releases when its process dies; Optuna's own stays, and the next process waits for it."""
+
+    def __init__(self, path: str) -> None:
+        self._lock = FileLock(path)
+
+    def acquire(self) -> bool:
+        """Wait for the lock."""
+        self._lock.acquire()
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        self._lock.release()
+
+
+class JournalFile(JournalFileBackend):
+    """A journal that ends with a whole line whenever something is added to it.
+
+    A process that was killed, or met a full disk, while it wrote a line has left half of one. Whatever came after it in
+    the same line could never be read.
+
+    Args:
+        path: of the file; ``<path>.flock`` is its lock.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._guard = KernelLock(f"{path}.flock")
+        super().__init__(str(path), self._guard)
+        self.path = path
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Add lines, after the last whole one."""
+        self._guard.acquire()
+        try:
+            self._drop_half_a_line()
+            super().append_logs(logs)
+        except OSError as error:
+            raise StorageInternalError(f"{str(self.path)!r} cannot be written") from error
+        finally:
+            self._guard.release()
+
+    def _drop_half_a_line(self) -> None:
+        with open(self.path, "rb+") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            if end == 0:
+                return
+            stream.seek(end - 1)
+            if stream.read(1) != b"\n":
+                stream.seek(0)
+                stream.truncate(stream.read().rfind(b"\n") + 1)

@@ -1,0 +1,169 @@
+"""The trials of a study in Optuna's storage: which one is next, who is at it, and how it ended."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Collection, Sequence
+
+import optuna
+from optuna.samplers import GridSampler
+from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as EngineState
+
+from ...search.runner import TrialRunner
+from ...search.study import Study
+from ...search.trial import TrialRecord, TrialState
+from .learning import ORIGIN
+from .pruning import PruningByOneObjective
+from .sampling import RepeatableSampling
+from .trial import OptunaTrial
+
+# User attributes of Optuna's trials: how a trial ended where Optuna's state does not say it, why; whose it is; and its
+# place among the trials that the user wants the search to start with.
+_STATE, _REASON, _SESSION, _PLACE = (f"hpsearch:{each}" for each in ("state", "reason", "session", "place"))
+# A user attribute of Optuna's study: with which sampler and space everything has been tried.
+_EXHAUSTED = "hpsearch:exhausted"
+_STATES_THAT_OPTUNA_HAS = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)
+
+
+class Wait(enum.Enum):
+    """What a process does when all trials have begun, but other processes are still at some of them."""
+
+    WAIT = enum.auto()
+
+
+WAIT = Wait.WAIT
+
+
+class StoredTrials:
+    """Chooses, takes over and ends trials in Optuna's storage; several processes may be at it, one after the other.
+
+    Every method but `end` is called under the study's lock; so is `end`, by the process that ran the trial.
+
+    Args:
+        study: the settings.
+        engine: Optuna's study.
+        sampling: seeds the sampler for each trial.
+        by_one: prunes where there are several objectives; None with one.
+        is_converged: tells whether the search may end early.
+
+    Attributes:
+        ended_early: why `next` gave None although the total was not reached; None if it was.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        engine: optuna.Study,
+        sampling: RepeatableSampling,
+        by_one: PruningByOneObjective | None,
+        is_converged: Callable[[], bool],
+    ) -> None:
+        self._study, self._engine, self._sampling = study, engine, sampling
+        self._by_one, self._is_converged = by_one, is_converged
+        self.ended_early: str | None = None
+
+    def next(self, runner: TrialRunner) -> OptunaTrial | Wait | None:
+        """Return the trial to run next; WAIT while only other processes have trials to end; None at the end.
+
+        Half-done trials whose process is gone come first.
+        """
+        runner.refresh()
+        trials = self._engine.get_trials(deepcopy=False)
+        running = [each for each in trials if each.state is EngineState.RUNNING]
+        alive = [each for each in running if runner.is_alive(each.user_attrs.get(_SESSION))]
+        dead = [each for each in running if each not in alive]
+        recovered = [each for each in dead if self._recover(each, runner)]
+        half_done = [each for each in dead if each not in recovered]
+        self.ended_early = runner.reason_to_stop()
+        if self.ended_early is not None:
+            return None
+        if half_done:
+            return self._take_over(half_done[0], runner)
+        started = sum(is_counted(each) for each in trials) + len(recovered) + len(alive)
+        if started < self._study.n_trials:
+            self.ended_early = self._reason_not_to_begin()
+            if self.ended_early is None:
+                return self._begin(trials, runner)
+        return WAIT if alive else None
+
+    def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
+        """Tell Optuna how a trial ended; one that was interrupted stays running there, to go on."""
+        if trial.judged is not None and self._by_one is not None:
+            self._by_one.end(trial.judged, record)
+        self._tell(trial.engine_trial, record, trial.told_before)
+
+    def _reason_not_to_begin(self) -> str | None:
+        """Return why there is no use in another trial: the sampler has tried everything, or the terminator says so."""
+        engine = self._engine
+        is_exhausted = isinstance(engine.sampler, GridSampler) and engine.sampler.is_exhausted(engine)
+        if is_exhausted or engine.user_attrs.get(_EXHAUSTED) == self._what_is_tried():
+            return f"{type(engine.sampler).__name__} has tried everything there is in this space"
+        return "the terminator expects no further improvement" if self._is_converged() else None
+
+    def _what_is_tried(self) -> str:
+        return f"{type(self._engine.sampler).__name__} {json.dumps(self._study.described_space())}"
+
+    def _begin(self, trials: Sequence[FrozenTrial], runner: TrialRunner) -> OptunaTrial:
+        """Ask for a trial; the first ones have the parameters that the user wants the search to start with."""
+        waiting = [each.number for each in trials if each.state is EngineState.WAITING]
+        started_with = [each for each in trials if _PLACE in each.user_attrs]
+        place = sum(is_counted(each) or not each.state.is_finished() for each in started_with)
+        if not waiting and place < len(self._study.start_with):
+            self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
+        self._sampling.seed_for(waiting[0] if waiting else len(trials))
+        trial = self._engine.ask()
+        trial.set_user_attr(_SESSION, runner.session)
+        return OptunaTrial(trial, self._sampling, self._judged(trial.number, runner))
+
+    def _take_over(self, trial: FrozenTrial, runner: TrialRunner) -> OptunaTrial:
+        """Go on with a trial that another session has begun."""
+        self._sampling.seed_for(trial.number)
+        taken = optuna.Trial(self._engine, trial._trial_id)
+        taken.set_user_attr(_SESSION, runner.session)
+        earlier = runner.earlier_record(trial.number)
+        return OptunaTrial(taken, self._sampling, self._judged(trial.number, runner), earlier, trial)
+
+    def _judged(self, number: int, runner: TrialRunner) -> optuna.Trial | None:
+        return None if self._by_one is None else self._by_one.begin(runner.records, number)
+
+    def _recover(self, trial: FrozenTrial, runner: TrialRunner) -> bool:
+        """Settle a trial that had ended when its process died; False if it had not."""
+        record = next((each for each in runner.records if each.number == trial.number), None)
+        if record is None or not record.state.is_counted:
+            return False
+        told_before = {*trial.user_attrs, *trial.constraints}
+        self._tell(optuna.Trial(self._engine, trial._trial_id), record, told_before)
+        runner.recover(record)
+        return True
+
+    def _tell(self, trial: optuna.Trial, record: TrialRecord, told_before: Collection[str]) -> None:
+        """Tell Optuna how a trial ended; `told_before` are the attributes and constraints of earlier sessions."""
+        if record.state not in _STATES_THAT_OPTUNA_HAS or _STATE in told_before:
+            trial.set_user_attr(_STATE, record.state.value)
+        if record.reason is not None or _REASON in told_before:
+            trial.set_user_attr(_REASON, record.reason)
+        if record.state is TrialState.INTERRUPTED:
+            return
+        for name, violation in record.violations.items():
+            if name not in told_before:
+                trial.set_constraint(name, violation)
+        try:
+            if record.state.has_result:
+                self._engine.tell(trial, list(record.values), state=EngineState.COMPLETE)
+            else:
+                is_pruned = record.state is TrialState.PRUNED
+                self._engine.tell(trial, state=EngineState.PRUNED if is_pruned else EngineState.FAIL)
+        except RuntimeError as error:
+            # A sampler that has tried everything (GridSampler) stops the study, which Optuna allows only in `optimize`.
+            # The trial has been told all the same.
+            if "Study.stop" not in str(error):
+                raise
+            self._engine.set_user_attr(_EXHAUSTED, self._what_is_tried())
+
+
+def is_counted(trial: FrozenTrial) -> bool:
+    """Tell whether a trial counts towards the study's total: it has ended, here, and was not refused."""
+    is_refused = trial.user_attrs.get(_STATE) == TrialState.REFUSED.value
+    return trial.state.is_finished() and not is_refused and ORIGIN not in trial.user_attrs

@@ -1,0 +1,223 @@
+"""The processes that `torchrun` or `accelerate launch` started, working on the same trials.
+
+What they tell each other goes through torch's process group. A process that fails leaves the others waiting in that
+group for ever, so a failure is told another way, through the store that the group was made with; then the group is
+broken, so that those who wait get an error, and built anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import pickle
+import socket
+import stat
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import distributed
+from torch.distributed import distributed_c10d
+
+from .arguments import TrainingArguments
+from .search.ranks import OneProcess, Ranks
+
+Result = TypeVar("Result")
+
+_SECONDS_BETWEEN_LOOKS = 0.01  # of a process that waits for the others
+_SECONDS_BETWEEN_CHECKS = 0.05  # of one that trains, whether another has failed
+_FINE = b"fine"
+_actions = itertools.count()  # the same in every process: all do the same actions in the same order
+
+
+def ranks_of(args: TrainingArguments) -> Ranks:
+    """Return the processes that train together under these arguments."""
+    return OneProcess() if args.world_size == 1 else DistributedRanks(args.device)
+
+
+class ErrorElsewhere(Exception):
+    """The traceback of an error in another process; shown as the cause of that error here."""
+
+
+class DistributedRanks:
+    """The processes of torch's default group, as one of them sees them; the group outlives failures.
+
+    Args:
+        device: where this process trains; decides how the group talks (gloo or nccl).
+
+    Attributes:
+        is_main: True in process 0, which decides.
+        size: how many processes there are.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.size = distributed.get_world_size()
+        self._rank = distributed.get_rank()
+        self.is_main = self._rank == 0
+        self._device = device
+        self._backend = distributed.get_backend()
+        group: Any = distributed.group.WORLD
+        self._timeout = group._get_backend(device).options._timeout
+        self._store = cast(Any, distributed_c10d._get_default_store())
+        self._watched_store = self._store.clone()  # a connection of its own: a store serves one thread at a time
+        self._late: BaseException | None = None
+        self._aborting = threading.Lock()
+
+    def decide(self, choose: Callable[[], Result]) -> Result:
+        """Call `choose` in the main process and return in all of them what it returned."""
+        values: list[Any] = [choose() if self.is_main else None]
+        distributed.broadcast_object_list(values, src=0, device=self._device)
+        return values[0]
+
+    def agree(self, choose: Callable[[], bool]) -> bool:
+        """As `decide`, for yes or no, at half the cost."""
+        flag = torch.tensor(self.is_main and choose(), dtype=torch.uint8, device=self._device)
+        distributed.broadcast(flag, src=0)
+        return bool(flag)
+
+    def together(self, action: Callable[[], Result]) -> Result:
+        """Return `action()`; if it raises in any process, raise the first error in all of them, at once."""
+        key = f"hpsearch/{next(_actions)}"
+        with self._watching(key):
+            try:
+                if self._late is not None:
+                    late, self._late = self._late, None
+                    raise late
+                result = action()
+                self._meet(f"{key}/fine", unless=f"{key}/verdict")
+                verdict = self._store.compare_set(f"{key}/verdict", "", _FINE.decode())
+            except BaseException as error:
+                own = error
+                verdict = self._store.compare_set(f"{key}/verdict", "", _packed(error, self._rank))
+                if verdict == _FINE:  # interrupted while it waited, when all had come through
+                    self._late = error
+                else:  # the first error decides; what comes of the broken group is not it
+                    self._break_group(key, self._store)
+        if verdict == _FINE:
+            return result
+        self._rebuild_group(key)
+        rank, first = _unpacked(verdict)
+        raise own if rank == self._rank else first
+
+    def _meet(self, key: str, unless: str = "") -> None:
+        """Wait until every process is here, or the other key is set."""
+        self._store.set(f"{key}/{self._rank}", "here")
+        places = [f"{key}/{rank}" for rank in range(self.size)]
+        while not self._store.check(places) and not (unless and self._store.check([unless])):
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    @contextlib.contextmanager
+    def _watching(self, key: str) -> Iterator[None]:
+        """Break the group from the side when another process has failed, so that nothing here waits for it."""
+        is_over = threading.Event()
+
+        def watch() -> None:
+            while not is_over.wait(_SECONDS_BETWEEN_CHECKS):
+                if self._watched_store.check([f"{key}/verdict"]):
+                    if self._watched_store.get(f"{key}/verdict") != _FINE:
+                        self._break_group(key, self._watched_store)
+                    return
+
+        watcher = threading.Thread(target=watch, daemon=True, name="hpsearch ranks")
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            watcher.join()
+
+    def _break_group(self, key: str, store: Any) -> None:
+        """Make what the processes wait for in the group fail."""
+        if self._backend == "nccl":
+            with self._aborting:
+                if distributed.is_initialized():
+                    distributed_c10d._abort_process_group()
+            return
+        # gloo cannot be aborted, but gives up a lost connection at once, on both ends. A connection between two of the
+        # processes is known by its two addresses; of each two, the process that tells its addresses last cuts it.
+        ours = _connections(besides=_port_of(self._store))
+        store.set(f"{key}/addresses/{self._rank}", json.dumps([each.own for each in ours]))
+        others = [f"{key}/addresses/{rank}" for rank in range(self.size) if rank != self._rank]
+        theirs = {tuple(own) for other in others if store.check([other]) for own in json.loads(store.get(other))}
+        for each in ours:
+            with each.handle, contextlib.suppress(OSError):
+                if each.peer in theirs:
+                    each.handle.shutdown(socket.SHUT_RDWR)
+
+    def _rebuild_group(self, key: str) -> None:
+        """Build the default group anew, once all processes have left the old one."""
+        self._meet(f"{key}/left")
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+        hook = sys.excepthook
+        distributed.init_process_group(
+            self._backend,
+            store=distributed.PrefixStore(f"{key}/group", self._store),
+            rank=self._rank,
+            world_size=self.size,
+            timeout=self._timeout,
+            device_id=self._device if self._backend == "nccl" else None,
+        )
+        sys.excepthook = hook  # init_process_group wraps it every time
+        self._meet(f"{key}/built")
+
+
+def _packed(error: BaseException, rank: int) -> str:
+    """Return an error as text that another process can read; one that cannot travel becomes a RuntimeError."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)  # noqa: S301 - what was just written
+    except Exception:
+        data = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    trace = "".join(traceback.format_exception(error))
+    return json.dumps({"rank": rank, "error": base64.b64encode(data).decode(), "trace": trace})
+
+
+def _unpacked(text: bytes) -> tuple[int, BaseException]:
+    """Return the number of the process that failed, and its error."""
+    told = json.loads(text)
+    error: BaseException = pickle.loads(base64.b64decode(told["error"]))  # noqa: S301 - from a process of this program
+    error.add_note(f"in process {told['rank']}")
+    error.__cause__ = ErrorElsewhere(f"\n{told['trace']}")
+    return told["rank"], error
+
+
+class _Connection(NamedTuple):
+    """A TCP connection of this process: a handle of its own on it, and the addresses of both ends."""
+
+    handle: socket.socket
+    own: tuple[str, int]
+    peer: tuple[str, int]
+
+
+def _port_of(store: Any) -> int | None:
+    while isinstance(store, distributed.PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "port", None)
+
+
+def _connections(besides: int | None) -> list[_Connection]:
+    """Return the TCP connections of this process, besides those from and to a port."""
+    found = []
+    for number in map(int, os.listdir("/dev/fd")):
+        with contextlib.suppress(OSError):  # closed meanwhile, or only listening
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            handle = socket.socket(fileno=os.dup(number))
+            try:
+                if handle.family in (socket.AF_INET, socket.AF_INET6):
+                    own, peer = handle.getsockname()[:2], handle.getpeername()[:2]
+                    if besides not in (own[1], peer[1]):
+                        found.append(_Connection(handle, own, peer))
+                        continue
+            except OSError:
+                pass
+            handle.close()
+    return found

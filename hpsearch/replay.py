@@ -1,0 +1,195 @@
+"""One trial of a study again, alone, from what is on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import ArgumentError, ObjectiveError, StudyError, nearest_name
+from .files import read_json, remove_folder
+from .hyperparameter_search import telling_the_others
+from .search.folder import BEST_FILE, REPLAYS_FOLDER, STUDY_FILE, TRIAL_FILE, StudyFolder, read_settings
+from .search.following import follow
+from .search.listener import SearchListener
+from .search.objective import Objective, resolve_objectives
+from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences
+from .search.ranks import Ranks
+from .search.runner import TrialEndedSearch, TrialRunner
+from .search.study import Study
+from .search.trial import FixedTrial, TrialRecord, TrialState
+
+
+class Replay(NamedTuple):
+    """A trial that was run again, and how it compares.
+
+    Attributes:
+        record: of the replay; its checkpoint has the weights that stand for the trial.
+        original: the record of the trial in the study.
+        notes: in what the replay differed from the study before it began: arguments (those of the study were taken),
+            versions, data.
+    """
+
+    record: TrialRecord
+    original: TrialRecord
+    notes: list[str]
+
+    @property
+    def is_equal(self) -> bool:
+        """True if the replay made the same reports: the same values after the same updates."""
+        return self.first_difference is None
+
+    @property
+    def first_difference(self) -> str | None:
+        """The first report that is another one, in words; None if all are the same."""
+        before, now = self.original.reports, self.record.reports
+        for old, new in zip(before, now, strict=False):
+            if repr((old.step, old.values)) != repr((new.step, new.values)):
+                return f"step {new.step}: {list(new.values)}, in the study step {old.step}: {list(old.values)}"
+        return None if len(before) == len(now) else f"{len(now)} reports, in the study {len(before)}"
+
+
+class _ReplayedTrial(FixedTrial):
+    """A trial whose parameters are known, and which is pruned where it was pruned."""
+
+    def __init__(self, original: TrialRecord) -> None:
+        super().__init__(original.params, original.number, original.arguments)
+        pruned = original.state is TrialState.PRUNED and original.reports
+        self._pruned_at = int(original.reports[-1].resource) if pruned else None
+        self._seen = -1
+
+    def report(self, value: float, resource: int) -> None:
+        """Note how far the trial is."""
+        self._seen = resource
+
+    def should_prune(self) -> bool:
+        """Return True where the trial was pruned."""
+        return self._seen == self._pruned_at
+
+
+def replay(
+    trainer: Any,
+    folder: Path,
+    number: int | None,
+    objectives: tuple[Objective, ...] | None,
+    listener: SearchListener,
+    ranks: Ranks,
+    data: Mapping[str, Any],
+) -> Replay:
+    """Run trial `number` (None: the best) of the study in `folder` again; `objectives` None: those of the study.
+
+    Raises:
+        StudyError: there is no such study or trial, or its objectives are other ones.
+    """
+    settings = _read_settings(folder)
+    original = _read_trial(folder, number)
+    session = settings["sessions"][original.session]
+    trainer, notes = _as_it_was(trainer, session["arguments"], original)
+    notes += differences({**session, "arguments": {}}, describe_surroundings(trainer.args, data))
+    pruning_metric = settings["pruning_metric"]
+    study = Study(
+        name=folder.name,
+        folder=folder / REPLAYS_FOLDER,
+        space=lambda trial: dict(original.arguments),
+        objectives=_check_objectives(settings, objectives),
+        n_trials=1,
+        scope=settings["scope"],
+        pruning_objective=None if pruning_metric is None else _recorded_objective(pruning_metric, None),
+        trial_max_epochs=original.epochs if original.state is TrialState.STOPPED else None,
+        hp_name=lambda trial: original.name,
+    )
+    if not ranks.is_main:
+        [record] = follow(trainer, study, ranks)
+        return Replay(record, original, notes)
+    remove_folder(study.folder / original.name)
+    study.folder.mkdir(exist_ok=True)
+    runner = TrialRunner(trainer, study, StudyFolder(study), listener, ranks)
+    with telling_the_others(ranks, runner):
+        listener.on_search_begin(study, [], [f"replay of trial {original.number}", *notes])
+        try:
+            record = replace(runner.run(_ReplayedTrial(original)), hyperparameters=original.hyperparameters)
+        except TrialEndedSearch as ended:
+            raise ended.cause from None
+        finally:
+            listener.on_search_end(study, [])
+        runner.records = [record]
+        listener.on_trial_end(record)
+    return Replay(record, original, notes)
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    settings = read_settings(folder)
+    if settings is None:
+        there = [path.parent.name for path in folder.parent.glob(f"*/{STUDY_FILE}")]
+        raise StudyError(
+            f"There is no study {folder.name!r} in {str(folder.parent)!r}; there "
+            f"{'are ' + ', '.join(sorted(there)) if there else 'is none'}.{nearest_name(folder.name, there)}"
+        )
+    return settings
+
+
+def _read_trial(folder: Path, number: int | None) -> TrialRecord:
+    wanted = number
+    if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int)):
+        raise StudyError(f"number must be that of a trial, but got {wanted!r}.")
+    if wanted is None:
+        best = read_json(folder / BEST_FILE)
+        if best is None:
+            raise StudyError(f"The study {folder.name!r} has no best trial; pass the number of the one to replay.")
+        wanted = (best[0] if isinstance(best, list) else best)["trial"]
+    found = {}
+    for path in folder.glob(f"[!.]*/{TRIAL_FILE}"):
+        values = read_json(path)
+        found[values["number"]] = (values, path.parent)
+    if wanted not in found:
+        raise StudyError(f"The study {folder.name!r} has no trial {wanted!r}; it has {sorted(found)}.")
+    return TrialRecord.from_json(*found[wanted])
+
+
+def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:
+    """Return a trainer with the arguments that the trial had, and which of them were other ones."""
+    now = describe_surroundings(trainer.args, {})["arguments"]
+    changed = {
+        name: value
+        for name, value in arguments.items()
+        if name in now and now[name] != value and name not in WITHOUT_EFFECT and name not in original.arguments
+    }
+    notes = [f"{name}={value!r} as in the study, not {now[name]!r}" for name, value in changed.items()]
+    for fallback in original.fallbacks[-1:]:
+        changed.update(fallback["arguments"])
+        notes.append(f"in the smaller batches that it ended with: {fallback['arguments']}")
+    if not changed:
+        return trainer, notes
+    try:
+        return trainer.with_arguments(**changed), notes
+    except ArgumentError as error:
+        raise StudyError(f"The arguments of the study cannot be set any more: {error}") from error
+
+
+def _check_objectives(settings: Mapping[str, Any], objectives: tuple[Objective, ...] | None) -> tuple[Objective, ...]:
+    names, directions = settings["objective"], settings["direction"]
+    several = isinstance(names, list)
+    recorded = list(zip(names, directions, strict=True)) if several else [(names, directions)]
+    if objectives is None:
+        return tuple(_recorded_objective(*each) for each in recorded)
+    if [(each.identity, each.direction) for each in objectives] != recorded:
+        given = ", ".join(each.description for each in objectives)
+        raise StudyError(
+            f"The study is to {', '.join(f'{direction} {name}' for name, direction in recorded)}; pass "
+            f"compute_objective and direction as in its search, not {given}."
+        )
+    return objectives
+
+
+def _recorded_objective(name: str, direction: str | None) -> Objective:
+    """Return the objective that `study.json` describes, if it is a metric's name or a default."""
+    defaults = [(None, True, 1), (None, False, 1), (None, False, 2)]
+    for metric, has_metrics, sets in [*([(name, True, 1)] if re.fullmatch(r"[^ ()]+", name) else []), *defaults]:
+        with contextlib.suppress(ObjectiveError):
+            [objective] = resolve_objectives(metric, direction, has_metrics, sets)
+            if objective.identity == name:
+                return objective
+    raise StudyError(f"The study's objective {name!r} was a function: pass compute_objective= and direction= again.")

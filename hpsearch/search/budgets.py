@@ -1,0 +1,77 @@
+"""When a trial or the whole search has used up what it may take: time, epochs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .study import Study
+from .trial import TrialRecord
+
+# Epochs are sums of fractions.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a budget stops a trial, and whether it ends the search too."""
+
+    reason: str
+    ends_study: bool
+
+
+class SearchBudget:
+    """What one call of the search may take: its own time, and what is left of the study's epochs."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._end = None if study.timeout is None else time.monotonic() + study.timeout
+
+    def passed(self, records: Iterable[TrialRecord], further_epochs: float = 0.0) -> Stop | None:
+        """Return why no more may be trained, or None; `further_epochs` are those of a trial that is running."""
+        if self._end is not None and time.monotonic() >= self._end:
+            return Stop(f"the study's timeout of {self._study.timeout} s is over", ends_study=True)
+        limit = self._study.max_epochs
+        if limit is not None and sum(record.epochs for record in records) + further_epochs >= limit - _ROUNDING:
+            return Stop(f"the study's {limit:g} epochs are used up", ends_study=True)
+        return None
+
+
+class TrialBudget:
+    """What one trial may take, checked after every update."""
+
+    def __init__(self, study: Study, search: SearchBudget, records: Iterable[TrialRecord]) -> None:
+        self._study, self._search = study, search
+        self._others = list(records) if study.max_epochs is not None else []
+        self._begin = time.monotonic()
+        self._earlier_seconds = 0.0
+
+    @property
+    def is_limited(self) -> bool:
+        """True if there is a budget at all."""
+        study = self._study
+        return any(
+            each is not None for each in (study.timeout, study.max_epochs, study.trial_timeout, study.trial_max_epochs)
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The time the trial has taken, sessions before this one included."""
+        return self._earlier_seconds + time.monotonic() - self._begin
+
+    def continue_after(self, seconds: float) -> None:
+        """Count `seconds` that the trial trained in an earlier session."""
+        self._earlier_seconds = seconds
+
+    def passed(self, epochs: float) -> Stop | None:
+        """Return why to stop after so many epochs of this trial, or None while there is something left."""
+        stop = self._search.passed(self._others, epochs)
+        if stop is not None:
+            return stop
+        study = self._study
+        if study.trial_timeout is not None and self.seconds >= study.trial_timeout:
+            return Stop(f"the trial's timeout of {study.trial_timeout} s is over", ends_study=False)
+        if study.trial_max_epochs is not None and epochs >= study.trial_max_epochs - _ROUNDING:
+            return Stop(f"the trial's {study.trial_max_epochs:g} epochs are used up", ends_study=False)
+        return None

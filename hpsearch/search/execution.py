@@ -1,0 +1,310 @@
+"""One trial while it runs: configure, seed, build, train, score, release.
+
+The only room that joins trial and trainer; it speaks to a small protocol, which our Trainer satisfies.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import CheckpointError, SpaceError, UnknownArgumentError, nearest_name
+from ..files import remove_folder
+from .budgets import TrialBudget
+from .listener import SearchListener
+from .ranks import Ranks
+from .reporting import ReportingCallback, reports_in
+from .scoped_weights import ScopedWeights
+from .selection import select_report
+from .study import Study
+from .trial import Trial, TrialRecord, TrialState
+
+_READ_BY_USER_CODE = ("model.", "lora.", "data.")
+
+
+class Searchable(Protocol):
+    """What can be searched: a recipe from which each trial makes its own trainer."""
+
+    args: Any
+    eval_dataset: Any
+
+    def for_trial(self, trial: Trial, output_dir: str) -> Searchable:
+        """Return a new trainer with the trial's parameters, which writes to `output_dir`."""
+
+    def with_arguments(self, **parameters: Any) -> Searchable:
+        """Return a new trainer with other arguments."""
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback to it."""
+
+    def train(self, resume_from_checkpoint: Any = None) -> Any:
+        """Train a new model to the end, or until a callback stops it."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the model that was trained."""
+
+    def resumable_checkpoints(self, folder: Path) -> list[Path]:
+        """Return the checkpoints in a folder that training can go on from, newest first."""
+
+    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the trainer state that a checkpoint holds, as JSON gives it."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether an error says that the memory was used up."""
+
+    def smaller_batches(self) -> dict[str, Any] | None:
+        """Return arguments for less memory and the same updates; None if the batch cannot be divided any further."""
+
+    def capture_weights(self) -> Any:
+        """Return a copy of the model's present weights."""
+
+    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
+        """Write the weights, or those captured earlier, with what is needed to load them."""
+
+    def end_trackers(self, state: str, reason: str | None) -> None:
+        """Tell the experiment trackers how the trial ended."""
+
+    def release(self) -> None:
+        """Drop the model and everything else the training made."""
+
+
+class Execution:
+    """One trial while it runs.
+
+    Args:
+        recipe: the trainer that trials are made from.
+        study: the settings.
+        trial: its parameters are set.
+        records: the other trials of the study.
+        budget: of the trial.
+        ranks: the processes of the trial.
+        listener: hears of progress and reports.
+        on_fallback: called with the record of the trial when it ran out of memory and is run again.
+    """
+
+    def __init__(
+        self,
+        recipe: Searchable,
+        study: Study,
+        trial: Trial,
+        records: Sequence[TrialRecord],
+        budget: TrialBudget,
+        ranks: Ranks,
+        listener: SearchListener,
+        on_fallback: Callable[[TrialRecord], None] = lambda record: None,
+    ) -> None:
+        self._base, self._study, self._trial, self._records = recipe, study, trial, records
+        self._budget, self._ranks, self._listener = budget, ranks, listener
+        self._on_fallback = on_fallback
+        self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
+        self._recipe: Searchable | None = None
+        self._reporting: ReportingCallback | None = None
+        self._resumed_from: Path | None = None
+        self._checkpoint: Path | None = None
+
+    @property
+    def _folder(self) -> Path:
+        return self._study.folder / self._trial.name
+
+    def run(self) -> tuple[TrialState, str | None]:
+        """Train and score; return how the trial ended and why.
+
+        A trial that was begun before goes on from its last checkpoint. With `oom_fallback`, one that runs out of memory
+        goes on in smaller micro-batches.
+        """
+        while True:
+            try:
+                return self._ranks.together(self._attempt)
+            except CheckpointError:
+                if not self._drop_checkpoint():
+                    raise
+            except Exception as error:
+                if not self._fall_back(error):
+                    raise
+                without_frames(error)
+            self.release()
+
+    def record(self, state: TrialState, reason: str | None = None, trace: str | None = None) -> TrialRecord:
+        """Return the record of the trial as it is now."""
+        trial, reporting = self._trial, self._reporting
+        reports = () if reporting is None else tuple(reporting.reports)
+        selected = select_report(reports, self._study.scope, self._study.objectives)
+        return TrialRecord(
+            number=trial.number,
+            name=trial.name,
+            state=state,
+            params={**trial.params.values_by_name, **trial.arguments},
+            arguments=dict(trial.arguments),
+            hyperparameters=self._hyperparameters(),
+            seed=None if self._recipe is None else self._recipe.args.seed,
+            values=() if selected is None else selected.values,
+            violations={} if selected is None else selected.report.violations,
+            reports=reports,
+            checkpoint=self._checkpoint if state.has_result else None,
+            reason=reason,
+            traceback=trace,
+            seconds=self._budget.seconds,
+            epochs=0.0 if reporting is None else reporting.epochs,
+            fallbacks=tuple(self._fallbacks),
+        )
+
+    def end_trackers(self, record: TrialRecord) -> None:
+        """Tell the experiment trackers how the trial ended."""
+        if self._recipe is not None:
+            self._recipe.end_trackers(record.state.value, record.reason)
+
+    def release(self) -> None:
+        """Drop the run and everything it holds."""
+        if self._recipe is not None:
+            self._recipe.release()
+        self._recipe = self._reporting = None
+
+    def _attempt(self) -> tuple[TrialState, str | None]:
+        recipe, reporting = self._configure()
+        try:
+            self._resumed_from = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe))
+            recipe.train(resume_from_checkpoint=self._resumed_from)
+        except UnknownArgumentError as error:
+            raise SpaceError(str(error)) from None
+        if reporting.pruned:
+            seen = reporting.reports[-1].resource
+            by_steps = recipe.args.eval_strategy == "steps"
+            return TrialState.PRUNED, f"pruned after {seen:g} {'samples' if by_steps else 'epochs'}"
+        if not reporting.reports:
+            if reporting.stop is not None and reporting.stop.ends_study:
+                return TrialState.INTERRUPTED, f"{reporting.stop.reason}, before its first evaluation"
+            recipe.evaluate()
+        if select_report(reporting.reports, self._study.scope, self._study.objectives) is None:
+            values = ", ".join(
+                str(report.values if len(report.values) > 1 else report.value) for report in reporting.reports[-3:]
+            )
+            return TrialState.FAILED, f"the objective was never finite (last reports: {values})"
+        self._checkpoint = self._weights.finish(reporting.reports)
+        if reporting.stop is not None:
+            return TrialState.STOPPED, reporting.stop.reason
+        return TrialState.COMPLETE, None
+
+    def _configure(self) -> tuple[Searchable, ReportingCallback]:
+        try:
+            recipe = self._base.for_trial(self._trial, output_dir=str(self._folder))
+        except UnknownArgumentError as error:
+            raise SpaceError(str(error)) from None
+        if self._fallbacks:
+            recipe = recipe.with_arguments(**self._fallbacks[-1]["arguments"])
+        self._recipe = recipe
+        sets = recipe.eval_dataset
+        self._weights = ScopedWeights(self._study, recipe, self._folder, self._records, self._ranks)
+        self._reporting = ReportingCallback(
+            self._study,
+            self._trial,
+            self._records,
+            eval_sets=len(sets) if isinstance(sets, dict) else 1,
+            budget=self._budget,
+            weights=self._weights,
+            ranks=self._ranks,
+            listener=_ChecksReadParameters(self._listener, self._trial, recipe.args),
+        )
+        recipe.add_callback(self._reporting)
+        return recipe, self._reporting
+
+    def _checkpoint_to_resume(self, recipe: Searchable) -> Path | None:
+        """Return the newest checkpoint from which the trial can go on with the weights selected so far."""
+        for checkpoint in recipe.resumable_checkpoints(self._folder):
+            if self._weights.would_be_there(reports_in(recipe.read_state(checkpoint))):
+                return checkpoint
+        return None
+
+    def _drop_checkpoint(self) -> bool:
+        """Delete the checkpoint that could not be resumed; False if the trial was not resumed from one."""
+        if self._resumed_from is None:
+            return False
+        if self._ranks.is_main:
+            remove_folder(self._resumed_from)
+        return True
+
+    def _fall_back(self, error: Exception) -> bool:
+        """Prepare the same trial with less memory, if that is asked for and the error is about memory."""
+        recipe = self._recipe
+        if not self._study.oom_fallback or recipe is None or not recipe.is_out_of_memory(error):
+            return False
+        smaller = recipe.smaller_batches()
+        if smaller is None:
+            return False
+        self._fallbacks.append({"arguments": smaller, "reason": described(error)})
+        if self._ranks.is_main:
+            self._on_fallback(self.record(TrialState.RUNNING))
+        return True
+
+    def _hyperparameters(self) -> dict[str, Any]:
+        """Return what the trial trained with: its arguments, and what `model_init` suggested for itself."""
+        suggested = self._trial.params.values_by_name.items()
+        by_model_init = {name: value for name, value in suggested if name not in self._trial.suggested_by_space}
+        return {**self._trial.arguments, **by_model_init}
+
+
+def described(error: BaseException) -> str:
+    """Return an error in one line: its kind, what it says, and its notes, such as the process it came from."""
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}{notes}"
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Clear the frames that an error (and those it came from) keeps alive, and with them the model; return it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each.__traceback__ is not None:
+            traceback.clear_frames(each.__traceback__)
+            each.__traceback__ = None
+        waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+    return error
+
+
+class _ChecksReadParameters(SearchListener):
+    """Passes events on; at the first one, checks that user code has read and suggested what it may."""
+
+    def __init__(self, listener: SearchListener, trial: Trial, args: Any) -> None:
+        self._listener, self._trial, self._args = listener, trial, args
+        self._is_checked = False
+
+    def on_report(self, trial: Trial, report: Any) -> None:
+        """Pass on."""
+        self._check()
+        self._listener.on_report(trial, report)
+
+    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
+        """Pass on."""
+        self._check()
+        self._listener.on_progress(trial, step, max_steps)
+
+    def _check(self) -> None:
+        if self._is_checked:
+            return
+        self._is_checked = True
+        params = self._trial.params
+        for name in params.values_by_name:
+            if name not in self._trial.suggested_by_space and hasattr(self._args, name):
+                raise SpaceError(
+                    f"model_init suggested {name!r}, a training argument, when the arguments were already set; suggest "
+                    "it in hp_space."
+                )
+        for name, value in self._trial.fixed.items():
+            if name not in params.values_by_name:
+                raise SpaceError(
+                    f"start_with gives {name}={value!r}, which nobody has asked for."
+                    f"{nearest_name(name, params.values_by_name)}"
+                )
+        unread = [
+            name for name in params.values_by_name if name.startswith(_READ_BY_USER_CODE) and name not in params.read
+        ]
+        if unread:
+            raise SpaceError(
+                f"Nobody reads the parameter {unread[0]!r}: model_init(trial) must look it up, as in "
+                f"trial.params[{unread[0]!r}]."
+            )

@@ -1,0 +1,202 @@
+"""The folder of a study on disk: its settings, the records of its trials, its best; and the lock around them.
+
+Whatever lies directly in the folder is written under the lock; whatever lies in the folder of a run, by the session
+that runs the trial, or, once it has ended, under the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from ..errors import StudyError
+from ..files import read_json, remove_folder, remove_partial, whole_folder, write_json
+from .selection import best_records
+from .sessions import SESSIONS_FOLDER
+from .study import Study
+from .trial import TrialRecord, TrialState
+
+STUDY_FILE = "study.json"
+TRIAL_FILE = "trial.json"
+BEST_FILE = "best.json"
+LOCK_FILE = "study.lock"
+REPLAYS_FOLDER = "replays"
+_STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
+_RESERVED_NAMES = {STUDY_FILE, BEST_FILE, LOCK_FILE, SESSIONS_FOLDER, REPLAYS_FOLDER, *_STORAGE_FILES}
+
+
+class StudyFolder:
+    """Reads and writes the files of a study.
+
+    Several processes may be at work in one folder: `locked()` keeps the others away for as long as a block runs.
+
+    Attributes:
+        session: which of the `sessions` in `study.json` is this one.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self.path = study.folder
+        self._study = study
+        self.session = 0
+        self._lock = FileLock(self.path / LOCK_FILE)
+        self._known: dict[Path, tuple[tuple[int, int], TrialRecord]] = {}
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from deciding anything about the study while the block runs; may be nested."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            yield
+
+    def open(self) -> list[TrialRecord]:
+        """Make the folder, or go on in one this study made earlier; return the trials in it, running ones included.
+
+        What killed processes have left half-written is deleted. The caller holds the lock.
+
+        Raises:
+            StudyError: the folder holds a study whose objective, direction, scope or space differ.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        remove_partial(self.path)
+        earlier, records = self.read_settings(), self.read_records()
+        for record in records:
+            if record.state.is_counted:
+                remove_leftovers(self.path / record.name)
+        if earlier is None:
+            return records
+        try:
+            self._study.check_same(earlier)
+        except StudyError:
+            if any(record.state is not TrialState.REFUSED for record in records):
+                raise
+            self._discard(records)
+            return []
+        return records
+
+    def read_settings(self) -> dict[str, Any] | None:
+        """Return what `study.json` holds; None if the study is new.
+
+        Raises:
+            StudyError: it was written by another version of hpsearch.
+        """
+        return read_settings(self.path)
+
+    def write_settings(self, surroundings: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Write `study.json`; the caller holds the lock.
+
+        Args:
+            surroundings: the arguments, versions and data of this session; those of earlier ones stay there, in
+                ``sessions``, as records of trials refer to them.
+            about: further settings: sampler, pruner, storage.
+        """
+        study, earlier = self._study, self.read_settings() or {}
+        sessions = list(earlier.get("sessions", ()))
+        if surroundings not in sessions:
+            sessions.append(dict(surroundings))
+        self.session = sessions.index(surroundings)
+        own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
+        write_json(
+            self.path / STUDY_FILE,
+            {**own, **study.about_choosing(), **about, "session": self.session, "sessions": sessions},
+        )
+
+    def read_records(self) -> list[TrialRecord]:
+        """Return the records of all trials on disk, by number; files that have not changed are not read again."""
+        known: dict[Path, tuple[tuple[int, int], TrialRecord]] = {}
+        for path in self.path.glob(f"[!.]*/{TRIAL_FILE}"):
+            stamp = path.stat()
+            version = (stamp.st_mtime_ns, stamp.st_ino)
+            before = self._known.get(path)
+            known[path] = before if before is not None and before[0] == version else (version, self._read(path))
+        self._known = known
+        return sorted((record for _, record in known.values()), key=lambda record: record.number)
+
+    def begin_run(self, record: TrialRecord, name: str) -> str:
+        """Make the folder of a run with its first record in it; return the name it got.
+
+        It is `name`, made unique by the trial's number if another run has it. The caller holds the lock.
+
+        Raises:
+            StudyError: `name` is that of a file of the study.
+        """
+        if name.lower() in _RESERVED_NAMES:
+            raise StudyError(f"hp_name(trial) is {name!r}, the name of a file of the study; use another one.")
+        numbered = (f"{name}-{record.number}{'x' * extra}" for extra in itertools.count())
+        free = next(each for each in itertools.chain([name], numbered) if not (self.path / each).exists())
+        with whole_folder(self.path / free, sync=False) as partial:
+            write_json(partial / TRIAL_FILE, {**record.to_json(), "name": free})
+        return free
+
+    def write_record(self, record: TrialRecord) -> None:
+        """Write `trial.json` of a trial into the folder of its run."""
+        folder = self.path / record.name
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / TRIAL_FILE, record.to_json())
+
+    def write_best(self, records: Sequence[TrialRecord]) -> None:
+        """Write `best.json`: which trial, which checkpoint, which value, under which scope; the caller holds the lock.
+
+        Of several objectives, a list: the Pareto front. Nothing is written while no trial may be the best.
+        """
+        best = [self._described(each) for each in best_records(records, self._study.objectives)]
+        if best:
+            write_json(self.path / BEST_FILE, best if len(self._study.objectives) > 1 else best[0])
+
+    def _described(self, record: TrialRecord) -> dict[str, Any]:
+        is_single = len(self._study.objectives) == 1
+        return {
+            "trial": record.number,
+            "value": record.value if is_single else list(record.values),
+            "scope": self._study.scope,
+            "checkpoint": None if record.checkpoint is None else str(record.checkpoint.relative_to(self.path)),
+            "hyperparameters": record.hyperparameters,
+        }
+
+    def _read(self, path: Path) -> TrialRecord:
+        try:
+            return TrialRecord.from_json(read_json(path), path.parent)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StudyError(
+                f"{str(path)!r} cannot be read ({error}): it is damaged, or of another version of hpsearch. Pass "
+                "another study_name, or delete the study's folder."
+            ) from error
+
+    def _discard(self, records: Sequence[TrialRecord]) -> None:
+        """Delete a study that was refused in its first trial."""
+        for record in records:
+            remove_folder(self.path / record.name)
+        for name in (STUDY_FILE, BEST_FILE, *_STORAGE_FILES):
+            (self.path / name).unlink(missing_ok=True)
+        self._known = {}
+
+
+def read_settings(folder: Path) -> dict[str, Any] | None:
+    """Return what `study.json` in a folder holds; None if there is none.
+
+    Raises:
+        StudyError: it is damaged, or was written by another version of hpsearch.
+    """
+    try:
+        settings: dict[str, Any] | None = read_json(folder / STUDY_FILE)
+    except ValueError as error:
+        raise StudyError(f"{str(folder / STUDY_FILE)!r} is damaged: {error}") from error
+    if settings is not None and "sessions" not in settings:
+        raise StudyError(
+            f"The study in {str(folder)!r} was made by another version of hpsearch. Pass another study_name, or delete "
+            "that folder."
+        )
+    return settings
+
+
+def remove_leftovers(run_folder: Path) -> None:
+    """Delete what a killed process left half-written in the folder of a run, and in its checkpoints."""
+    remove_partial(run_folder)
+    for entry in os.scandir(run_folder):
+        if entry.is_dir(follow_symlinks=False):
+            remove_partial(entry.path)

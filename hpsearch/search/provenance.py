@@ -1,0 +1,89 @@
+"""What a study was run with - arguments, versions, data - and in what that differs from another time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+_RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
+_SAMPLES = 16
+# Where a run writes, and what it shows: these change no numbers.
+WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_dir", "disable_tqdm", "report_to"}
+
+
+def describe_surroundings(args: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments, package versions and fingerprints of the data, as JSON-ready values for `study.json`.
+
+    Args:
+        args: the training arguments.
+        data: names to datasets, such as ``{"train_dataset": ...}``.
+    """
+    versions: dict[str, str] = {"python": platform.python_version()}
+    for package in _RECORDED_PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "versions": versions,
+        "arguments": json.loads(json.dumps(args.to_dict(), default=str)),
+        "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},
+    }
+
+
+def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in what two descriptions differ, in words; what only one of them knows is left out."""
+    found = []
+    for group in ("arguments", "versions", "data"):
+        before = earlier.get(group, {})
+        for name, value in now.get(group, {}).items():
+            if name in before and before[name] != value and name not in WITHOUT_EFFECT:
+                found.append(f"{name} {before[name]!r} -> {value!r}")
+    return found
+
+
+def fingerprint(dataset: Any) -> str:
+    """Return a short text that differs, as far as a few samples tell, if the data differ.
+
+    The length, and a hash over up to 16 samples spread over a dataset that gives the same sample each time; a dict of
+    datasets has the fingerprints of all. A stream cannot be looked into: it is ``"stream"``.
+
+    >>> fingerprint([{"x": 1}, {"x": 2}]) == fingerprint([{"x": 1}, {"x": 2}]) != fingerprint([{"x": 1}, {"x": 3}])
+    True
+    """
+    if isinstance(dataset, Mapping):
+        return ", ".join(f"{name}: {fingerprint(each)}" for name, each in dataset.items())
+    try:
+        size = len(dataset)
+    except TypeError:
+        return "stream"
+    places = sorted({place * (size - 1) // (_SAMPLES - 1) for place in range(_SAMPLES)}) if size else []
+    hashes = [_hash_of(dataset, places) for _ in range(2)]
+    is_stable = hashes[0] is not None and hashes[0] == hashes[1]
+    return f"{size} samples, {hashes[0]}" if is_stable else f"{size} samples"
+
+
+def _hash_of(dataset: Any, places: list[int]) -> str | None:
+    try:
+        return hashlib.sha256(b"".join(_bytes_of(dataset[place]) for place in places)).hexdigest()[:12]
+    except Exception:
+        return None
+
+
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, Mapping):
+        return (
+            b"{" + b",".join(repr(key).encode() + b":" + _bytes_of(value[key]) for key in sorted(value, key=str)) + b"}"
+        )
+    if isinstance(value, (list, tuple)):
+        return b"[" + b",".join(_bytes_of(each) for each in value) + b"]"
+    if hasattr(value, "tolist"):  # a tensor or an array
+        return repr(value.tolist()).encode()
+    if hasattr(value, "tobytes"):  # an image
+        return bytes(value.tobytes())
+    is_plain = isinstance(value, (str, int, float, bool, bytes, type(None)))
+    return repr(value if is_plain else type(value)).encode()

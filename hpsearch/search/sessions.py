@@ -1,0 +1,114 @@
+"""Which processes are at work in a study's folder, and which have died: a file for each, and its heartbeat."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..files import read_json, write_json
+
+SESSIONS_FOLDER = "sessions"
+HEARTBEAT_SECONDS = 10.0
+# A process on another machine is dead after so long without a heartbeat; on this machine the system tells at once.
+SILENCE_SECONDS = 60.0
+
+
+class Session:
+    """One search at work in a study's folder, from `begin()` to `end()`.
+
+    Its file in ``<study>/sessions`` says which process it is. Whether another session of this machine is alive is asked
+    of the operating system, and known at once; one of another machine that shares the folder is alive while its file is
+    touched, which a thread does every ten seconds.
+
+    Attributes:
+        name: names the session, and its file.
+    """
+
+    def __init__(self, study_folder: Path) -> None:
+        host = re.sub(r"[^\w.-]", "_", socket.gethostname())
+        self.name = f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._folder = study_folder / SESSIONS_FOLDER
+        self._is_over = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Sign in; the caller holds the study's lock."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_json(self._folder / self.name, _this_process())
+        self._heart = threading.Thread(target=self._beat, name="hpsearch heartbeat", daemon=True)
+        self._heart.start()
+        self._remove_dead()
+
+    def end(self) -> bool:
+        """Sign out and return True if no other session is at work; the caller holds the study's lock."""
+        self._is_over.set()
+        if self._heart is not None:
+            self._heart.join()
+        self._remove_dead()
+        (self._folder / self.name).unlink(missing_ok=True)
+        try:
+            self._folder.rmdir()
+        except OSError:  # others are still at work
+            return False
+        return True
+
+    def is_alive(self, name: str | None) -> bool:
+        """Tell whether the session `name` is still at work."""
+        if name == self.name:
+            return True
+        if not name or not re.fullmatch(r"[\w-][\w.-]*", name):
+            return False
+        path = self._folder / name
+        try:
+            process = read_json(path)
+            if process is None:
+                return False
+            if process["host"] == _host():
+                return _exists(process)
+            return self._now() - path.stat().st_mtime < SILENCE_SECONDS
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return False
+
+    def _remove_dead(self) -> None:
+        for path in self._folder.iterdir():
+            if not self.is_alive(path.name):
+                path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self._folder / self.name)
+
+    def _now(self) -> float:
+        """Return the time by the clock of the file system, which all machines share."""
+        os.utime(self._folder / self.name)
+        return (self._folder / self.name).stat().st_mtime
+
+
+def _this_process() -> dict[str, Any]:
+    return {"host": _host(), "pid": os.getpid(), "created": psutil.Process().create_time()}
+
+
+def _host() -> str:
+    """Return what tells machines apart, and containers of one machine that do not see each other's processes."""
+    try:
+        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _exists(process: dict[str, Any]) -> bool:
+    """Tell whether a process of this machine still exists, and its number has not gone to another one."""
+    try:
+        found = psutil.Process(process["pid"])
+        return bool(found.create_time() == process["created"]) and found.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,83 @@
+"""Known parameters that a search starts with: given ones, or the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import SpaceError, nearest_name
+from .parameters import Categorical
+from .space import SearchSpace
+from .trial import Trial
+
+DEFAULTS = "defaults"
+
+
+def resolve_start(
+    start_with: Any, space: SearchSpace | Callable[[Trial], Any], args: Any
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the parameters of the first trials, checked against a static space.
+
+    Args:
+        start_with: a mapping of names to values, ``"defaults"``, a list of these, or None. A mapping may leave
+            parameters out: the sampler chooses them.
+        space: what is searched; what a define-by-run function asks for is checked as it asks.
+        args: the trainer's arguments: the defaults of parameters that have none of their own.
+
+    Raises:
+        SpaceError: one of them is neither, or does not lie in the space.
+    """
+    given = [] if start_with is None else start_with
+    if isinstance(given, (str, Mapping)):
+        given = [given]
+    if not isinstance(given, (list, tuple)):
+        raise SpaceError(f"start_with must be a dict of parameters, 'defaults' or a list of these, but got {given!r}.")
+    return tuple(_resolve(each, space, args) for each in given)
+
+
+def _resolve(given: Any, space: SearchSpace | Callable[[Trial], Any], args: Any) -> Mapping[str, Any]:
+    if given == DEFAULTS:
+        if not isinstance(space, SearchSpace):
+            raise SpaceError("start_with='defaults' needs a space that is a mapping; a function has no defaults.")
+        return _defaults(space, args)
+    if not isinstance(given, Mapping):
+        raise SpaceError(f"start_with holds {given!r}; it must be a dict of parameters, or 'defaults'.")
+    if isinstance(space, SearchSpace):
+        known = space.all_parameters()
+        for name, value in given.items():
+            if name not in known:
+                raise SpaceError(
+                    f"start_with gives {name}={value!r}, which is not in the search space.{nearest_name(name, known)}"
+                )
+            if not known[name].contains(value):
+                raise SpaceError(f"start_with gives {name}={value!r}, which is not in {known[name]!r}.")
+        _check_branches(given, space)
+    return dict(given)
+
+
+def _check_branches(given: Mapping[str, Any], space: SearchSpace) -> None:
+    """Check that parameters exist together: not one of a branch that another one closes."""
+    places: dict[str, list[dict[str, Any]]] = {}
+    for name, _, conditions in space.walk():
+        places.setdefault(name, []).append(conditions)
+    for name, value in given.items():
+        if all(any(given.get(key, _ABSENT) != each for key, each in where.items()) for where in places[name]):
+            under = " or ".join(", ".join(f"{key}={each!r}" for key, each in where.items()) for where in places[name])
+            raise SpaceError(f"start_with gives {name}={value!r}, which exists only under {under}; give that too.")
+
+
+def _defaults(space: SearchSpace, args: Any) -> dict[str, Any]:
+    """Return the default of each parameter: its own, else the trainer's argument where the parameter can take it."""
+    found: dict[str, Any] = {}
+    for name, parameter, conditions in space.walk():
+        if any(found.get(each, _ABSENT) != value for each, value in conditions.items()):
+            continue
+        value = parameter.default if parameter.default is not None else getattr(args, name, None)
+        if isinstance(parameter, Categorical) and not parameter.contains(value):
+            value = getattr(value, "value", value)  # the text of an enumeration
+        if parameter.contains(value):
+            found[name] = value
+    return found
+
+
+_ABSENT = object()

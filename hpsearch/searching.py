@@ -1,0 +1,212 @@
+"""What a trainer does about hyperparameters: it searches for them, and replays a trial of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .backends import get_backend
+from .files import read_json
+from .hyperparameter_search import Search
+from .processes import ranks_of
+from .recipe import Recipe
+from .replay import Replay, replay
+from .reports.console import console_listener
+from .search.constraints import Constraint, resolve_constraints
+from .search.listener import SearchListener
+from .search.objective import resolve_objectives, resolve_pruning
+from .search.preflight import check_space, check_trainer
+from .search.start import resolve_start
+from .search.study import SpaceLike, Study, as_space, check_name
+from .search.trial import FixedTrial, TrialRecord
+from .training import batch_size, resume, weights
+from .training.checkpoints import STATE_FILE
+from .training.randomness import preserved_streams, seed_run
+
+Metric = str | Callable[[dict[str, float]], float]
+
+
+class Searching(Recipe):
+    """A recipe that can be searched; `hpsearch.Trainer` adds the rest."""
+
+    @property
+    def has_training_data(self) -> bool:
+        """True if there is something to train on."""
+        return self.train_dataset is not None
+
+    def hyperparameter_search(
+        self,
+        hp_space: SpaceLike = None,
+        compute_objective: Metric | Sequence[Metric] | None = None,
+        n_trials: int = 20,
+        direction: str | Sequence[str | None] | None = None,
+        backend: str | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        *,
+        study_name: str = "study",
+        scope: str | None = None,
+        constraints: str | Constraint | Sequence[str | Constraint] | None = None,
+        pruning_metric: str | None = None,
+        keep_checkpoints: int | None = 1,
+        timeout: float | None = None,
+        trial_timeout: float | None = None,
+        max_epochs: float | None = None,
+        trial_max_epochs: float | None = None,
+        max_failures: int | None = 5,
+        oom_fallback: bool = False,
+        start_with: Any = None,
+        seed: int | None = None,
+        progress: bool | SearchListener = True,
+        **options: Any,
+    ) -> Any:
+        """Search for the best hyperparameters and return the best run, with its model.
+
+        Each trial is a new trainer with the trial's parameters as arguments, a new model from `model_init`, and the
+        trial's own seed; this trainer is not changed. A trial that fails is recorded with its reason, and the search
+        goes on. The same call again goes on with the same study, half-done trials first, from their last checkpoint;
+        several processes may make it at once. Under `torchrun`, all processes make it, and train each trial together.
+
+        Args:
+            hp_space: a mapping of names to `Float`, `Int` or `Categorical` (or a `SearchSpace`); a function of a trial
+                that suggests (``trial.suggest_float(...)``) and returns the parameters as a dict, or None to use all
+                it suggested; or None for the default space. Names are training arguments, or dotted: ``optim.*`` for
+                the optimizer; ``model.*``, ``lora.*``, ``data.*`` for ``model_init(trial)`` to read.
+            compute_objective: a metric's name, or a function from an evaluation's metrics to a number; or a list of
+                these. Default: the evaluation loss; with `compute_metrics`, the sum of all metrics except losses,
+                speed and memory.
+            n_trials: the study's total of trials; failed and pruned ones count.
+            direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
+                other metrics maximised.
+            backend: ``"optuna"``.
+            hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
+            study_name: names the study and its folder inside `args.output_dir`.
+            scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
+                ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
+            constraints: what the best trial must hold: texts such as ``"parameters <= 1e6"`` or
+                ``"runtime <= 2"``, or `Constraint`s.
+            pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
+            keep_checkpoints: how many of the best trials keep their weights on disk (with several objectives, 1 keeps
+                those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
+            timeout: seconds for this call; a trial that is running then is stopped at its next step.
+            trial_timeout: seconds for one trial.
+            max_epochs: passes over the data, of all trials of the study together.
+            trial_max_epochs: passes over the data for one trial, whatever its `num_train_epochs`, which its
+                learning-rate schedule is made for.
+            max_failures: so many failures one after the other end the search; None: no limit.
+            oom_fallback: run a trial that is out of memory again with half the micro-batch and twice the accumulation.
+            start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
+                own arguments), or a list of these; what they leave open, the sampler chooses.
+            seed: seed of the sampler; default `args.seed`.
+            progress: show a live view; or a `SearchListener` of your own.
+            options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`.
+
+        Returns:
+            A `BestRun`; with several objectives a list of them, the Pareto front.
+
+        Raises:
+            InvalidInputError: something about the search cannot be right; raised before the first trial where it can
+                be known, and in the first trial otherwise.
+            MissingPackageError: the backend's package is not installed.
+            TooManyFailuresError: trial after trial failed; it carries the best run so far.
+            SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
+        """
+        check_trainer(self)
+        engine = get_backend(backend, options)
+        objectives = self._objectives(compute_objective, direction)
+        space = as_space(hp_space)
+        study = Study(
+            name=study_name,
+            folder=Path(self.args.output_dir, check_name(study_name, "study_name")),
+            space=space,
+            objectives=objectives,
+            n_trials=n_trials,
+            scope=self.args.ray_scope if scope is None else scope,
+            constraints=resolve_constraints(constraints),
+            pruning_objective=resolve_pruning(pruning_metric, objectives),
+            keep_checkpoints=keep_checkpoints,
+            timeout=timeout,
+            trial_timeout=trial_timeout,
+            max_epochs=max_epochs,
+            trial_max_epochs=trial_max_epochs,
+            max_failures=max_failures,
+            oom_fallback=oom_fallback,
+            seed=self.args.seed if seed is None else seed,
+            hp_name=hp_name,
+            start_with=resolve_start(start_with, space, self.args),
+        )
+        check_space(study.space, self)
+        listener = progress if isinstance(progress, SearchListener) else console_listener(bool(progress))
+        with preserved_streams():
+            search = Search(self, study, engine, listener, ranks_of(self.args), self._build_best_model, self._data())
+            return search.run()
+
+    def replay(
+        self,
+        study_name: str = "study",
+        number: int | None = None,
+        compute_objective: Metric | Sequence[Metric] | None = None,
+        direction: str | Sequence[str | None] | None = None,
+        progress: bool | SearchListener = True,
+    ) -> Replay:
+        """Run one trial of a study again, alone, from what is on disk; on CPU it makes the same reports.
+
+        The trial gets the parameters, the seed and the arguments that the study recorded, also where those of this
+        trainer have changed since; that, and other versions or data, are said before it begins. The study is not
+        changed: the replay writes to ``<study>/replays/<run>``, its weights included.
+
+        Args:
+            study_name: names the study inside `args.output_dir`.
+            number: of the trial; default: the best one.
+            compute_objective, direction: as in the search; needed again if the objective was a function.
+            progress: show a live view; or a `SearchListener` of your own.
+
+        Raises:
+            StudyError: there is no such study or trial, or its objective is another one.
+        """
+        check_trainer(self)
+        listener = progress if isinstance(progress, SearchListener) else console_listener(bool(progress))
+        folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
+        is_given = compute_objective is not None or direction is not None
+        objectives = self._objectives(compute_objective, direction) if is_given else None
+        with preserved_streams():
+            return replay(self, folder, number, objectives, listener, ranks_of(self.args), self._data())
+
+    # What the search asks of a trainer.
+
+    def resumable_checkpoints(self, folder: Path) -> list[Path]:
+        """Return the checkpoints in a folder that training can go on from, newest first."""
+        return resume.resumable_checkpoints(folder)
+
+    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the trainer state that a checkpoint holds, as JSON gives it; empty if it cannot be read."""
+        try:
+            return dict(read_json(checkpoint / STATE_FILE) or {})
+        except (OSError, ValueError):
+            return {}
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether an error says that the memory, of the host or of a device, was used up."""
+        return batch_size.is_out_of_memory(error)
+
+    def smaller_batches(self) -> dict[str, Any] | None:
+        """Return arguments for the same updates with less memory; None if the batch cannot be divided any further."""
+        return batch_size.smaller_batches(self.args)
+
+    def _objectives(self, compute_objective: Any, direction: Any) -> Any:
+        sets = len(self.eval_dataset) if isinstance(self.eval_dataset, dict) else 1
+        return resolve_objectives(compute_objective, direction, self.compute_metrics is not None, sets)
+
+    def _data(self) -> dict[str, Any]:
+        return {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}
+
+    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+        trial = FixedTrial(record.params, record.number, record.arguments)
+        recipe = self.for_trial(trial)
+        with preserved_streams():
+            seed_run(recipe.args)
+            model = recipe.call_model_init(trial)
+        weights.load_weights(model, folder)
+        return model.eval()

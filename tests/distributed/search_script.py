@@ -1,0 +1,183 @@
+"""Searches that `torchrun` starts in two processes; each process reports what it has seen.
+
+torchrun --nproc_per_node 2 -m tests.distributed.search_script FOLDER SCENARIO [SCENARIO ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from transformers import TrainerCallback
+
+from hpsearch import Categorical, Float, HpsearchError, Int, SearchInterrupted
+from tests.models import accuracy
+from tests.search.small_trainer import TwoLayers, points, small_trainer
+
+RANK = int(os.environ.get("RANK", "0"))
+SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "seed": Int(1, 99)}
+
+
+class At(TrainerCallback):
+    """Does something after an update of the trial of a number, in one of the processes."""
+
+    def __init__(self, act: Callable[[], None], trial: int, step: int, rank: int) -> None:
+        self._act, self._where = act, (trial, step, rank)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        number = int(args.run_name.rpartition("-")[2])
+        if (number, state.global_step, RANK) == self._where:
+            self._act()
+
+
+class BreaksAt137(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """A dataset of which one sample cannot be read: the one at place 13, by process 1."""
+
+    def __init__(self) -> None:
+        self._points = points(16, seed=0)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __getitem__(self, place: int) -> Any:
+        if place == 13:
+            raise OSError("sample 13 cannot be read")
+        return self._points[place]
+
+
+def fail(text: str) -> Callable[[], None]:
+    def act() -> None:
+        raise RuntimeError(text)
+
+    return act
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def init_that_raises(rank: int, trial: int) -> Callable[[Any], Any]:
+    def model_init(given: Any) -> Any:
+        if (RANK, given.number) == (rank, trial):
+            raise MemoryError(f"no memory in process {rank}")
+        return TwoLayers()
+
+    return model_init
+
+
+def metrics_that_raise(prediction: Any) -> dict[str, float]:
+    metrics_that_raise.calls += 1  # type: ignore[attr-defined]
+    if RANK == 0 and metrics_that_raise.calls == 3:  # type: ignore[attr-defined]
+        raise ValueError("labels and predictions do not fit")
+    return accuracy(prediction)
+
+
+metrics_that_raise.calls = 0  # type: ignore[attr-defined]
+
+
+def suggesting_init(trial: Any) -> Any:
+    return TwoLayers(trial.suggest_int("hidden", 2, 9))
+
+
+def bad_space(trial: Any) -> dict[str, Any]:
+    return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1), "lerning_rate": 0.1}
+
+
+def out_of_memory_once() -> Callable[[Any], Any]:
+    calls: list[int] = []
+
+    def model_init(trial: Any) -> Any:
+        calls.append(trial.number)
+        if RANK == 1 and calls == [0]:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return TwoLayers()
+
+    return model_init
+
+
+def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+    """Arguments of the trainer, of the search, and callbacks."""
+    of_trainer: dict[str, Any] = {"per_device_train_batch_size": 2, "save_strategy": "epoch"}
+    of_search: dict[str, Any] = {"hp_space": SPACE, "compute_objective": "loss", "n_trials": 3, "pruner": "none"}
+    callbacks: list[Any] = []
+    if name == "one_process":
+        of_trainer["per_device_train_batch_size"] = 4
+    elif name == "pruned":
+        of_search["pruner"] = optuna.pruners.ThresholdPruner(upper=0.0, n_warmup_steps=1)
+        of_trainer["num_train_epochs"] = 3
+    elif name == "timeout":
+        callbacks = [At(lambda: time.sleep(1.5), 0, 3, 0)]
+        of_search["trial_timeout"] = 1.0
+    elif name == "study_timeout":
+        callbacks = [At(lambda: time.sleep(3.0), 1, 3, 1)]
+        of_search["timeout"] = 3.0
+    elif name in ("fails_0", "fails_1"):
+        callbacks = [At(fail("a bad batch"), 1, 3, int(name[-1]))]
+    elif name in ("init_fails_0", "init_fails_1"):
+        of_trainer["model_init"] = init_that_raises(int(name[-1]), 1)
+    elif name == "metrics_fail":
+        of_trainer["compute_metrics"] = metrics_that_raise
+    elif name == "dataset_fails":
+        of_trainer["train_dataset"] = BreaksAt137()
+        of_search["max_failures"] = None
+    elif name == "too_many_failures":
+        of_trainer["train_dataset"] = BreaksAt137()
+        of_search.update(max_failures=2, n_trials=9)
+    elif name == "model_init_suggests":
+        of_trainer["model_init"] = suggesting_init
+    elif name == "mistake":
+        of_search["hp_space"] = bad_space
+    elif name == "interrupted":
+        callbacks = [At(interrupt, 1, 6, 1)]
+    elif name == "oom_fallback":
+        of_trainer["model_init"] = out_of_memory_once()
+        of_search.update(oom_fallback=True, n_trials=1)
+    elif name == "several_objectives":
+        of_search["compute_objective"] = ["loss", "accuracy"]
+        of_search["hp_space"] = {**SPACE, "optim": Categorical(["adamw_torch", "sgd"])}
+    else:
+        assert name in ("healthy", "goes_on"), name
+    return of_trainer, of_search, callbacks
+
+
+def search(folder: Path, name: str) -> dict[str, Any]:
+    of_trainer, of_search, callbacks = scenario(name)
+    place = folder / ("interrupted" if name == "goes_on" else name)
+    trainer = small_trainer(place, *callbacks, **of_trainer)
+    began = time.monotonic()
+    try:
+        found = trainer.hyperparameter_search(progress=False, **of_search)
+        raised = None
+    except (HpsearchError, SearchInterrupted, KeyboardInterrupt) as error:
+        found = getattr(error, "best_run", None)
+        raised = f"{type(error).__name__}: {error}"
+    report: dict[str, Any] = {"raised": raised, "seconds": time.monotonic() - began}
+    bests = found if isinstance(found, list) else [found]
+    if found is not None and bests[0].run_summary is not None:
+        report["records"] = [record.to_json() for record in bests[0].run_summary.records]
+        report["best"] = [each.run_id for each in bests]
+        if bests[0].checkpoint is not None:
+            weights = bests[0].load_model().state_dict()
+            report["weights"] = {key: value.tolist() for key, value in weights.items()}
+    return report
+
+
+def main() -> None:
+    folder, *names = sys.argv[1:]
+    torch.set_num_threads(1)
+    for name in names:
+        report = search(Path(folder), name)
+        Path(folder, f"{name}-{RANK}.json").write_text(json.dumps(report))
+    sys.stdout.flush()
+    os._exit(0)  # gloo may abort a process that ends in the ordinary way
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""A search that `torchrun` or `accelerate launch` starts: the main process decides, all of them hear, nobody hangs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .launch import start
+
+pytestmark = pytest.mark.timeout(300)
+
+SCENARIOS = [
+    *("healthy", "pruned", "timeout", "study_timeout", "fails_0", "fails_1", "init_fails_0", "init_fails_1"),
+    *("metrics_fail", "dataset_fails", "too_many_failures", "model_init_suggests", "mistake", "interrupted", "goes_on"),
+    *("oom_fallback", "several_objectives"),
+]
+Reports = dict[str, list[dict[str, Any]]]
+
+
+def run(folder: Path, how: str, *names: str) -> Reports:
+    start(how, "tests.distributed.search_script", [str(folder), *names])
+    return {name: [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-*.json"))] for name in names}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def reports(folder: Path) -> Reports:
+    """What both processes reported of every scenario; they ran one after the other in the same two processes."""
+    return run(folder, "torchrun", *SCENARIOS)
+
+
+def states(report: dict[str, Any]) -> list[str]:
+    return [record["state"] for record in report["records"]]
+
+
+def values(report: dict[str, Any]) -> list[Any]:
+    return [record["values"] for record in report["records"]]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_both_processes_end_and_know_the_same(reports: Reports, name: str) -> None:
+    main, other = reports[name]
+    if main["raised"] is None:
+        assert (main["records"], main["best"]) == (other["records"], other["best"])
+        assert main.get("weights") == other.get("weights")
+    else:
+        assert main["raised"] == other["raised"]
+    assert main["seconds"] < 60
+    assert other["seconds"] < 60
+
+
+def test_a_search_in_two_processes_finds_what_one_process_finds(reports: Reports, tmp_path: Path) -> None:
+    [alone] = run(tmp_path, "plain", "one_process")["one_process"]
+    together = reports["healthy"][0]
+    assert states(together) == states(alone) == ["complete"] * 3
+    assert [each["params"] for each in together["records"]] == [each["params"] for each in alone["records"]]
+    for ours, theirs in zip(values(together), values(alone), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+    assert together["best"] == alone["best"]
+
+
+def test_accelerate_launch_searches_as_torchrun_does(reports: Reports, tmp_path: Path) -> None:
+    launched = run(tmp_path, "accelerate", "healthy", "fails_1")
+    for name in ("healthy", "fails_1"):
+        assert values(launched[name][0]) == values(reports[name][0])
+        assert states(launched[name][0]) == states(reports[name][0])
+
+
+def test_a_prune_is_heard_by_both(reports: Reports) -> None:
+    records = reports["pruned"][0]["records"]
+    assert [record["state"] for record in records] == ["pruned"] * 3
+    assert [[report["epoch"] for report in record["reports"]] for record in records] == [[1.0]] * 3
+
+
+def test_a_budget_of_the_trial_is_heard_by_both_and_the_search_goes_on(reports: Reports) -> None:
+    assert states(reports["timeout"][0]) == ["stopped", "complete", "complete"]
+    assert reports["timeout"][0]["records"][0]["reports"][-1]["step"] == 3
+
+
+def test_the_time_of_the_study_ends_it_in_both(reports: Reports) -> None:
+    assert states(reports["study_timeout"][0])[-1] == "stopped"
+    assert len(reports["study_timeout"][0]["records"]) < 3
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("fails_0", "RuntimeError: a bad batch"),
+        ("fails_1", "RuntimeError: a bad batch (in process 1)"),
+        ("init_fails_0", "MemoryError: no memory in process 0"),
+        ("init_fails_1", "MemoryError: no memory in process 1 (in process 1)"),
+        ("metrics_fail", "ValueError: labels and predictions do not fit"),
+    ],
+)
+def test_an_error_in_either_process_fails_the_trial_in_both_and_the_next_is_as_it_would_have_been(
+    reports: Reports, name: str, reason: str
+) -> None:
+    report, healthy = reports[name][0], reports["healthy"][0]
+    assert states(report) == ["complete", "failed", "complete"]
+    assert report["records"][1]["reason"] == reason
+    assert reason.partition(" (in")[0] in report["records"][1]["traceback"]
+    assert "Connection closed" not in report["records"][1]["reason"]
+    assert [values(report)[0], values(report)[2]] == [values(healthy)[0], values(healthy)[2]]
+
+
+def test_a_sample_that_one_process_cannot_read_fails_every_trial_with_that_reason(reports: Reports) -> None:
+    records = reports["dataset_fails"][0]["records"]
+    assert [record["state"] for record in records] == ["failed"] * 3
+    assert all(record["reason"].startswith("OSError: sample 13 cannot be read") for record in records)
+
+
+def test_too_many_failures_end_the_search_in_both(reports: Reports) -> None:
+    for report in reports["too_many_failures"]:
+        assert report["raised"].startswith("TooManyFailuresError: The last 2 trials failed")
+        assert "sample 13 cannot be read" in report["raised"]
+
+
+def test_what_model_init_suggests_in_the_main_process_is_heard_by_the_other(reports: Reports) -> None:
+    assert states(reports["model_init_suggests"][0]) == ["complete"] * 3
+    assert all(2 <= record["params"]["hidden"] <= 9 for record in reports["model_init_suggests"][0]["records"])
+
+
+def test_a_mistake_in_the_study_is_raised_in_both(reports: Reports) -> None:
+    for report in reports["mistake"]:
+        assert report["raised"].startswith("SpaceError: 'lerning_rate' is not a training argument")
+
+
+def test_an_interrupted_search_ends_in_both_and_goes_on_from_the_checkpoint(reports: Reports, folder: Path) -> None:
+    assert reports["interrupted"][0]["raised"].startswith("SearchInterrupted")
+    assert states(reports["interrupted"][0]) == ["complete", "interrupted"]
+    went_on, healthy = reports["goes_on"][0], reports["healthy"][0]
+    assert values(went_on) == values(healthy)
+    assert [len(record["reports"]) for record in went_on["records"]] == [2, 2, 2]
+    assert list((folder / "interrupted" / "study").rglob(".partial-*")) == []
+
+
+def test_out_of_memory_in_one_process_makes_the_batches_of_both_smaller(reports: Reports) -> None:
+    [record] = reports["oom_fallback"][0]["records"]
+    assert record["state"] == "complete"
+    [fallback] = record["fallbacks"]
+    assert fallback["arguments"]["per_device_train_batch_size"] == 1
+    assert fallback["arguments"]["gradient_accumulation_steps"] == 2
+    assert record["reports"][-1]["step"] == reports["healthy"][0]["records"][0]["reports"][-1]["step"]
+    assert record["values"] == pytest.approx(values(reports["healthy"][0])[0], abs=1e-5)
+
+
+def test_several_objectives_give_both_the_same_front(reports: Reports) -> None:
+    assert reports["several_objectives"][0]["best"]
+    assert all(len(each) == 2 for each in values(reports["several_objectives"][0]))

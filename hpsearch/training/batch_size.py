@@ -91,7 +91,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def smaller_batches(args: TrainingArguments) -> dict[str, Any] | None:
-    """Return arguments for the same updates in smaller micro-batches; None if the batch cannot be divided any further.
+    """Return arguments for the same updates in smaller micro-batches; None if no batch can be divided any further.
 
     Micro-batches are halved, and twice as many accumulated; one of an odd size is divided by its smallest factor.
     Batches of evaluations are halved too.
@@ -100,13 +100,13 @@ def smaller_batches(args: TrainingArguments) -> dict[str, Any] | None:
     {'per_device_train_batch_size': 8, 'gradient_accumulation_steps': 2, 'per_device_eval_batch_size': 4}
     """
     size = args.per_device_train_batch_size
-    factor = next((each for each in range(2, size + 1) if size % each == 0), None)
-    if factor is None:
+    factor = next((each for each in range(2, size + 1) if size % each == 0), 1)
+    if factor == 1 and args.per_device_eval_batch_size == 1:
         return None
     return {
         "per_device_train_batch_size": size // factor,
         "gradient_accumulation_steps": args.gradient_accumulation_steps * factor,
-        "per_device_eval_batch_size": max(1, args.per_device_eval_batch_size // factor),
+        "per_device_eval_batch_size": max(1, args.per_device_eval_batch_size // max(2, factor)),
     }
 
 

@@ -18,7 +18,7 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import Categorical, Float, HpsearchError, Int, SearchInterrupted
-from tests.models import accuracy
+from tests.models import accuracy, bert_classifier, classification_data
 from tests.search.small_trainer import TwoLayers, points, small_trainer
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -139,6 +139,17 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
     elif name == "oom_fallback":
         of_trainer["model_init"] = out_of_memory_once()
         of_search.update(oom_fallback=True, n_trials=1)
+    elif name == "sharded":
+        of_trainer.update(
+            model_init=bert_classifier,
+            train_dataset=classification_data(),
+            eval_dataset=classification_data(seed=1),
+            per_device_train_batch_size=8,
+            save_strategy="no",
+            fsdp=True,
+            fsdp_config={"transformer_layer_cls_to_wrap": ["BertLayer"]},
+        )
+        of_search.update(hp_space={"learning_rate": SPACE["learning_rate"]}, n_trials=2)
     elif name == "several_objectives":
         of_search["compute_objective"] = ["loss", "accuracy"]
         of_search["hp_space"] = {**SPACE, "optim": Categorical(["adamw_torch", "sgd"])}

@@ -154,3 +154,11 @@ def test_out_of_memory_in_one_process_makes_the_batches_of_both_smaller(reports:
 def test_several_objectives_give_both_the_same_front(reports: Reports) -> None:
     assert reports["several_objectives"][0]["best"]
     assert all(len(each) == 2 for each in values(reports["several_objectives"][0]))
+
+
+def test_the_weights_of_a_sharded_model_are_kept_whole(tmp_path: Path) -> None:
+    main, other = run(tmp_path, "torchrun", "sharded")["sharded"]
+    assert states(main) == ["complete"] * 2
+    assert main["records"][int(main["best"][0])]["checkpoint"] == "checkpoint-8"
+    assert main["weights"]
+    assert main["weights"] == other["weights"]

@@ -259,7 +259,7 @@ def _check_same_trials(engine: optuna.Study, study: Study, records: Sequence[Tri
             raise StudyError(
                 f"The study {study.name!r}: {here} has trials {sorted(numbers)[:5]} that {there} does not know "
                 f"(folder {str(study.folder)!r}, storage {place}). Pass the storage it was made with, or another "
-                "study_name."
+                "study_name. (If a power cut has cost the storage its last trials: delete their folders.)"
             )
 
 

@@ -61,8 +61,8 @@ class TrialBudget:
         return self._earlier_seconds + time.monotonic() - self._begin
 
     def continue_after(self, seconds: float) -> None:
-        """Count `seconds` that the trial trained in an earlier session."""
-        self._earlier_seconds = seconds
+        """Go on from a checkpoint that was written after `seconds`; those of this session are known already."""
+        self._earlier_seconds = max(self._earlier_seconds, seconds - (time.monotonic() - self._begin))
 
     def passed(self, epochs: float) -> Stop | None:
         """Return why to stop after so many epochs of this trial, or None while there is something left."""

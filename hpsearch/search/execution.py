@@ -172,7 +172,7 @@ class Execution:
             seen = reporting.reports[-1].resource
             by_steps = recipe.args.eval_strategy == "steps"
             return TrialState.PRUNED, f"pruned after {seen:g} {'samples' if by_steps else 'epochs'}"
-        if not reporting.reports:
+        if not reporting.was_evaluated:
             if reporting.stop is not None and reporting.stop.ends_study:
                 return TrialState.INTERRUPTED, f"{reporting.stop.reason}, before its first evaluation"
             recipe.evaluate()

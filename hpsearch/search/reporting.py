@@ -78,6 +78,11 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.reports = [Report.from_json(each) for each in kept["reports"]]
         self._budget.continue_after(float(kept["seconds"]))
 
+    @property
+    def was_evaluated(self) -> bool:
+        """True if there is a report of a model that was trained; `eval_on_start` makes one before."""
+        return any(report.step > 0 for report in self.reports)
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner."""
         self.epochs = float(state.epoch or 0.0)
@@ -93,7 +98,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self.stop = self._passed_budget(state.epoch)
         if self.stop is not None:
             control.should_training_stop = True
-            if self.stop.ends_study and not self.reports:
+            if self.stop.ends_study and not self.was_evaluated:
                 control.should_save = True  # the next session goes on here
         return control
 
@@ -117,7 +122,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Spare a trial that was stopped another evaluation: it has been evaluated, or goes on in the next session."""
         goes_on = self.stop is not None and self.stop.ends_study and not float(state.epoch).is_integer()
-        if (self.reports and (self.stop is not None or self.pruned)) or goes_on:
+        if (self.was_evaluated and (self.stop is not None or self.pruned)) or goes_on:
             control.should_evaluate = control.should_save = False
         return control
 

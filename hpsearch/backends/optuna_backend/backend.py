@@ -289,6 +289,8 @@ def _quiet_optuna() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
+            # A parameter knows the last step in its range; Optuna says so for every value that it suggests.
+            warnings.filterwarnings("ignore", message=".*range is not divisible by `step`.*")
             yield
     finally:
         optuna.logging.set_verbosity(level)

@@ -60,7 +60,7 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
     if isinstance(storage, optuna.storages.BaseStorage):
         return storage
     if storage is None:
-        return _sqlite(f"sqlite:///{folder / DATABASE_FILE}")
+        return _sqlite(_sqlite_url(folder / DATABASE_FILE))
     try:
         if "://" not in storage:
             return _journal(folder / JOURNAL_FILE if storage == JOURNAL else Path(storage))
@@ -179,14 +179,32 @@ def _make_sqlite(path: Path) -> None:
     partial = path.with_name(f"{PARTIAL_MARK}{os.getpid()}-{path.name}")
     partial.unlink(missing_ok=True)
     try:
-        storage = optuna.storages.RDBStorage(f"sqlite:///{partial}")
+        storage = optuna.storages.RDBStorage(_sqlite_url(partial))
         storage.engine.dispose()
         with contextlib.closing(sqlite3.connect(partial)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
-        with contextlib.suppress(FileExistsError):
-            os.link(partial, path)
+        _put_in_place(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _put_in_place(partial: Path, path: Path) -> None:
+    """Give a file its name, unless there is one of that name."""
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        return
+    except OSError:  # a file system without hard links
+        if not path.exists():
+            os.replace(partial, path)
+
+
+def _sqlite_url(path: Path) -> str:
+    """Return the URL of a file: as it is written by hand, unless its name has characters that mean something there."""
+    plain = f"sqlite:///{path}"
+    if sqlalchemy.make_url(plain).database == str(path) and "{" not in plain:  # braces mean something to Optuna
+        return plain
+    return sqlalchemy.URL.create("sqlite", database=str(path)).render_as_string()
 
 
 def _database(url: str, **engine: Any) -> optuna.storages.RDBStorage:

@@ -79,10 +79,10 @@ class StoredTrials:
         self.ended_early = runner.reason_to_stop()
         if self.ended_early is not None:
             return None
-        if half_done:
-            return self._take_over(half_done[0], runner)
         started = sum(is_counted(each) for each in trials) + len(recovered) + len(alive)
         if started < self._study.n_trials:
+            if half_done:
+                return self._take_over(half_done[0], runner)
             self.ended_early = self._reason_not_to_begin()
             if self.ended_early is None:
                 return self._begin(trials, runner)

@@ -1,0 +1,328 @@
+"""A search that is killed, at whatever moment and however often, ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, Searches, updates
+from tests.faults.searching import load, wait_until
+
+KILLS = 200
+KILLS_OF_EACH_PHASE = 8
+SEED = int(os.environ.get("HPSEARCH_KILL_SEED", "1"))
+EVERY_EPOCH = {"save_strategy": "epoch"}
+EVERY_TWO_STEPS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps"}
+PLANS = {
+    "sqlite, a checkpoint an epoch": Plan(trainer=EVERY_EPOCH),
+    "sqlite, evaluations between checkpoints": Plan(
+        trainer={**EVERY_TWO_STEPS, "save_steps": 3}, options={"scope": "all", "keep_checkpoints": 2}
+    ),
+    "journal, no checkpoints": Plan(warmup=2, options={"scope": "all", "storage": "journal"}),
+    "sqlite, all checkpoints": Plan(
+        trainer=EVERY_EPOCH, options={"scope": "avg", "keep_checkpoints": None, "start_with": "defaults"}
+    ),
+    "journal, a checkpoint an epoch": Plan(
+        trainer={**EVERY_EPOCH, "save_total_limit": 1, "load_best_model_at_end": True},
+        options={"keep_checkpoints": 2, "storage": "journal"},
+    ),
+    "sqlite, checkpoints between evaluations": Plan(
+        trainer={"save_strategy": "steps", "save_steps": 5}, options={"scope": "all", "constraints": "loss <= 0.68"}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def searches() -> Iterator[Searches]:
+    with Searches() as running:
+        yield running
+
+
+@pytest.mark.timeout(600)
+def test_a_search_killed_two_hundred_times_ends_like_one_that_was_not(searches: Searches, tmp_path: Path) -> None:
+    draw = random.Random(SEED)
+    killed: Counter[str] = Counter()
+    states: Counter[str] = Counter()
+    plans = list(PLANS.items())
+    rounds = 0
+    while killed.total() < KILLS or min(killed[phase] for phase in PHASES) < KILLS_OF_EACH_PHASE:
+        name, plan = plans[rounds % len(plans)]
+        plan = replace(plan, seed=SEED * 1000 + rounds)
+        folder = tmp_path / f"round-{rounds}"
+        whole = searches.run(folder / "undisturbed", plan)
+        assert whole.code == 0, whole.output
+        undisturbed = Study.read(folder / "undisturbed", plan)
+        states.update(record["state"] for record in undisturbed.records)
+        kills: list[str] = []
+        try:
+            end = search_under_fire(searches, folder / "killed", plan, whole, draw, killed, kills)
+            Study.read(folder / "killed", plan).assert_equal(undisturbed)
+            assert end.best == whole.best
+        except BaseException:
+            print(f"{name}, seed {plan.seed} (HPSEARCH_KILL_SEED={SEED}), {folder}; killed:", *kills, sep="\n  ")
+            raise
+        rounds += 1
+    print(f"{killed.total()} kills in {rounds} studies:")
+    print(*(f"{number:6} {phase}" for phase, number in killed.most_common()), sep="\n")
+    assert min(states[state] for state in ("complete", "pruned", "failed")) >= 5
+
+
+def test_a_search_killed_at_every_moment_of_its_start_goes_on(searches: Searches, tmp_path: Path) -> None:
+    plan = Plan(6, trainer=EVERY_EPOCH, options={"n_trials": 2})
+    whole = searches.run(tmp_path / "undisturbed", plan)
+    folder = tmp_path / "killed"
+    for half_done in ((0, 1), (1, 3)):
+        for event in range(1, whole.events[START] + 1, 2):
+            end = searches.run(folder, plan, Kill(START, event, update=half_done))
+            assert end.was_killed, end.output
+            if updates(folder, half_done[0]).count(half_done[1]) == 3:
+                break  # the start has no more events
+    end = searches.run(folder, plan)
+    assert end.code == 0, end.output
+    Study.read(folder, plan).assert_equal(Study.read(tmp_path / "undisturbed", plan))
+    assert end.best == whole.best
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1, 2])
+def test_a_killed_trial_goes_on_from_its_newest_checkpoint(
+    searches: Searches, tmp_path: Path, checkpoints: int
+) -> None:
+    plan = Plan(seed=2, trainer=EVERY_EPOCH, options={"n_trials": 2})
+    undisturbed = search_undisturbed(searches, tmp_path, plan)
+    trial = undisturbed.records[1]
+    assert trial["state"] == "complete"
+    *_, last = steps = [report["step"] for report in trial["reports"]]
+    saved = [0, *steps][checkpoints]
+    folder = tmp_path / "killed"
+    killed = searches.run(folder, plan, Kill(update=(1, saved + 1)))
+    assert killed.was_killed
+    run = folder / "study" / "run-1"
+    assert [path.name for path in run.glob("checkpoint-*")] == ([f"checkpoint-{saved}"] if saved else [])
+    before = seconds_in(run / f"checkpoint-{saved}") if saved else 0.0
+    goes_on = searches.run(folder, plan)
+    assert updates(folder, 1) == [*range(1, saved + 2), *range(saved + 1, last + 1)]
+    Study.read(folder, plan).assert_equal(undisturbed)
+    seconds = records_of(folder / "study")[1]["seconds"]
+    assert before < seconds < killed.seconds + goes_on.seconds
+
+
+def seconds_in(checkpoint: Path) -> float:
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    seconds: float = state["stateful_callbacks"]["ReportingCallback"]["attributes"]["so_far"]["seconds"]
+    assert seconds > 0
+    return seconds
+
+
+def search_undisturbed(searches: Searches, folder: Path, plan: Plan) -> Study:
+    end = searches.run(folder / "undisturbed", plan)
+    assert end.code == 0, end.output
+    return Study.read(folder / "undisturbed", plan)
+
+
+def killed_and_continued(searches: Searches, folder: Path, plan: Plan, *kills: Kill) -> None:
+    """Search, be killed as told, go on, and check that everything is as in the undisturbed study."""
+    for kill in kills:
+        assert searches.run(folder / "killed", plan, kill).was_killed
+    assert searches.run(folder / "killed", plan).code == 0
+    Study.read(folder / "killed", plan).assert_equal(Study.read(folder / "undisturbed", plan))
+
+
+def test_a_trial_killed_between_its_last_checkpoint_and_its_last_evaluation_is_still_evaluated(
+    searches: Searches, tmp_path: Path
+) -> None:
+    plan = Plan(2, trainer={"save_strategy": "steps", "save_steps": 5}, options={"n_trials": 2})
+    trial = search_undisturbed(searches, tmp_path, plan).records[1]
+    last = trial["reports"][-1]["step"]
+    killed_and_continued(searches, tmp_path, plan, Kill(file=f"run-1/checkpoint-{last}"))
+
+
+def test_the_selected_weights_are_not_lost_by_a_kill_between_them_and_a_newer_checkpoint(
+    searches: Searches, tmp_path: Path
+) -> None:
+    plan = Plan(
+        1,
+        trainer={**EVERY_TWO_STEPS, "save_steps": 3},
+        options={"n_trials": 1, "scope": "all", "compute_objective": "parameters", "direction": "minimize"},
+    )
+    trial = search_undisturbed(searches, tmp_path, plan).records[0]
+    assert (trial["state"], trial["checkpoint"]) == ("complete", "checkpoint-2")
+    killed_and_continued(searches, tmp_path, plan, Kill(file="run-0/checkpoint-3"))
+
+
+def test_a_trial_that_starts_over_is_not_judged_by_reports_that_it_has_not_made_yet(
+    searches: Searches, tmp_path: Path
+) -> None:
+    plan = Plan(7012, warmup=2, options={"n_trials": 7})
+    trial = search_undisturbed(searches, tmp_path, plan).records[6]
+    assert trial["reason"] == "pruned after 2 epochs"
+    killed_and_continued(searches, tmp_path, plan, Kill(report=(6, 2)))
+
+
+@pytest.mark.parametrize("file", ["study/.partial-run-*", "study/.partial-best.json", "run-*/.partial-trial.json"])
+def test_a_search_that_goes_on_clears_away_what_another_one_left_when_it_was_killed(
+    searches: Searches, tmp_path: Path, file: str
+) -> None:
+    plan = Plan(2, trainer=EVERY_EPOCH, options={"n_trials": 12})
+    with Searches() as others, ThreadPoolExecutor() as threads:
+        going_on = threads.submit(others.run, tmp_path, plan)
+        wait_until(lambda: (tmp_path / "study" / "run-0").exists())
+        assert searches.run(tmp_path, plan, Kill(file=file)).was_killed
+        assert not going_on.done()
+        assert going_on.result().code == 0, going_on.result().output
+    left = Study.read(tmp_path, plan)
+    left.assert_storage_and_disk_agree()
+    left.assert_nothing_is_left_over()
+    assert [record["number"] for record in left.records] == list(range(12))
+
+
+def search_under_fire(
+    searches: Searches,
+    folder: Path,
+    plan: Plan,
+    whole: End,
+    draw: random.Random,
+    killed: Counter[str],
+    kills: list[str],
+) -> End:
+    """Search, kill, go on, until the search comes to its end."""
+    finished: dict[int, dict[str, Any]] = {}
+    while True:
+        kill = some_moment(draw, whole, killed, can_resume=has_half_done_trial(folder / "study"))
+        end = searches.run(folder, plan, kill)
+        kills.append(f"{kill} (exit {end.code})")
+        if not end.was_killed:
+            assert end.code == 0, end.output
+            return end
+        killed[kill.phase or ANY_TIME] += 1
+        finished = check_what_a_kill_left(folder / "study", finished)
+
+
+def some_moment(draw: random.Random, whole: End, killed: Counter[str], can_resume: bool) -> Kill:
+    """Choose a moment, rather of a phase that had few kills; most often so late that the search comes some way."""
+    phases = [phase for phase in (*PHASES, ANY_TIME) if can_resume or phase != RESUMING]
+    few = sorted(phases, key=killed.__getitem__)[:4]
+    phase = draw.choice(few if draw.random() < 0.5 else phases)
+    if can_resume and draw.random() < 0.25:
+        phase = RESUMING
+    if phase == ANY_TIME:
+        return Kill(seconds=draw.uniform(0.0, 0.4))
+    if phase == RESUMING:
+        return Kill(phase, draw.randint(1, 6))
+    events = max(1, whole.events.get(phase, 0))
+    if phase in (START, END):
+        return Kill(phase, draw.randint(1, events))
+    return Kill(phase, 1 + int(draw.expovariate(24 / events)))
+
+
+def has_half_done_trial(study: Path) -> bool:
+    """Tell whether there is a trial that will go on from a checkpoint."""
+    half_done = (path for path in study.glob("[!.]*/trial.json") if json.loads(path.read_text())["state"] == "running")
+    return any(list(path.parent.glob("checkpoint-*/run_state.json")) for path in half_done)
+
+
+def check_what_a_kill_left(study: Path, finished: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Check that every file that has its name is whole and that finished trials stay as they are; return those."""
+    for path in study.rglob("*.json"):
+        if ".partial-" not in str(path.relative_to(study)):
+            json.loads(path.read_text())
+    records = {record["number"]: record for record in records_of(study)}
+    ended = {number: each for number, each in records.items() if each["state"] not in ("running", "interrupted")}
+    assert {number: ended.get(number) for number in finished} == finished
+    return ended
+
+
+@dataclass(frozen=True)
+class Study:
+    """All that a study has left: its records, files and weights, and what its storage tells."""
+
+    records: list[dict[str, Any]]
+    stored: list[dict[str, Any]]
+    files: list[str]
+    weights: dict[str, bytes]
+    settings: dict[str, Any]
+    best: Any
+
+    @classmethod
+    def read(cls, folder: Path, plan: Plan) -> Study:
+        study = folder / "study"
+        files = [path for path in sorted(study.rglob("*")) if path.name not in ("study.db-wal", "study.db-shm")]
+        weights = [path for path in files if path.name == "model.safetensors"]
+        return cls(
+            records=[comparable(record) for record in records_of(study)],
+            stored=stored_trials(study, plan.options.get("storage")),
+            files=[str(path.relative_to(study)) for path in files],
+            weights={str(path.relative_to(study)): path.read_bytes() for path in weights},
+            settings=json.loads((study / "study.json").read_text().replace(str(folder), "FOLDER")),
+            best=json.loads((study / "best.json").read_text()),
+        )
+
+    def assert_equal(self, other: Study) -> None:
+        self.assert_storage_and_disk_agree()
+        assert [each["number"] for each in self.records] == [each["number"] for each in other.records]
+        for mine, its in zip(self.records, other.records, strict=True):
+            assert mine == its
+        for mine, its in zip(self.stored, other.stored, strict=True):
+            assert mine == its
+        assert self.best == other.best
+        assert self.settings == other.settings
+        assert self.files == other.files
+        assert self.weights == other.weights
+        self.assert_nothing_is_left_over()
+
+    def assert_nothing_is_left_over(self) -> None:
+        temporary = (".partial-", "selected-", "sessions", ".rename")
+        assert [name for name in self.files if any(mark in name for mark in temporary)] == []
+
+    def assert_storage_and_disk_agree(self) -> None:
+        of_storage = {"complete": "COMPLETE", "stopped": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+        assert [each["number"] for each in self.stored] == [each["number"] for each in self.records]
+        for stored, record in zip(self.stored, self.records, strict=True):
+            assert stored["state"] == of_storage[record["state"]]
+            assert stored["params"] == record["params"]
+            assert stored["reports"] == {int(each["resource"]): each["values"][0] for each in record["reports"]}
+            if record["state"] in ("complete", "stopped"):
+                assert stored["values"] == record["values"]
+
+
+def records_of(study: Path) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in study.glob("[!.]*/trial.json")]
+    return sorted(found, key=lambda record: record["number"])
+
+
+def comparable(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without the seconds that things took, and without a traceback's lines of code."""
+    assert 0 < record["seconds"] < 60
+    reports = [
+        {**report, "metrics": {name: each for name, each in report["metrics"].items() if not is_of_time(name)}}
+        for report in record["reports"]
+    ]
+    said = record["traceback"] and record["traceback"].strip().splitlines()[-1]
+    return {**record, "reports": reports, "traceback": said, "seconds": None}
+
+
+def is_of_time(metric: str) -> bool:
+    return metric.endswith(("_runtime", "_per_second"))
+
+
+def stored_trials(study: Path, storage: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "number": trial.number,
+            "state": trial.state.name,
+            "params": trial.params,
+            "values": trial.values,
+            "reports": trial.intermediate_values,
+            "attributes": {name: each for name, each in trial.user_attrs.items() if name != "hpsearch:session"},
+            "constraints": trial.constraints,
+        }
+        for trial in load(study, storage).trials
+    ]

@@ -82,7 +82,8 @@ class TooManyFailuresError(HpsearchError):
     """Trial after trial of a search failed (`max_failures`), so it ended; the message shows the first reason.
 
     Attributes:
-        best_run: the `BestRun` over the trials there are (its `run_id` is None if none has a result).
+        best_run: the `BestRun` over the trials there are (its `run_id` is None if none has a result); with several
+            objectives a list of them.
     """
 
     def __init__(self, message: str, best_run: Any = None) -> None:
@@ -94,7 +95,8 @@ class SearchInterrupted(KeyboardInterrupt):
     """The user ended a search with Ctrl-C.
 
     Attributes:
-        best_run: the `BestRun` over the trials that had finished (its `run_id` is None if there are none).
+        best_run: the `BestRun` over the trials that had finished (its `run_id` is None if there are none); with several
+            objectives a list of them.
     """
 
     def __init__(self, message: str, best_run: Any = None) -> None:

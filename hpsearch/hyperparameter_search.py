@@ -76,6 +76,8 @@ class Search:
                     "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='epoch' would "
                     "allow it)"
                 )
+            if self.trainer.args.save_total_limit is not None:
+                notes.append("save_total_limit is left aside: the search decides which checkpoints stay")
             if self.trainer.args.enable_jit_checkpoint:
                 notes.append("enable_jit_checkpoint is off in a search: trials go on from their last checkpoint")
             earlier = folder.read_settings()

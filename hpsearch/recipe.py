@@ -223,8 +223,8 @@ class Recipe:
     def for_trial(self: Self, trial: Any, output_dir: str | None = None) -> Self:
         """Return a new trainer with a trial's parameters as arguments; its runs call ``model_init(trial)``.
 
-        With an `output_dir`, as in a search, the new trainer writes there, prints nothing, uploads nothing to the Hub
-        and leaves SIGTERM to the search.
+        With an `output_dir`, as in a search, the new trainer writes there, prints nothing, uploads nothing to the Hub,
+        deletes no checkpoints and does not listen to SIGTERM.
 
         Raises:
             ArgumentError: a parameter is not a valid training argument.
@@ -370,6 +370,7 @@ def _as_part_of_a_search(output_dir: str) -> dict[str, Any]:
         "run_name": Path(output_dir).name,
         "push_to_hub": False,
         "enable_jit_checkpoint": False,
+        "save_total_limit": None,  # the search decides which checkpoints stay
     }
 
 

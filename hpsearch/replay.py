@@ -89,6 +89,8 @@ def replay(
     session = settings["sessions"][original.session]
     trainer, notes = _as_it_was(trainer, session["arguments"], original)
     notes += differences({**session, "arguments": {}}, describe_surroundings(trainer.args, data))
+    if not original.state.is_counted:
+        notes.append(f"the trial is {original.state.value}: it has not come to its end in the study, and does so here")
     pruning_metric = settings["pruning_metric"]
     study = Study(
         name=folder.name,

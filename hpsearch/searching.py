@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from .backends import get_backend
+from .errors import StudyError
 from .files import read_json
 from .hyperparameter_search import Search
 from .processes import ranks_of
@@ -110,11 +112,14 @@ class Searching(Recipe):
             InvalidInputError: something about the search cannot be right; raised before the first trial where it can
                 be known, and in the first trial otherwise.
             MissingPackageError: the backend's package is not installed.
+            StorageError: the storage cannot be reached or written; the same call goes on once it can.
             TooManyFailuresError: trial after trial failed; it carries the best run so far.
             SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
         """
         check_trainer(self)
-        engine = get_backend(backend, options)
+        arguments = inspect.signature(Searching.hyperparameter_search).parameters
+        engine = get_backend(backend, options, arguments)
+        listener = _listener(progress)
         objectives = self._objectives(compute_objective, direction)
         space = as_space(hp_space)
         study = Study(
@@ -138,7 +143,6 @@ class Searching(Recipe):
             start_with=resolve_start(start_with, space, self.args),
         )
         check_space(study.space, self)
-        listener = progress if isinstance(progress, SearchListener) else console_listener(bool(progress))
         with preserved_streams():
             search = Search(self, study, engine, listener, ranks_of(self.args), self._build_best_model, self._data())
             return search.run()
@@ -167,7 +171,7 @@ class Searching(Recipe):
             StudyError: there is no such study or trial, or its objective is another one.
         """
         check_trainer(self)
-        listener = progress if isinstance(progress, SearchListener) else console_listener(bool(progress))
+        listener = _listener(progress)
         folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
         is_given = compute_objective is not None or direction is not None
         objectives = self._objectives(compute_objective, direction) if is_given else None
@@ -210,3 +214,11 @@ class Searching(Recipe):
             model = recipe.call_model_init(trial)
         weights.load_weights(model, folder)
         return model.eval()
+
+
+def _listener(progress: Any) -> SearchListener:
+    if isinstance(progress, SearchListener):
+        return progress
+    if not isinstance(progress, bool):
+        raise StudyError(f"progress must be True, False or a SearchListener, but got {progress!r}.")
+    return console_listener(progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import MissingPackageError, StudyError, nearest_name, one_of
@@ -17,8 +18,10 @@ _GONE = {
 }
 
 
-def get_backend(name: str | None, options: dict[str, Any]) -> Backend:
+def get_backend(name: str | None, options: dict[str, Any], arguments: Iterable[str] = ()) -> Backend:
     """Return a backend by name, made with the user's options; None gives Optuna.
+
+    `arguments` are those of the search itself, one of which may have been misspelled.
 
     Raises:
         StudyError: there is no such backend, or it does not take one of the options.
@@ -39,6 +42,6 @@ def get_backend(name: str | None, options: dict[str, Any]) -> Backend:
     if unknown is not None:
         raise StudyError(
             f"hyperparameter_search does not take {unknown}={options[unknown]!r}; the {wanted} backend takes "
-            f"{one_of(backend.options)}.{nearest_name(unknown, backend.options)}"
+            f"{one_of(backend.options)}.{nearest_name(unknown, [*backend.options, *arguments])}"
         )
     return backend(**options)

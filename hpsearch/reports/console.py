@@ -17,6 +17,8 @@ from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState
 from .tables import format_value, sparkline
 
+_WITH_A_REASON = (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED, TrialState.REFUSED)
+
 
 def console_listener(is_shown: bool, console: Console | None = None) -> SearchListener:
     """Return the listener that shows a search: live in a terminal, as lines elsewhere, silent if not `is_shown`."""
@@ -43,11 +45,18 @@ class LineView(SearchListener):
         if counted >= study.n_trials:
             self._print(f"  has all of its {study.n_trials} trials: nothing to run (study_name= starts a new one)")
         elif records:
-            self._print(f"  goes on after {counted} of {study.n_trials} trials")
+            half_done = [str(each.number) for each in records if each.state is TrialState.INTERRUPTED]
+            first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""
+            self._print(f"  goes on after {counted} of {study.n_trials} trials{first}")
+
+    def on_records(self, records: Sequence[TrialRecord]) -> None:
+        """Know the trials of other searches too."""
+        self._records = list(records)
 
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print how the trial ended, and the best so far."""
-        self._records.append(record)
+        if all(each.number != record.number for each in self._records):
+            self._records.append(record)
         self._print(self._line(record))
 
     def on_notice(self, notice: str) -> None:
@@ -62,16 +71,18 @@ class LineView(SearchListener):
 
     def _line(self, record: TrialRecord) -> str:
         assert self._study is not None
-        value = "".join(f" {format_value(each)}" for each in record.values)
+        objectives = self._study.objectives
+        names = ["" if len(objectives) == 1 else f"{each.name} " for each in objectives]
+        value = "".join(f" {name}{format_value(each)}" for name, each in zip(names, record.values, strict=False))
         line = f"[{self._counted()}/{self._study.n_trials}] trial {record.number} {record.state.value}{value}"
         line += f" in {record.seconds:.1f} s"
-        if record.state in (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED):
+        if record.state in _WITH_A_REASON:
             line += f": {record.reason}"
         broken = [name for name, by in record.violations.items() if by > 0]
         if broken:
             line += f" (breaks {', '.join(broken)})"
         if record.fallbacks:
-            line += f" (out of memory {len(record.fallbacks)} times, went on in smaller batches)"
+            line += f" (in smaller batches, as it ran out of memory {len(record.fallbacks)}x)"
         return f"{line}; {self._best_text()}"
 
     def _best_text(self) -> str:

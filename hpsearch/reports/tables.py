@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..search.best_run import BestRun
-from ..search.selection import best_records, ranking
+from ..search.selection import best_records, closest, ranking
 from ..search.study import Study
 from ..search.trial import TrialRecord, TrialState
 
@@ -49,7 +49,7 @@ def trials_table(study: Study, records: Sequence[TrialRecord], limit: int = 4) -
         limit: how many trials to show; four fit into 80 characters.
     """
     ranked = ranking(records, study.objectives)
-    shown = (ranked or _closest(records))[:limit]
+    shown = (ranked or closest(records, study.constraints))[:limit]
     best = best_records(records, study.objectives)
     names = list(dict.fromkeys(name for record in shown for name in record.params))
     table = Table(title=Text(_heading(study, records)), title_justify="left", box=box.SIMPLE_HEAD)
@@ -72,12 +72,6 @@ def trials_table(study: Study, records: Sequence[TrialRecord], limit: int = 4) -
     for name in names:
         table.add_row(Text(name), *(Text(format_value(record.params.get(name, "-"))) for record in shown))
     return table
-
-
-def _closest(records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the trials with a result that break the constraints, those first that break them least."""
-    with_result = [record for record in records if record.state.has_result and record.values]
-    return sorted(with_result, key=lambda record: max(record.violations.values(), default=0.0))
 
 
 def count_states(records: Sequence[TrialRecord]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import NoCompletedTrialError
 from .objective import Objective
-from .selection import best_records, ranking
+from .selection import best_records, closest, ranking
 from .study import Study
 from .trial import TrialRecord, TrialState
 
@@ -79,9 +79,9 @@ class SearchSummary:
         """Say why no trial has a result."""
         if not self.records:
             return "No trial has run."
-        with_result = [record for record in self.records if record.state.has_result]
+        with_result = closest(self.records, self.study.constraints)
         if with_result:
-            least = min(with_result, key=lambda record: max(record.violations.values(), default=0.0))
+            least = with_result[0]
             broken = ", ".join(name for name, by in least.violations.items() if by > 0)
             return (
                 f"None of the {len(with_result)} trials with a result holds the constraints; trial {least.number} "

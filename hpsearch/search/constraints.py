@@ -52,10 +52,16 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: str) -> Constraint:
-        """Return the constraint that a text such as ``"parameters <= 1e6"`` or ``"accuracy >= 0.9"`` writes."""
+        """Return the constraint that a text such as ``"parameters <= 1e6"`` or ``"accuracy >= 0.9"`` writes.
+
+        Raises:
+            ObjectiveError: the text cannot be read.
+        """
         match = _BOUND.fullmatch(text)
         if match is None:
-            raise ObjectiveError(f"The constraint {text!r} cannot be read; write it as 'parameters <= 1e6'.")
+            raise ObjectiveError(
+                f"The constraint {text!r} cannot be read; write it with <= or >=, as 'parameters <= 1e6'."
+            )
         metric, sign, bound = match.groups()
         try:
             number = float(bound)
@@ -69,6 +75,11 @@ class Constraint:
         metric = self.metric if isinstance(self.metric, str) else getattr(self.metric, "__name__", "constraint")
         metric = metric.replace("<lambda>", "constraint")
         return f"{metric} <= {self.at_most:.15g}" if self.at_most is not None else f"{metric} >= {self.at_least:.15g}"
+
+    def excess(self, violation: float) -> float:
+        """Return a violation as a share of the bound, so that different constraints can be compared."""
+        bound = self.at_most if self.at_most is not None else self.at_least
+        return violation / max(abs(bound or 0.0), 1e-12)
 
     def violation(self, metrics: Mapping[str, float]) -> float:
         """Return by how much the constraint is broken: at most 0 if it holds, infinite for a metric that is NaN.

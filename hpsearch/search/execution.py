@@ -195,7 +195,7 @@ class Execution:
             recipe = recipe.with_arguments(**self._fallbacks[-1]["arguments"])
         self._recipe = recipe
         sets = recipe.eval_dataset
-        self._weights = ScopedWeights(self._study, recipe, self._folder, self._records, self._ranks)
+        self._weights = ScopedWeights(self._study, recipe, self._folder, self._trial.number, self._records, self._ranks)
         self._reporting = ReportingCallback(
             self._study,
             self._trial,

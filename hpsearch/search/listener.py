@@ -26,6 +26,9 @@ class SearchListener:
     def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
         """A trial finished an update."""
 
+    def on_records(self, records: Sequence[TrialRecord]) -> None:
+        """The records have changed, by the trial that `on_trial_end` is about to tell of, or by other searches."""
+
     def on_trial_end(self, record: TrialRecord) -> None:
         """A trial ended, in whichever way."""
 

@@ -160,8 +160,10 @@ def resolve_objectives(
                 f"functions, but got {compute_objective!r}."
             )
         return (_resolve(compute_objective, direction, has_metrics, eval_sets),)
+    if not compute_objective:
+        raise ObjectiveError("compute_objective is an empty list; name at least one metric or function.")
     directions = direction if isinstance(direction, (list, tuple)) else [direction] * len(compute_objective)
-    if not compute_objective or len(directions) != len(compute_objective):
+    if len(directions) != len(compute_objective):
         raise ObjectiveError(
             f"compute_objective is a list of {len(compute_objective)} and direction one of {len(directions)}; give "
             "one direction for each objective (None: its natural one)."
@@ -246,7 +248,7 @@ def _missing(metric: str, metrics: Mapping[str, float], what: str) -> MissingMet
     produced = sorted(key for key in metrics if not _NOT_A_METRIC.search(key))
     return MissingMetricError(
         f"{what} needs {metric!r}, but evaluation does not produce it. It produces {', '.join(produced)}."
-        f"{nearest_name(metric, produced)}"
+        f"{nearest_name(metric, produced) or nearest_name(metric.removeprefix('eval_'), metrics)}"
     )
 
 

@@ -58,6 +58,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._others_were_evaluated = any(record.reports for record in records)
         self._pending: dict[str, float] = {}
         self._evaluated_sets = 0
+        self._is_over = False
         self.reports: list[Report] = []
         self.epochs = 0.0
         self.pruned = False
@@ -65,7 +66,8 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """Return what checkpoints keep of the trial."""
-        kept = {"reports": [asdict(report) for report in self.reports], "seconds": self._budget.seconds}
+        reports = [asdict(report) for report in self.reports]
+        kept = {"reports": reports, "seconds": self._budget.seconds, "is_over": self._is_over}
         return {"args": {}, "attributes": {"so_far": kept}}
 
     @property
@@ -77,6 +79,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def so_far(self, kept: dict[str, Any]) -> None:
         self.reports = [Report.from_json(each) for each in kept["reports"]]
         self._budget.continue_after(float(kept["seconds"]))
+        self._is_over = bool(kept["is_over"])
 
     @property
     def was_evaluated(self) -> bool:
@@ -84,8 +87,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return any(report.step > 0 for report in self.reports)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner."""
+        """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner.
+
+        One that a callback had stopped (early stopping) before its last checkpoint does not go on.
+        """
         self.epochs = float(state.epoch or 0.0)
+        control.should_training_stop = control.should_training_stop or self._is_over
         if self._ranks.is_main:
             for report in self.reports:
                 self._tell_trial(report)
@@ -113,6 +120,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.reports.append(report)
         self._weights.note(self.reports)
         is_last = state.global_step >= state.max_steps or self.stop is not None
+        self._is_over = control.should_training_stop and self.stop is None  # by a callback, such as early stopping
         if self._ranks.agree(lambda: self._tell(report, may_prune=not is_last)):
             self.pruned = True
             control.should_training_stop = True
@@ -135,10 +143,10 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return self._ranks.decide(lambda: stop) if self._ranks.agree(lambda: stop is not None) else None
 
     def _make_report(self, args: Any, state: Any, metrics: dict[str, float], model: Any) -> Report:
-        if self._study.pruning_objective is not None:
-            self._value(self._study.pruning_objective, metrics)  # it must be there
         if model is not None:
             metrics = {**metrics, PARAMETERS: sum(each.numel() for each in model.parameters())}
+        if self._study.pruning_objective is not None:
+            self._value(self._study.pruning_objective, metrics)  # it must be there
         return Report(
             values=tuple(self._value(each, metrics) for each in self._study.objectives),
             resource=data_seen(args, state),

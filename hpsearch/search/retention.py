@@ -15,11 +15,16 @@ SELECTED = "selected-"
 
 
 def is_worth_keeping(
-    values: Sequence[float], records: Sequence[TrialRecord], objectives: Sequence[Objective], keep: int | None
+    values: Sequence[float],
+    records: Sequence[TrialRecord],
+    objectives: Sequence[Objective],
+    keep: int | None,
+    number: int | None = None,
 ) -> bool:
     """Tell whether a trial with `values` would be among the `keep` best of the study (None: all are kept).
 
-    Of several objectives, whether it would be on the Pareto front.
+    Of several objectives, whether it would be on the Pareto front. Of equal trials the one with the lower `number`
+    comes first; None: the trial comes after all others.
     """
     if keep is None:
         return True
@@ -28,7 +33,11 @@ def is_worth_keeping(
     if len(objectives) > 1:
         return not any(dominates(each.values, values, objectives) for each in records if each.is_eligible)
     ranked = ranking(records, objectives)
-    return len(ranked) < keep or objectives[0].is_better(values[0], ranked[keep - 1].value)
+    if len(ranked) < keep:
+        return True
+    last = ranked[keep - 1]
+    is_first_of_equals = values[0] == last.value and number is not None and number < last.number
+    return is_first_of_equals or objectives[0].is_better(values[0], last.value)
 
 
 def remove_surplus(

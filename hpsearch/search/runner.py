@@ -70,7 +70,8 @@ class TrialRunner:
 
     def refresh(self) -> None:
         """Read what other processes have done since; under `locked()`."""
-        self.records = self._present(self._folder.read_records())
+        if self._session.others_were_here():
+            self.records = self._present(self._folder.read_records())
 
     def earlier_record(self, number: int) -> TrialRecord | None:
         """Return what an earlier session left of a trial; None if it had not come so far; under `locked()`."""
@@ -146,6 +147,7 @@ class TrialRunner:
         """Take an ended trial into account: records, best, checkpoints on disk, listeners; under `locked()`."""
         self.failures = [*self.failures, record] if record.state is TrialState.FAILED else []
         self._take(record)
+        self._listener.on_records(self.records)
         self._listener.on_trial_end(record)
 
     def recover(self, record: TrialRecord) -> None:
@@ -165,7 +167,8 @@ class TrialRunner:
             self._folder.write_record(replace(trial.earlier, state=TrialState.RUNNING, reason=None))
 
     def _take(self, record: TrialRecord) -> None:
-        others = [each for each in self._folder.read_records() if each.number != record.number]
+        self.refresh()
+        others = [each for each in self.records if each.number != record.number]
         remove_leftovers(self._study.folder / record.name)
         keeping = [each for each in others if each.checkpoint is not None]
         self._tidy([*others, record], among=[record, *keeping])

@@ -35,14 +35,21 @@ class ScopedWeights:
         study: the settings.
         recipe: the trainer of the trial.
         folder: of the run.
+        number: of the trial.
         records: the other trials of the study.
         ranks: the processes of the trial.
     """
 
     def __init__(
-        self, study: Study, recipe: SavesWeights, folder: Path, records: Sequence[TrialRecord], ranks: Ranks
+        self,
+        study: Study,
+        recipe: SavesWeights,
+        folder: Path,
+        number: int,
+        records: Sequence[TrialRecord],
+        ranks: Ranks,
     ) -> None:
-        self._study, self._recipe, self._folder = study, recipe, folder
+        self._study, self._recipe, self._folder, self._number = study, recipe, folder, number
         self._records, self._ranks = records, ranks
         self._weights: Any = None
         self._step: int | None = None
@@ -103,7 +110,8 @@ class ScopedWeights:
         selected = select_report(reports, study.scope, study.objectives)
         if selected is None or any(each > 0 for each in selected.report.violations.values()):
             return None
-        is_worth = is_worth_keeping(selected.values, self._records, study.objectives, study.keep_checkpoints)
+        keep, records = study.keep_checkpoints, self._records
+        is_worth = is_worth_keeping(selected.values, records, study.objectives, keep, self._number)
         return selected.report.step if is_worth else None
 
     def _is_on_disk(self, step: int) -> bool:

@@ -16,8 +16,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..errors import StudyError, nearest_name, one_of
 from ..scopes import SCOPES
+from .constraints import Constraint
 from .objective import MINIMIZE, Objective
 from .trial import Report, TrialRecord
 
@@ -73,10 +76,10 @@ def ranking(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> 
 
     Of several objectives, trials that no other one beats in all of them come first, by number.
     """
-    eligible = sorted((each for each in records if each.is_eligible), key=lambda record: record.number)
+    eligible = _eligible(records)
     if len(objectives) > 1:
-        front = [each for each in eligible if _is_on_front(each, eligible, objectives)]
-        return [*front, *(each for each in eligible if each not in front)]
+        front = {each.number for each in _front(eligible, objectives)}
+        return sorted(eligible, key=lambda record: record.number not in front)
     sign = 1.0 if objectives[0].direction == MINIMIZE else -1.0
     return sorted(eligible, key=lambda record: sign * record.values[0])
 
@@ -86,10 +89,31 @@ def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]
 
     Empty if no trial has a result that holds the constraints.
     """
-    ranked = ranking(records, objectives)
-    if len(objectives) == 1:
-        return ranked[:1]
-    return [each for each in ranked if _is_on_front(each, ranked, objectives)]
+    return _front(_eligible(records), objectives) if len(objectives) > 1 else ranking(records, objectives)[:1]
+
+
+def _eligible(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    return sorted((each for each in records if each.is_eligible), key=lambda record: record.number)
+
+
+def _front(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
+    """Return the records that no other one dominates, in their order."""
+    signs = [1.0 if each.direction == MINIMIZE else -1.0 for each in objectives]
+    costs = np.array([record.values for record in records], dtype=float).reshape(len(records), len(signs)) * signs
+    return [
+        record
+        for record, cost in zip(records, costs, strict=True)
+        if not ((costs <= cost).all(axis=1) & (costs < cost).any(axis=1)).any()
+    ]
+
+
+def closest(records: Iterable[TrialRecord], constraints: Sequence[Constraint]) -> list[TrialRecord]:
+    """Return the trials with a result, those first that come closest to holding the constraints."""
+
+    def excess(record: TrialRecord) -> float:
+        return max((each.excess(record.violations.get(each.name, 0.0)) for each in constraints), default=0.0)
+
+    return sorted((each for each in records if each.state.has_result and each.values), key=excess)
 
 
 def dominates(values: Sequence[float], others: Sequence[float], objectives: Sequence[Objective]) -> bool:
@@ -98,7 +122,3 @@ def dominates(values: Sequence[float], others: Sequence[float], objectives: Sequ
     return any(each.is_better(value, other) for each, value, other in compared) and not any(
         each.is_better(other, value) for each, value, other in compared
     )
-
-
-def _is_on_front(record: TrialRecord, records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> bool:
-    return not any(dominates(other.values, record.values, objectives) for other in records)

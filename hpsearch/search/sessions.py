@@ -6,16 +6,17 @@ import contextlib
 import os
 import re
 import socket
+import sys
 import threading
 import uuid
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from ..files import read_json, write_json
 
 SESSIONS_FOLDER = "sessions"
+_OWN: set[str] = set()  # the sessions that this process is at
 HEARTBEAT_SECONDS = 10.0
 # A process on another machine is dead after so long without a heartbeat; on this machine the system tells at once.
 SILENCE_SECONDS = 60.0
@@ -37,18 +38,21 @@ class Session:
         self.name = f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._folder = study_folder / SESSIONS_FOLDER
         self._is_over = threading.Event()
+        self._changed = 0
         self._heart: threading.Thread | None = None
 
     def begin(self) -> None:
         """Sign in; the caller holds the study's lock."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_json(self._folder / self.name, _this_process())
+        _OWN.add(self.name)
+        write_json(self._folder / self.name, {"host": _host(), "pid": os.getpid(), "started": _started(os.getpid())})
         self._heart = threading.Thread(target=self._beat, name="hpsearch heartbeat", daemon=True)
         self._heart.start()
         self._remove_dead()
 
     def end(self) -> bool:
         """Sign out and return True if no other session is at work; the caller holds the study's lock."""
+        _OWN.discard(self.name)
         self._is_over.set()
         if self._heart is not None:
             self._heart.join()
@@ -60,9 +64,14 @@ class Session:
             return False
         return True
 
+    def others_were_here(self) -> bool:
+        """Tell whether other sessions are at work, or have been since the last call; the caller holds the lock."""
+        changed, self._changed = self._changed, self._folder.stat().st_mtime_ns
+        return changed != self._changed or len(list(self._folder.iterdir())) > 1
+
     def is_alive(self, name: str | None) -> bool:
         """Tell whether the session `name` is still at work."""
-        if name == self.name:
+        if name in _OWN:
             return True
         if not name or not re.fullmatch(r"[\w-][\w.-]*", name):
             return False
@@ -72,7 +81,7 @@ class Session:
             if process is None:
                 return False
             if process["host"] == _host():
-                return _exists(process)
+                return process["pid"] != os.getpid() and _exists(process["pid"], process["started"])
             return self._now() - path.stat().st_mtime < SILENCE_SECONDS
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return False
@@ -93,10 +102,6 @@ class Session:
         return (self._folder / self.name).stat().st_mtime
 
 
-def _this_process() -> dict[str, Any]:
-    return {"host": _host(), "pid": os.getpid(), "created": psutil.Process().create_time()}
-
-
 def _host() -> str:
     """Return what tells machines apart, and containers of one machine that do not see each other's processes."""
     try:
@@ -105,10 +110,17 @@ def _host() -> str:
         return socket.gethostname()
 
 
-def _exists(process: dict[str, Any]) -> bool:
+def _exists(pid: int, started: str) -> bool:
     """Tell whether a process of this machine still exists, and its number has not gone to another one."""
     try:
-        found = psutil.Process(process["pid"])
-        return bool(found.create_time() == process["created"]) and found.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+        return _started(pid) == started and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, OSError):
         return False
+
+
+def _started(pid: int) -> str:
+    """Return when a process was started: by the clock that nobody sets, where the system tells."""
+    if sys.platform == "linux":
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    return str(psutil.Process(pid).create_time())

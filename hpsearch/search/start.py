@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import SpaceError, nearest_name
-from .parameters import Categorical
+from .parameters import Categorical, Float, Int, Parameter
 from .space import SearchSpace
 from .trial import Trial
 
@@ -37,11 +37,10 @@ def resolve_start(
 
 def _resolve(given: Any, space: SearchSpace | Callable[[Trial], Any], args: Any) -> Mapping[str, Any]:
     if given == DEFAULTS:
-        if not isinstance(space, SearchSpace):
-            raise SpaceError("start_with='defaults' needs a space that is a mapping; a function has no defaults.")
-        return _defaults(space, args)
+        return _defaults(space, args) if isinstance(space, SearchSpace) else _defaults_of_function(space, args)
     if not isinstance(given, Mapping):
-        raise SpaceError(f"start_with holds {given!r}; it must be a dict of parameters, or 'defaults'.")
+        near = nearest_name(str(given), [DEFAULTS])
+        raise SpaceError(f"start_with holds {given!r}; it must be a dict of parameters, or 'defaults'.{near}")
     if isinstance(space, SearchSpace):
         known = space.all_parameters()
         for name, value in given.items():
@@ -72,12 +71,54 @@ def _defaults(space: SearchSpace, args: Any) -> dict[str, Any]:
     for name, parameter, conditions in space.walk():
         if any(found.get(each, _ABSENT) != value for each, value in conditions.items()):
             continue
-        value = parameter.default if parameter.default is not None else getattr(args, name, None)
-        if isinstance(parameter, Categorical) and not parameter.contains(value):
-            value = getattr(value, "value", value)  # the text of an enumeration
+        value = _default(name, parameter, args)
         if parameter.contains(value):
             found[name] = value
     return found
+
+
+class _AsksForDefaults(Trial):
+    """A trial whose parameters are the trainer's arguments, where they are inside the parameter; notes which are."""
+
+    def __init__(self, args: Any) -> None:
+        super().__init__(0)
+        self._args = args
+        self.found: dict[str, Any] = {}
+
+    def report(self, value: float, resource: int) -> None:
+        """Do nothing: it is never trained."""
+
+    def should_prune(self) -> bool:
+        """Return False: it is never trained."""
+        return False
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        value = _default(name, parameter, self._args)
+        if not parameter.contains(value):
+            return parameter.edges()[0]
+        self.found[name] = value
+        return value
+
+
+def _defaults_of_function(space: Callable[[Trial], Any], args: Any) -> dict[str, Any]:
+    """Return the trainer's arguments for what a define-by-run function asks for; it is called once for that."""
+    trial = _AsksForDefaults(args)
+    try:
+        returned = space(trial)
+    except Exception as error:
+        raise SpaceError(f"hp_space(trial) raised {type(error).__name__}: {error}") from error
+    for name, value in dict(returned or {}).items():
+        if isinstance(value, (Float, Int, Categorical)):
+            trial.suggest(name, value)
+    return trial.found
+
+
+def _default(name: str, parameter: Parameter, args: Any) -> Any:
+    """Return a parameter's own default, else the trainer's argument of that name; it may lie outside."""
+    value = parameter.default if parameter.default is not None else getattr(args, name, None)
+    if isinstance(parameter, Categorical) and not parameter.contains(value):
+        return getattr(value, "value", value)  # the text of an enumeration
+    return value
 
 
 _ABSENT = object()

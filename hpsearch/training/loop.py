@@ -45,9 +45,10 @@ def train(trainer: Hooks, resume: ResumePoint | None, ignore_keys: list[str] | N
         run.control = run.callback_handler.on_train_begin(run.args, run.state, run.control)
         if run.args.eval_on_start and resume is None:
             _evaluate(trainer, ignore_keys, step_schedule=False)
-        is_done = run.state.global_step >= length.max_steps
-        if is_done and resume is not None and resume.position is not None and not run.position.epoch_finished:
+        is_trained = run.state.global_step >= length.max_steps
+        if is_trained and resume is not None and resume.position is not None and not run.position.epoch_finished:
             _end_last_epoch(trainer, length, resume, ignore_keys)
+        is_done = is_trained or run.control.should_training_stop
         for epoch in () if is_done else range(_first_epoch(run.position), length.num_epochs):
             _train_epoch(trainer, loader, length, epoch, resume, ignore_keys)
             resume = None

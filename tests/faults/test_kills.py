@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.faults.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, Searches, updates
 from tests.faults.searching import load, wait_until
@@ -234,6 +235,9 @@ def check_what_a_kill_left(study: Path, finished: dict[int, dict[str, Any]]) -> 
     for path in study.rglob("*.json"):
         if ".partial-" not in str(path.relative_to(study)):
             json.loads(path.read_text())
+    for checkpoint in [*study.glob("[!.]*/checkpoint-*"), *study.glob("[!.]*/selected-*")]:
+        assert load_file(checkpoint / "model.safetensors")
+        assert (checkpoint / "optimizer.pt").exists() == (checkpoint / "trainer_state.json").exists()
     records = {record["number"]: record for record in records_of(study)}
     ended = {number: each for number, each in records.items() if each["state"] not in ("running", "interrupted")}
     assert {number: ended.get(number) for number in finished} == finished

@@ -199,7 +199,7 @@ def test_a_list_gives_several_objectives_each_with_its_direction(direction: Any)
     [
         ("loss", ["minimize"], "direction=['minimize'] is a list"),
         (None, ["minimize", "maximize"], "compute_objective must be a list"),
-        ([], None, "a list of 0"),
+        ([], None, "an empty list"),
         (["loss", "accuracy"], ["minimize"], "a list of 2 and direction one of 1"),
         (["loss", None], None, "None is not one"),
         (["loss", "eval_loss"], None, "'eval_loss' comes twice"),

@@ -196,3 +196,9 @@ def test_the_disk_holds_the_best_and_what_the_running_trial_needs_however_long_t
     )
     assert 0 < watching.most <= most
     assert len(on_disk(tmp_path / "study")) == keep
+
+
+def test_of_equal_trials_the_one_with_the_lower_number_is_worth_keeping() -> None:
+    records = [TrialRecord(1, "run-1", TrialState.COMPLETE, {}, values=(0.5,))]
+    assert is_worth_keeping((0.5,), records, MINIMIZE, 1, number=0)
+    assert not is_worth_keeping((0.5,), records, MINIMIZE, 1, number=2)

@@ -135,7 +135,7 @@ def test_a_number_that_went_to_another_process_is_not_taken_for_the_old_one(
     tmp_path: Path, session: Session, other: tuple[subprocess.Popen[str], str]
 ) -> None:
     _, name = other
-    rewrite(tmp_path, name, created=1.0)
+    rewrite(tmp_path, name, started="another boot 1")
     assert not session.is_alive(name)
 
 

@@ -380,7 +380,7 @@ def test_what_several_objectives_cannot_have_is_refused_before_anything_is_writt
     [
         ("loss", {"pruning_metric": "loss"}, "pruning_metric='eval_loss' is for several objectives"),
         ("loss", {"direction": ["minimize", "minimize"]}, "compute_objective must be a list"),
-        ([], {}, "list of 0"),
+        ([], {}, "an empty list"),
         (["loss", None], {}, "None is not one"),
         (["loss", "eval_loss"], {}, "'eval_loss' comes twice"),
         (["loss", len], {}, "direction='minimize' or 'maximize'"),
@@ -467,3 +467,15 @@ def test_lines_and_tables_name_every_objective(tmp_path: Path) -> None:
         described = describe_best(each)
         assert f"trial {each.run_id}" in described
         assert all(f"{value:.4g}" in described for value in each.objective)
+
+
+def test_trials_may_be_pruned_by_their_size(tmp_path: Path) -> None:
+    best = small_trainer(tmp_path).hyperparameter_search(
+        {"learning_rate": Float(1e-3, 1e-1)},
+        ["loss", "accuracy"],
+        2,
+        pruning_metric="parameters",
+        pruner="median",
+        progress=False,
+    )
+    assert all(record.state is TrialState.COMPLETE for record in best[0].run_summary.records)

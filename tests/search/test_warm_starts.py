@@ -266,10 +266,19 @@ def test_a_default_of_false_none_or_zero_is_a_default(tmp_path: Path) -> None:
     assert found == {"weight_decay": 0.0, "model.bias": False, "model.seed": 0}
 
 
-def test_a_function_has_no_defaults(tmp_path: Path) -> None:
-    with pytest.raises(SpaceError, match="'defaults' needs a space that is a mapping"):
-        search(tmp_path, space=by_function, start_with="defaults")
-    assert not list(tmp_path.iterdir())
+def test_the_defaults_of_a_function_are_the_trainers_arguments_that_it_can_take(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        if trial.suggest_categorical("optim", ["sgd", "adamw_torch"]) == "adamw_torch":
+            trial.suggest_float("adam_beta1", 0.5, 0.95)
+        return {
+            "optim": trial.params["optim"],
+            "learning_rate": trial.suggest_float("learning_rate", 1.0, 2.0),
+            "weight_decay": Float(0.0, 1.0),
+        }
+
+    args = TrainingArguments(str(tmp_path), optim="adamw_torch", weight_decay=0.25, learning_rate=0.1, use_cpu=True)
+    [found] = resolve_start("defaults", space, args)
+    assert found == {"optim": "adamw_torch", "adam_beta1": 0.9, "weight_decay": 0.25}
 
 
 # Another study.

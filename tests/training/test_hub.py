@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassificatio
 from hpsearch import Float, Trainer, TrainingArguments
 from hpsearch.errors import ArgumentError
 from hpsearch.files import PARTIAL_MARK
-from hpsearch.search import study
+from hpsearch.search import folder as study_folder
 from hpsearch.training import hub as hub_module
 from tests.hub_server import TOKEN, USER, HubServer
 from tests.models import Line, bert_classifier, classification_data, line_data, small_tokenizer, weights_of
@@ -356,7 +356,7 @@ def test_push_to_hub_uploads_the_folder_without_checkpoints_studies_and_partial_
 
 
 def test_the_name_of_a_studys_file_is_the_one_that_the_search_writes() -> None:
-    assert hub_module.STUDY_FILE == study.STUDY_FILE
+    assert hub_module.STUDY_FILE == study_folder.STUDY_FILE
 
 
 def test_push_to_hub_without_blocking_returns_the_future_of_the_commit(tmp_path: Path, hub: HubServer) -> None:

@@ -138,6 +138,7 @@ class OptunaBackend(Backend):
         trials = self._trials
         assert trials is not None, "prepare() comes first"
         with _quiet_optuna():
+            has_waited = False
             while True:
                 with runner.locked(), naming_the_storage(self.engine_study()._storage):
                     chosen = trials.next(runner)
@@ -148,6 +149,9 @@ class OptunaBackend(Backend):
                 if isinstance(chosen, OptunaTrial):
                     _run(chosen, trials, runner)
                 else:
+                    if not has_waited:
+                        runner.announce("all trials have begun: waiting for those that other searches are at")
+                    has_waited = True
                     runner.wait()
 
     def engine_study(self) -> optuna.Study:
@@ -190,6 +194,11 @@ class OptunaBackend(Backend):
             raise StudyError("start_with cannot be combined with a GridSampler, which has an order of its own.")
         if self._learned_from is not None:
             check_direction(self._learned_from, study)
+            if self._terminator is not None:
+                raise StudyError(
+                    "A terminator takes the trials of start_from for trials that have found nothing better; pass only "
+                    "one of the two."
+                )
         if len(study.objectives) == 1:
             return
         prunes = self._pruner_was_given and not isinstance(self._pruner, optuna.pruners.NopPruner)

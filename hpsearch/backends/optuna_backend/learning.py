@@ -84,7 +84,6 @@ def _fitting(learned: tuple[str, str, Sequence[FrozenTrial]], study: Study) -> t
                 params=trial.params,
                 distributions=distributions,
                 value=trial.value,
-                intermediate_values=trial.intermediate_values,
                 user_attrs={ORIGIN: f"{name}/{trial.number}"},
             )
         )

@@ -19,7 +19,7 @@ import sqlalchemy
 from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
 
-from ...errors import MissingPackageError, StorageError, StudyError
+from ...errors import MissingPackageError, StorageError, StudyError, nearest_name
 from ...files import PARTIAL_MARK
 from .journal import JournalFile
 
@@ -87,7 +87,7 @@ def check_storage(storage: Any) -> None:
         shown = _without_password(storage) if ":" in storage else storage
         raise StudyError(
             f"storage={shown!r} is not a URL (such as sqlite:///study.db or postgresql://user:password@host/name), "
-            "'journal', or the name of a journal file, which ends in .log."
+            f"'journal', or the name of a journal file, which ends in .log.{nearest_name(shown, [JOURNAL])}"
         )
     _check_password(storage)
 

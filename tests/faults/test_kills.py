@@ -20,6 +20,7 @@ from tests.faults.searching import load, wait_until
 
 KILLS = 200
 KILLS_OF_EACH_PHASE = 8
+ROUNDS = 50
 SEED = int(os.environ.get("HPSEARCH_KILL_SEED", "1"))
 EVERY_EPOCH = {"save_strategy": "epoch"}
 EVERY_TWO_STEPS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps"}
@@ -55,7 +56,7 @@ def test_a_search_killed_two_hundred_times_ends_like_one_that_was_not(searches: 
     states: Counter[str] = Counter()
     plans = list(PLANS.items())
     rounds = 0
-    while killed.total() < KILLS or min(killed[phase] for phase in PHASES) < KILLS_OF_EACH_PHASE:
+    while killed.total() < KILLS or (min(killed[phase] for phase in PHASES) < KILLS_OF_EACH_PHASE and rounds < ROUNDS):
         name, plan = plans[rounds % len(plans)]
         plan = replace(plan, seed=SEED * 1000 + rounds)
         folder = tmp_path / f"round-{rounds}"
@@ -74,6 +75,7 @@ def test_a_search_killed_two_hundred_times_ends_like_one_that_was_not(searches: 
         rounds += 1
     print(f"{killed.total()} kills in {rounds} studies:")
     print(*(f"{number:6} {phase}" for phase, number in killed.most_common()), sep="\n")
+    assert min(killed[phase] for phase in (*PHASES, ANY_TIME)) >= KILLS_OF_EACH_PHASE
     assert min(states[state] for state in ("complete", "pruned", "failed")) >= 5
 
 

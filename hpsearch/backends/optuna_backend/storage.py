@@ -66,7 +66,8 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
             return _journal(folder / JOURNAL_FILE if storage == JOURNAL else Path(storage))
         if storage.startswith("sqlite"):
             return _sqlite(storage)
-        return optuna.storages.get_storage(_database(_with_driver(storage)))
+        # A server may have ended a connection meanwhile; a file does not.
+        return optuna.storages.get_storage(_database(_with_driver(storage), pool_pre_ping=True))
     except ImportError as error:
         raise MissingPackageError(f"storage={_without_password(storage)!r} needs a driver: {error}") from error
     except Exception as error:
@@ -211,7 +212,7 @@ def _database(url: str, **engine: Any) -> optuna.storages.RDBStorage:
     """Open a database; of processes that make its tables at the same moment all but one fail, so try again."""
     for attempt in range(_ATTEMPTS):
         try:
-            return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True, **engine})
+            return optuna.storages.RDBStorage(url, engine_kwargs=engine)
         except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError):
             if attempt == _ATTEMPTS - 1:
                 raise

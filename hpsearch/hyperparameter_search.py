@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .backends.base import Backend
 from .errors import HpsearchError, SearchInterrupted, TooManyFailuresError
 from .search.best_run import BestRun, SearchSummary, best_runs
+from .search.ending import TrialEndedSearch
 from .search.folder import StudyFolder
 from .search.following import SearchIsOver, follow
 from .search.listener import SearchListener
 from .search.provenance import describe_surroundings, differences
 from .search.ranks import Ranks
-from .search.runner import TrialEndedSearch, TrialRunner
+from .search.runner import TrialRunner
 from .search.study import Study
 from .search.trial import TrialRecord
 
@@ -53,11 +54,36 @@ class Search:
         """
         if not self.ranks.is_main:
             return self._best(follow(self.trainer, self.study, self.ranks))
+        over = self.backend.run_elsewhere(self)
+        if over is None:
+            return self.run_here()
+        best = self._best(over.records)
+        if isinstance(over.error, (SearchInterrupted, TooManyFailuresError)):
+            raise type(over.error)(str(over.error), best)
+        if over.error is not None:
+            raise over.error
+        return best
+
+    def told_to(self, study: Study, listener: SearchListener) -> Search:
+        """Return the same search with other settings and another listener."""
+        return replace(self, study=study, listener=listener)
+
+    def outcome(self) -> SearchIsOver:
+        """Run the trials and return how the search ended, in what another process can load."""
+        try:
+            best = self.run_here()
+        except (SearchInterrupted, TooManyFailuresError) as error:
+            return SearchIsOver(_records_of(error.best_run), _bare(error))
+        except BaseException as error:
+            return SearchIsOver([], _bare(error))
+        return SearchIsOver(_records_of(best))
+
+    def run_here(self) -> BestRun | list[BestRun]:
+        """Run the trials, in this process or from it; `run` also knows of others."""
         folder = StudyFolder(self.study)
         runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks)
         with telling_the_others(self.ranks, runner):
-            self.backend.connect(self.study)
-            with runner.at_work():
+            with self.backend.connected(self.study, self.trainer), runner.at_work():
                 self._open(folder, runner)
                 self._run_trials(runner)
             limit = self.study.max_failures
@@ -130,6 +156,11 @@ def telling_the_others(ranks: Ranks, runner: TrialRunner) -> Iterator[None]:
         ranks.decide(lambda: told)
         raise
     ranks.decide(lambda: SearchIsOver(runner.records))
+
+
+def _records_of(best: Any) -> list[TrialRecord]:
+    """Return the records of the search that a best run, or a Pareto front, is of."""
+    return list((best[0] if isinstance(best, list) else best).run_summary.records)
 
 
 def _bare(error: BaseException) -> BaseException:

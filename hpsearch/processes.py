@@ -208,16 +208,10 @@ def _connections(besides: int | None) -> list[_Connection]:
     found = []
     for number in map(int, os.listdir("/dev/fd")):
         with contextlib.suppress(OSError):  # closed meanwhile, or only listening
-            if not stat.S_ISSOCK(os.fstat(number).st_mode):
-                continue
-            handle = socket.socket(fileno=os.dup(number))
-            try:
-                if handle.family in (socket.AF_INET, socket.AF_INET6):
-                    own, peer = handle.getsockname()[:2], handle.getpeername()[:2]
-                    if besides not in (own[1], peer[1]):
-                        found.append(_Connection(handle, own, peer))
-                        continue
-            except OSError:
-                pass
-            handle.close()
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                with socket.socket(fileno=os.dup(number)) as handle:
+                    if handle.family in (socket.AF_INET, socket.AF_INET6):
+                        own, peer = handle.getsockname()[:2], handle.getpeername()[:2]
+                        if besides not in (own[1], peer[1]):
+                            found.append(_Connection(handle.dup(), own, peer))
     return found

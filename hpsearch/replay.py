@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,15 +13,16 @@ from typing import Any, NamedTuple
 from .errors import ArgumentError, ObjectiveError, StudyError, nearest_name
 from .files import read_json, remove_folder
 from .hyperparameter_search import telling_the_others
+from .search.ending import TrialEndedSearch
 from .search.folder import BEST_FILE, REPLAYS_FOLDER, STUDY_FILE, TRIAL_FILE, StudyFolder, read_settings
 from .search.following import follow
 from .search.listener import SearchListener
 from .search.objective import Objective, resolve_objectives
 from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences
 from .search.ranks import Ranks
-from .search.runner import TrialEndedSearch, TrialRunner
+from .search.runner import TrialRunner
 from .search.study import Study
-from .search.trial import FixedTrial, TrialRecord, TrialState
+from .search.trial import FixedTrial, Report, TrialRecord, TrialState, Verdict
 
 
 class Replay(NamedTuple):
@@ -53,10 +55,29 @@ class Replay(NamedTuple):
 
 
 class _ReplayedTrial(FixedTrial):
-    """A trial whose parameters are known, and which is pruned where it was pruned."""
+    """A trial whose parameters are known, and which is pruned where it was pruned.
 
-    def __init__(self, original: TrialRecord) -> None:
-        super().__init__(original.params, original.number, original.arguments)
+    Args:
+        original: the trial.
+        part: of its schedule, if it has one.
+        until: the update that the part ends with, with a checkpoint; None: it is the last.
+        earlier: the record of the part before.
+    """
+
+    def __init__(
+        self,
+        original: TrialRecord,
+        part: Mapping[str, Any] | None = None,
+        until: int | None = None,
+        earlier: TrialRecord | None = None,
+    ) -> None:
+        arguments = original.arguments if part is None else part["arguments"]
+        number = original.number if part is None else original.schedule[0]["trial"]
+        super().__init__({**original.params, **arguments}, number, arguments)
+        self.given = dict(arguments)
+        self.earlier, self.until = earlier, until
+        self.name = original.name
+        self.steps = 0
         pruned = original.state is TrialState.PRUNED and original.reports
         self._pruned_at = int(original.reports[-1].resource) if pruned else None
         self._seen = -1
@@ -68,6 +89,39 @@ class _ReplayedTrial(FixedTrial):
     def should_prune(self) -> bool:
         """Return True where the trial was pruned."""
         return self._seen == self._pruned_at
+
+    def verdict(self, may_prune: bool) -> Verdict:
+        """Ask for a checkpoint where the parameters changed."""
+        return Verdict(save=True) if self.steps == self.until else super().verdict(may_prune)
+
+
+class _PartIsOver(BaseException):
+    """A part of a trial's schedule has been trained."""
+
+
+class _EndsParts(SearchListener):
+    """Passes on what happens in a trial, and ends a part of its schedule with the checkpoint that was asked for."""
+
+    def __init__(self, listener: SearchListener) -> None:
+        self._listener = listener
+
+    def on_trial_begin(self, trial: Any) -> None:
+        """Pass on."""
+        self._listener.on_trial_begin(trial)
+
+    def on_progress(self, trial: Any, step: int, max_steps: int) -> None:
+        """Pass on."""
+        self._listener.on_progress(trial, step, max_steps)
+
+    def on_report(self, trial: Any, report: Report) -> None:
+        """Pass on, and note how far the trial is."""
+        trial.steps = report.step
+        self._listener.on_report(trial, report)
+
+    def on_checkpoint(self, trial: Any, step: int) -> None:
+        """End the part if this is the checkpoint that the next one goes on from."""
+        if step == trial.until:
+            raise _PartIsOver
 
 
 def replay(
@@ -95,7 +149,7 @@ def replay(
     study = Study(
         name=folder.name,
         folder=folder / REPLAYS_FOLDER,
-        space=lambda trial: dict(original.arguments),
+        space=lambda trial: dict(trial.given),  # type: ignore[attr-defined]
         objectives=_check_objectives(settings, objectives),
         n_trials=1,
         scope=settings["scope"],
@@ -108,11 +162,11 @@ def replay(
         return Replay(record, original, notes)
     remove_folder(study.folder / original.name)
     study.folder.mkdir(exist_ok=True)
-    runner = TrialRunner(trainer, study, StudyFolder(study), listener, ranks)
+    runner = TrialRunner(trainer, study, StudyFolder(study), _EndsParts(listener), ranks)
     with telling_the_others(ranks, runner):
         listener.on_search_begin(study, [], [f"replay of trial {original.number}", *notes])
         try:
-            record = replace(runner.run(_ReplayedTrial(original)), hyperparameters=original.hyperparameters)
+            record = replace(_run(runner, original), hyperparameters=original.hyperparameters, number=original.number)
         except TrialEndedSearch as ended:
             raise ended.cause from None
         finally:
@@ -120,6 +174,20 @@ def replay(
         runner.records = [record]
         listener.on_trial_end(record)
     return Replay(record, original, notes)
+
+
+def _run(runner: TrialRunner, original: TrialRecord) -> TrialRecord:
+    """Run the trial again: of one whose parameters changed, part by part."""
+    earlier: TrialRecord | None = None
+    for part, following in itertools.pairwise((*original.schedule, None)) if original.schedule else ():
+        trial = _ReplayedTrial(original, part, None if following is None else following["step"], earlier)
+        try:
+            return runner.run(trial)
+        except TrialEndedSearch as ended:
+            if not isinstance(ended.cause, _PartIsOver):
+                raise
+            earlier = replace(ended.record, schedule=())
+    return runner.run(_ReplayedTrial(original))
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:

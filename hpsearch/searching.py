@@ -24,7 +24,7 @@ from .search.preflight import check_space, check_trainer
 from .search.start import resolve_start
 from .search.study import SpaceLike, Study, as_space, check_name
 from .search.trial import FixedTrial, TrialRecord
-from .training import batch_size, resume, weights
+from .training import batch_size, hyperparameters, resume, weights
 from .training.checkpoints import STATE_FILE
 from .training.randomness import preserved_streams, seed_run
 
@@ -121,7 +121,8 @@ class Searching(Recipe):
         engine = get_backend(backend, options, arguments)
         listener = _listener(progress)
         objectives = self._objectives(compute_objective, direction)
-        space = as_space(hp_space)
+        seed = self.args.seed if seed is None else seed
+        space = as_space(engine.native_space(hp_space, seed))
         study = Study(
             name=study_name,
             folder=Path(self.args.output_dir, check_name(study_name, "study_name")),
@@ -138,7 +139,7 @@ class Searching(Recipe):
             trial_max_epochs=trial_max_epochs,
             max_failures=max_failures,
             oom_fallback=oom_fallback,
-            seed=self.args.seed if seed is None else seed,
+            seed=seed,
             hp_name=hp_name,
             start_with=resolve_start(start_with, space, self.args),
         )
@@ -190,6 +191,15 @@ class Searching(Recipe):
             return dict(read_json(checkpoint / STATE_FILE) or {})
         except (OSError, ValueError):
             return {}
+
+    def check_changeable(self, name: str) -> None:
+        """Check that training can go on from a checkpoint with another value of a parameter, and that it takes effect.
+
+        Raises:
+            ArgumentError: it cannot.
+        """
+        kind = None if self.optimizer_cls_and_kwargs is None else self.optimizer_cls_and_kwargs[0]
+        hyperparameters.check_changeable(name, self.args, kind)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether an error says that the memory, of the host or of a device, was used up."""

@@ -110,6 +110,8 @@ class Trainer(Searching, Saving):
         resume_from_checkpoint: str | bool | None = None,
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
+        *,
+        reapply_arguments: bool = False,
     ) -> TrainOutput:
         """Train a new run to its end and return its step count, mean training loss and metrics.
 
@@ -122,21 +124,28 @@ class Trainer(Searching, Saving):
             trial: a trial, or a dict of parameters, to train with: the run's arguments are those of this trainer with
                 the parameters applied. The trainer's own arguments stay as they are.
             ignore_keys_for_eval: keys of the model's output that evaluations during training do not gather.
+            reapply_arguments: go on from the checkpoint with the hyperparameters of this trainer's arguments. Weights,
+                moments, counts, the position in data and schedule and the random streams are those of the checkpoint;
+                every hyperparameter of the optimizer, and the learning rate that the schedule scales, are this
+                trainer's. Without it, those of the checkpoint go on. What can be another value than before says
+                `hpsearch.training.hyperparameters.check_changeable`.
 
         Raises:
-            CheckpointError: there is no such checkpoint, or it is damaged or of another model.
+            CheckpointError: there is no such checkpoint, or it is damaged or of another model; or, with
+                `reapply_arguments`, of updates with another number of samples.
             ArgumentError: a parameter of the trial is not valid.
         """
+        reapplied: dict[str, Any] = {"reapply_arguments": True} if reapply_arguments else {}
         if trial is not None:
             recipe = self.for_trial(trial)
             recipe._shown_on, self._run = self, None
-            return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval)
+            return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval, **reapplied)
         if not self.has_training_data:
             raise InvalidInputError("train() needs a train_dataset.")
         folder = resume.resolve(resume_from_checkpoint, self.args.output_dir)
         point = None
         if folder is not None:
-            point = resume.read_resume_point(folder, self.args)
+            point = resume.read_resume_point(folder, self.args, **reapplied)
         if not self.args.auto_find_batch_size:
             return self._train_run(self.args, point, ignore_keys_for_eval)
         given = self._given_model

@@ -232,14 +232,18 @@ def _scheme() -> str:
     raise Unavailable("no driver for PostgreSQL is installed (psycopg2-binary or psycopg[binary])")
 
 
+def server_or_skip() -> PostgreSQL:
+    """Return a server that is not yet started; skip the tests that ask for it where there can be none."""
+    try:
+        return PostgreSQL()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
     """Return a running server, one for each process that runs tests."""
-    try:
-        server = PostgreSQL()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with server:
+    with server_or_skip() as server:
         yield server
 
 

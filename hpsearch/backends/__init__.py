@@ -10,7 +10,10 @@ from typing import Any
 from ..errors import MissingPackageError, StudyError, nearest_name, one_of
 from .base import Backend
 
-_BACKENDS = {"optuna": ("optuna_backend", "OptunaBackend", "optuna")}
+_BACKENDS = {
+    "optuna": ("optuna_backend", "OptunaBackend", "optuna", "optuna"),
+    "ray": ("ray_backend.backend", "RayBackend", "ray", "'hpsearch[ray]'"),
+}
 # Backends that transformers has, or had, beside those here.
 _GONE = {
     "sigopt": "its service was closed, and transformers 5 dropped it",
@@ -34,12 +37,17 @@ def get_backend(name: str | None, options: dict[str, Any], arguments: Iterable[s
         raise StudyError(
             f"backend={wanted!r} is not a backend; allowed: {one_of(_BACKENDS)}.{nearest_name(str(wanted), _BACKENDS)}"
         )
-    module, kind, package = _BACKENDS[wanted]
+    module, kind, package, installed_by = _BACKENDS[wanted]
     if importlib.util.find_spec(package) is None:
-        raise MissingPackageError(f"backend={wanted!r} needs the package {package}: pip install {package}")
+        raise MissingPackageError(f"backend={wanted!r} needs the package {package}: pip install {installed_by}")
     backend: type[Backend] = getattr(importlib.import_module(f".{module}", __name__), kind)
     unknown = next((option for option in options if option not in backend.options), None)
     if unknown is not None:
+        if unknown in backend.elsewhere:
+            raise StudyError(
+                f"The {wanted} backend does not take {unknown}={options[unknown]!r}; what does it here is "
+                f"{backend.elsewhere[unknown]}."
+            )
         raise StudyError(
             f"hyperparameter_search does not take {unknown}={options[unknown]!r}; the {wanted} backend takes "
             f"{one_of(backend.options)}.{nearest_name(unknown, [*backend.options, *arguments])}"

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol
 
+from ..search.execution import Searchable
+from ..search.following import SearchIsOver
+from ..search.listener import SearchListener
 from ..search.runner import TrialRunner
 from ..search.study import Study
 from ..search.trial import TrialRecord
+
+
+class DistantSearch(Protocol):
+    """A search that can be run in another process."""
+
+    @property
+    def study(self) -> Study:
+        """The settings."""
+
+    @property
+    def listener(self) -> SearchListener:
+        """Hears of it."""
+
+    def told_to(self, study: Study, listener: SearchListener) -> DistantSearch:
+        """Return the same search with other settings and another listener."""
+
+    def outcome(self) -> SearchIsOver:
+        """Run it, and return how it ended."""
 
 
 class Backend(ABC):
@@ -20,17 +42,33 @@ class Backend(ABC):
     Attributes:
         name: how users ask for it.
         options: the names of the options it takes.
+        elsewhere: options of the engine itself that it does not take, with what takes their place.
     """
 
     name: ClassVar[str]
     options: ClassVar[tuple[str, ...]]
+    elsewhere: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def __init__(self, **options: Any) -> None: ...
 
+    def native_space(self, hp_space: Any, seed: int) -> Any:
+        """Return a search space that the user gave in the engine's own terms in ours; any other one as it is.
+
+        Raises:
+            SpaceError: it cannot be.
+        """
+        return hp_space
+
+    def run_elsewhere(self, search: DistantSearch) -> SearchIsOver | None:
+        """Run a whole search where the engine has to be, and return how it ended; None: it runs in this process."""
+        return None
+
     @abstractmethod
-    def connect(self, study: Study) -> None:
-        """Check that the options fit the study, and open what lies outside its folder; nothing is written there yet.
+    def connected(self, study: Study, recipe: Searchable) -> AbstractContextManager[None]:
+        """Check that the options fit study and trainer, and keep open what lies outside the study's folder.
+
+        Nothing is written to the folder yet. What was opened is closed when the block ends.
 
         Raises:
             StudyError: they do not fit, or it cannot be opened.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,9 +17,11 @@ from ..search.listener import SearchListener
 from ..search.selection import best_records
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState
-from .tables import format_value, sparkline
+from .tables import format_clock, format_duration, format_rate, format_value, sparkline
 
 _WITH_A_REASON = (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED, TrialState.REFUSED)
+_SECONDS_OF_QUIET = 120.0  # thousands of workers tell of their progress only once in a minute or two
+_LONGEST_CURVE = 24
 
 
 def console_listener(is_shown: bool, console: Console | None = None) -> SearchListener:
@@ -34,29 +38,30 @@ class LineView(SearchListener):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._study: Study | None = None
-        self._records: list[TrialRecord] = []
+        self._records: dict[int, TrialRecord] = {}
+        self._done, self._best = 0, ""
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Print the objective, the engine's choices and where a study goes on."""
-        self._study, self._records = study, list(records)
+        self._study, self._records = study, {record.number: record for record in records}
+        self._count()
         self._print(f"search {study.name!r}: {study.description}")
         self._print("  " + "; ".join(notes), style="dim")
-        counted = self._counted()
-        if counted >= study.n_trials:
+        if self._done >= study.n_trials:
             self._print(f"  has all of its {study.n_trials} trials: nothing to run (study_name= starts a new one)")
         elif records:
             half_done = [str(each.number) for each in records if each.state is TrialState.INTERRUPTED]
             first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""
-            self._print(f"  goes on after {counted} of {study.n_trials} trials{first}")
+            self._print(f"  goes on after {self._done} of {study.n_trials} trials{first}")
 
     def on_records(self, records: Sequence[TrialRecord]) -> None:
         """Know the trials of other searches too."""
-        self._records = list(records)
+        self._records = {record.number: record for record in records}
 
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print how the trial ended, and the best so far."""
-        if all(each.number != record.number for each in self._records):
-            self._records.append(record)
+        self._records[record.number] = record
+        self._count()
         self._print(self._line(record))
 
     def on_notice(self, notice: str) -> None:
@@ -66,15 +71,18 @@ class LineView(SearchListener):
     def _print(self, line: str, style: str | None = None) -> None:
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    def _counted(self) -> int:
-        return sum(record.state.is_counted for record in self._records)
+    def _count(self) -> None:
+        """Count the trials and find the best of them, once for all that shows it."""
+        records = list(self._records.values())
+        self._done = sum(record.state.is_counted for record in records)
+        self._best = self._best_text(records)
 
     def _line(self, record: TrialRecord) -> str:
         assert self._study is not None
         objectives = self._study.objectives
         names = ["" if len(objectives) == 1 else f"{each.name} " for each in objectives]
         value = "".join(f" {name}{format_value(each)}" for name, each in zip(names, record.values, strict=False))
-        line = f"[{self._counted()}/{self._study.n_trials}] trial {record.number} {record.state.value}{value}"
+        line = f"[{self._done}/{self._study.n_trials}] trial {record.number} {record.state.value}{value}"
         line += f" in {record.seconds:.1f} s"
         if record.state in _WITH_A_REASON:
             line += f": {record.reason}"
@@ -83,81 +91,189 @@ class LineView(SearchListener):
             line += f" (breaks {', '.join(broken)})"
         if record.fallbacks:
             line += f" (in smaller batches, as it ran out of memory {len(record.fallbacks)}x)"
-        return f"{line}; {self._best_text()}"
+        return f"{line}; {self._best}"
 
-    def _best_text(self) -> str:
+    def _best_text(self, records: Sequence[TrialRecord]) -> str:
         assert self._study is not None
-        best = best_records(self._records, self._study.objectives)
+        best = best_records(records, self._study.objectives)
         if not best:
-            has_result = any(record.state.has_result and record.values for record in self._records)
+            has_result = any(record.state.has_result and record.values for record in records)
             return "none holds the constraints yet" if has_result else "no result yet"
         if len(self._study.objectives) > 1:
             return f"{len(best)} on the Pareto front"
         return f"best {format_value(best[0].value)} (trial {best[0].number})"
 
 
-class LiveView(LineView):
-    """A live display: trials done, the best so far, the running trial's parameters and curve."""
+@dataclass
+class _Running:
+    """A running trial, as far as it has told; `max_steps` is 0 while no worker trains it yet, or again."""
 
-    def __init__(self, console: Console) -> None:
+    trial: Trial
+    reports: list[Report]
+    heard: float
+    step: int = 0
+    max_steps: int = 0
+
+    def take_progress(self, step: int, max_steps: int, now: float) -> None:
+        """Be at a step: an earlier one if the trial goes on from a checkpoint, which knows of no later reports."""
+        self.step, self.max_steps, self.heard = step, max_steps, now
+        if max_steps and self.reports and self.reports[-1].step > step:
+            self.reports = [each for each in self.reports if each.step <= step]
+
+    def take_report(self, report: Report, now: float) -> None:
+        """Add a report; if it is made again, in place of the first one and all later ones."""
+        self.step, self.heard = report.step, now
+        self.reports = [*(each for each in self.reports if each.step < report.step), report][-_LONGEST_CURVE:]
+
+
+class LiveView(LineView):
+    """A live display: trials done, the best so far, and a line for each running trial, as many as fit.
+
+    Rich draws in a thread of its own, and trials may tell in others; so what is drawn is copied first.
+
+    Args:
+        clock: gives the time in seconds.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console)
-        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
-        self._trial: Trial | None = None
-        self._reports: list[Report] = []
-        self._step, self._max_steps = 0, 0
-        self._begin = time.monotonic()
+        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
+        self._clock = clock
+        self._running: dict[int, _Running] = {}
+        self._shown: set[int] = set()
+        self._not_timed: set[int] = set()
+        self._most_at_once = 0
+        self._begin = self._last_end = clock()
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Print the decisions and open the display."""
         super().on_search_begin(study, records, notes)
-        self._begin = time.monotonic()
+        self._running, self._shown, self._most_at_once = {}, set(), 0
+        self._not_timed = {record.number for record in records if record.state.is_counted}
+        self._begin = self._last_end = self._clock()
         self._live.start()
 
     def on_trial_begin(self, trial: Trial) -> None:
-        """Show the trial."""
-        self._trial, self._reports, self._step, self._max_steps = trial, [], 0, 0
+        """Show the trial, with the curve that an earlier session has left of it."""
+        reports = [] if trial.earlier is None else list(trial.earlier.reports)
+        self._running[trial.number] = _Running(trial, reports, self._clock())
+        self._most_at_once = max(self._most_at_once, len(self._running))
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Show the evaluation."""
-        self._reports.append(report)
+        """Note the evaluation; the display reads it when it refreshes."""
+        running = self._running.get(trial.number)
+        if running is not None:
+            running.take_report(report, self._clock())
 
     def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
         """Note how far the trial is; the display reads it when it refreshes."""
-        self._step, self._max_steps = step, max_steps
+        running = self._running.get(trial.number)
+        if running is not None:
+            running.take_progress(step, max_steps, self._clock())
 
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print the trial's line above the display."""
-        self._trial = None
+        has_begun = self._running.pop(record.number, None) is not None
+        if record.state.is_counted and has_begun:
+            self._last_end = self._clock()
+        elif record.state.is_counted:
+            self._not_timed.add(record.number)
         super().on_trial_end(record)
 
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """Close the display."""
+        self._running = {}
         self._live.stop()
 
-    def _render(self) -> Group | Text:
+    def _render(self) -> RenderableType:
         if self._study is None:
             return Text()
-        done, total = self._counted(), self._study.n_trials
-        grid = Table.grid(padding=(0, 1))
-        elapsed = int(time.monotonic() - self._begin)
-        grid.add_row(
-            "trials",
-            ProgressBar(total=total, completed=done, width=24),
-            f"{done}/{total}",
-            f"{elapsed // 60}:{elapsed % 60:02d}",
-        )
-        if self._trial is not None:
-            step, steps = self._step, max(self._max_steps, 1)
-            grid.add_row(
-                Text(f"run {self._trial.number}"), ProgressBar(total=steps, completed=step, width=24), f"{step}/{steps}"
-            )
-        lines: list[Table | Text] = [grid, Text(f"  {self._best_text()}", style="green")]
-        if self._trial is not None:
-            values = [report.value for report in self._reports]
-            latest = f" {format_value(values[-1])}" if values else ""
-            params = self._trial.params.values_by_name.items()
-            shown = ", ".join(f"{name}={format_value(value)}" for name, value in params)
-            lines.append(
-                Text(f"  {sparkline(values)}{latest}  {shown}", style="dim", overflow="ellipsis", no_wrap=True)
-            )
+        width, height = self._console.size
+        now, running = self._clock(), list(self._running.values())
+        room = max(1, height * 2 // 3 - 2)
+        shown = self._choose(running, room if len(running) <= room else max(1, room - 1), now)
+        bar, curve = max(8, min(24, width // 8)), min(_LONGEST_CURVE, width // 10)
+        head = Table.grid(padding=(0, 1))
+        done = ProgressBar(total=self._study.n_trials, completed=self._done, width=bar)
+        head.add_row("trials", done, Text(f"{self._done}/{self._study.n_trials}, {self._pace(now)}", no_wrap=True))
+        lines: list[RenderableType] = [head, Text(f"  {self._best}", style="green", no_wrap=True)]
+        if len(running) == 1:
+            lines += [_lines(shown, bar, curve, now, with_parameters=False), _below(_parameters(running[0].trial))]
+        elif running:
+            lines.append(_lines(shown, bar, curve, now, with_parameters=True))
+        if len(running) > len(shown):
+            quiet = sum(_is_quiet(each, now) for each in running if each.trial.number not in self._shown)
+            without_news = f", {quiet} of them without news for two minutes" if quiet else ""
+            lines.append(Text(f"and {len(running) - len(shown)} more running{without_news}", no_wrap=True))
         return Group(*lines)
+
+    def _choose(self, running: Sequence[_Running], room: int, now: float) -> list[_Running]:
+        """Return the trials to show: those not quiet come first, of them those in view, then those heard last."""
+
+        def place(each: _Running) -> tuple[bool, bool, float]:
+            return _is_quiet(each, now), each.trial.number not in self._shown, -each.heard
+
+        chosen = heapq.nsmallest(room, running, key=place)
+        self._shown = {each.trial.number for each in chosen}
+        return sorted(chosen, key=lambda each: each.trial.number)
+
+    def _pace(self, now: float) -> str:
+        """Return how long the search runs, how fast trials end, and for how long they will if that can be told."""
+        seconds, timed = now - self._begin, self._done - len(self._not_timed)
+        told = format_clock(seconds)
+        if timed > 0:
+            told += f", {format_rate(timed, seconds)}"
+        left = self._seconds_left(timed, seconds)
+        return told if left is None else f"{told}, about {format_duration(left)} left"
+
+    def _seconds_left(self, timed: int, seconds: float) -> float | None:
+        """Return for how long the search goes on at this pace; None if that cannot be told.
+
+        It can once two trials have ended for each that runs at once; the first to end may be the short ones. How many
+        epochs trials will take nobody knows.
+        """
+        assert self._study is not None
+        if timed < max(1, 2 * self._most_at_once) or self._study.max_epochs is not None:
+            return None
+        until_last = self._last_end - self._begin
+        left = (self._study.n_trials - self._done) * until_last / timed - (seconds - until_last)
+        if self._study.timeout is not None:
+            left = min(left, self._study.timeout - seconds)
+        return left if left > 0 else None
+
+
+def _lines(shown: Sequence[_Running], bar: int, curve: int, now: float, with_parameters: bool) -> Table:
+    """Return a line for each running trial; what does not fit of its parameters is cut off."""
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(width=bar)
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, justify="right")
+    grid.add_column(no_wrap=True, overflow="ellipsis", style="dim", ratio=1)
+    for each in shown:
+        reports, steps = each.reports, each.max_steps
+        told = f"no news for {format_clock(now - each.heard)}  " if _is_quiet(each, now) else ""
+        grid.add_row(
+            f"trial {each.trial.number}",
+            ProgressBar(total=max(steps, 1), completed=min(each.step, steps), width=bar),
+            f"{each.step}/{steps}" if steps else "starting",
+            sparkline([report.value for report in reports][-curve:]),
+            ", ".join(format_value(value) for value in reports[-1].values) if reports else "",
+            Text(told + _parameters(each.trial) if with_parameters else told),
+        )
+    return grid
+
+
+def _below(parameters: str) -> Text:
+    return Text(f"  {parameters}", style="dim", overflow="ellipsis", no_wrap=True)
+
+
+def _is_quiet(running: _Running, now: float) -> bool:
+    return now - running.heard >= _SECONDS_OF_QUIET
+
+
+def _parameters(trial: Trial) -> str:
+    params = dict(trial.params.values_by_name)  # copied, as model_init may ask for more meanwhile
+    told = ", ".join(f"{name}={format_value(value)}" for name, value in params.items())
+    return " ".join(told.split())  # a line, also of a text that has several

@@ -42,6 +42,42 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[min(7, int((value / 2 - low / 2) / span * 7 + 0.5))] for value in finite)
 
 
+def format_clock(seconds: float) -> str:
+    """Return how long something has taken, as a clock shows it.
+
+    >>> format_clock(7.9), format_clock(3723)
+    ('0:07', '1:02:03')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def format_duration(seconds: float) -> str:
+    """Return how long something will take, as exactly as that is known.
+
+    >>> [format_duration(seconds) for seconds in (42.3, 723, 12345, 234567)]
+    ['42 s', '12 min', '3.4 h', '2.7 days']
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 36 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def format_rate(count: int, seconds: float) -> str:
+    """Return how many trials end in a minute, or in an hour if it is less than one.
+
+    >>> format_rate(84, 1200), format_rate(3000, 60), format_rate(3, 3600)
+    ('4.2 trials/min', '3000 trials/min', '3.0 trials/h')
+    """
+    rate, unit = count * 60 / max(seconds, 1e-9), "min"
+    if rate < 1:
+        rate, unit = rate * 60, "h"
+    return f"{rate:.1f} trials/{unit}" if rate < 10 else f"{rate:.0f} trials/{unit}"
+
+
 def trials_table(study: Study, records: Sequence[TrialRecord], limit: int = 4) -> Table:
     """Return a table of the best trials, one column each: value, curve, time and parameters.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .others import OtherTrials
 from .study import Study
-from .trial import TrialRecord
 
 # Epochs are sums of fractions.
 _ROUNDING = 1e-6
@@ -22,28 +21,44 @@ class Stop:
 
 
 class SearchBudget:
-    """What one call of the search may take: its own time, and what is left of the study's epochs."""
+    """What one call of the search may take: its own time, and what is left of the study's epochs.
 
-    def __init__(self, study: Study) -> None:
+    Args:
+        study: the settings.
+        seconds: what is left of the time; None: all of the study's timeout.
+    """
+
+    def __init__(self, study: Study, seconds: float | None = None) -> None:
         self._study = study
-        self._end = None if study.timeout is None else time.monotonic() + study.timeout
+        left = study.timeout if seconds is None else seconds
+        self._end = None if left is None else time.monotonic() + left
 
-    def passed(self, records: Iterable[TrialRecord], further_epochs: float = 0.0) -> Stop | None:
-        """Return why no more may be trained, or None; `further_epochs` are those of a trial that is running."""
+    @property
+    def seconds(self) -> float | None:
+        """What is left of the time; None if there is no limit."""
+        return None if self._end is None else max(self._end - time.monotonic(), 0.0)
+
+    def passed(self, epochs: float) -> Stop | None:
+        """Return why no more may be trained after so many epochs of all trials, or None."""
         if self._end is not None and time.monotonic() >= self._end:
             return Stop(f"the study's timeout of {self._study.timeout} s is over", ends_study=True)
         limit = self._study.max_epochs
-        if limit is not None and sum(record.epochs for record in records) + further_epochs >= limit - _ROUNDING:
+        if limit is not None and epochs >= limit - _ROUNDING:
             return Stop(f"the study's {limit:g} epochs are used up", ends_study=True)
         return None
 
 
 class TrialBudget:
-    """What one trial may take, checked after every update."""
+    """What one trial may take, checked after every update.
 
-    def __init__(self, study: Study, search: SearchBudget, records: Iterable[TrialRecord]) -> None:
-        self._study, self._search = study, search
-        self._others = list(records) if study.max_epochs is not None else []
+    Args:
+        study: the settings.
+        search: what the call of the search may take.
+        others: the other trials of the study.
+    """
+
+    def __init__(self, study: Study, search: SearchBudget, others: OtherTrials) -> None:
+        self._study, self._search, self._others = study, search, others
         self._begin = time.monotonic()
         self._earlier_seconds = 0.0
 
@@ -66,7 +81,7 @@ class TrialBudget:
 
     def passed(self, epochs: float) -> Stop | None:
         """Return why to stop after so many epochs of this trial, or None while there is something left."""
-        stop = self._search.passed(self._others, epochs)
+        stop = self._search.passed(self._others.epochs + epochs)
         if stop is not None:
             return stop
         study = self._study

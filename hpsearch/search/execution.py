@@ -6,7 +6,7 @@ The only room that joins trial and trainer; it speaks to a small protocol, which
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,8 +14,9 @@ from ..errors import CheckpointError, SpaceError, UnknownArgumentError, nearest_
 from ..files import remove_folder
 from .budgets import TrialBudget
 from .listener import SearchListener
+from .others import OtherTrials
 from .ranks import Ranks
-from .reporting import ReportingCallback, reports_in
+from .reporting import ReportingCallback, arguments_in, plain, reports_in
 from .scoped_weights import ScopedWeights
 from .selection import select_report
 from .study import Study
@@ -39,8 +40,11 @@ class Searchable(Protocol):
     def add_callback(self, callback: Any) -> None:
         """Add a callback to it."""
 
-    def train(self, resume_from_checkpoint: Any = None) -> Any:
-        """Train a new model to the end, or until a callback stops it."""
+    def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> Any:
+        """Train a new model to the end, or until a callback stops it.
+
+        With `reapply_arguments`, it goes on from the checkpoint with other arguments than it was written with.
+        """
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model that was trained."""
@@ -50,6 +54,9 @@ class Searchable(Protocol):
 
     def read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Return the trainer state that a checkpoint holds, as JSON gives it."""
+
+    def check_changeable(self, name: str) -> None:
+        """Check that a trial can go on from a checkpoint with another value of a parameter."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether an error says that the memory was used up."""
@@ -77,7 +84,7 @@ class Execution:
         recipe: the trainer that trials are made from.
         study: the settings.
         trial: its parameters are set.
-        records: the other trials of the study.
+        others: the other trials of the study.
         budget: of the trial.
         ranks: the processes of the trial.
         listener: hears of progress and reports.
@@ -89,13 +96,13 @@ class Execution:
         recipe: Searchable,
         study: Study,
         trial: Trial,
-        records: Sequence[TrialRecord],
+        others: OtherTrials,
         budget: TrialBudget,
         ranks: Ranks,
         listener: SearchListener,
         on_fallback: Callable[[TrialRecord], None] = lambda record: None,
     ) -> None:
-        self._base, self._study, self._trial, self._records = recipe, study, trial, records
+        self._base, self._study, self._trial, self._others = recipe, study, trial, others
         self._budget, self._ranks, self._listener = budget, ranks, listener
         self._on_fallback = on_fallback
         self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
@@ -137,7 +144,7 @@ class Execution:
             state=state,
             params={**trial.params.values_by_name, **trial.arguments},
             arguments=dict(trial.arguments),
-            hyperparameters=self._hyperparameters(),
+            hyperparameters=self._hyperparameters(None if selected is None else selected.report.step),
             seed=None if self._recipe is None else self._recipe.args.seed,
             values=() if selected is None else selected.values,
             violations={} if selected is None else selected.report.violations,
@@ -148,6 +155,7 @@ class Execution:
             seconds=self._budget.seconds,
             epochs=0.0 if reporting is None else reporting.epochs,
             fallbacks=tuple(self._fallbacks),
+            schedule=self._schedule,
         )
 
     def end_trackers(self, record: TrialRecord) -> None:
@@ -162,10 +170,11 @@ class Execution:
         self._recipe = self._reporting = None
 
     def _attempt(self) -> tuple[TrialState, str | None]:
-        recipe, reporting = self._configure()
+        recipe, reporting, weights = self._configure()
         try:
-            self._resumed_from = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe))
-            recipe.train(resume_from_checkpoint=self._resumed_from)
+            self._resumed_from, is_other = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe, weights))
+            reapplied = {"reapply_arguments": True} if is_other else {}
+            recipe.train(resume_from_checkpoint=self._resumed_from, **reapplied)
         except UnknownArgumentError as error:
             raise SpaceError(str(error)) from None
         if reporting.pruned:
@@ -181,12 +190,12 @@ class Execution:
                 str(report.values if len(report.values) > 1 else report.value) for report in reporting.reports[-3:]
             )
             return TrialState.FAILED, f"the objective was never finite (last reports: {values})"
-        self._checkpoint = self._weights.finish(reporting.reports)
+        self._checkpoint = weights.finish(reporting.reports)
         if reporting.stop is not None:
             return TrialState.STOPPED, reporting.stop.reason
         return TrialState.COMPLETE, None
 
-    def _configure(self) -> tuple[Searchable, ReportingCallback]:
+    def _configure(self) -> tuple[Searchable, ReportingCallback, ScopedWeights]:
         try:
             recipe = self._base.for_trial(self._trial, output_dir=str(self._folder))
         except UnknownArgumentError as error:
@@ -195,26 +204,33 @@ class Execution:
             recipe = recipe.with_arguments(**self._fallbacks[-1]["arguments"])
         self._recipe = recipe
         sets = recipe.eval_dataset
-        self._weights = ScopedWeights(self._study, recipe, self._folder, self._trial.number, self._records, self._ranks)
+        weights = self._weights = ScopedWeights(
+            self._study, recipe, self._folder, self._trial.number, self._others, self._ranks
+        )
         self._reporting = ReportingCallback(
             self._study,
             self._trial,
-            self._records,
+            self._others,
             eval_sets=len(sets) if isinstance(sets, dict) else 1,
             budget=self._budget,
-            weights=self._weights,
+            weights=weights,
             ranks=self._ranks,
             listener=_ChecksReadParameters(self._listener, self._trial, recipe.args),
         )
         recipe.add_callback(self._reporting)
-        return recipe, self._reporting
+        return recipe, self._reporting, weights
 
-    def _checkpoint_to_resume(self, recipe: Searchable) -> Path | None:
-        """Return the newest checkpoint from which the trial can go on with the weights selected so far."""
+    def _checkpoint_to_resume(self, recipe: Searchable, weights: ScopedWeights) -> tuple[Path | None, bool]:
+        """Return the newest checkpoint from which the trial can go on with the weights selected so far.
+
+        With it, whether it was trained with other parameters than those the trial has now.
+        """
         for checkpoint in recipe.resumable_checkpoints(self._folder):
-            if self._weights.would_be_there(reports_in(recipe.read_state(checkpoint))):
-                return checkpoint
-        return None
+            state = recipe.read_state(checkpoint)
+            if weights.would_be_there(reports_in(state)):
+                earlier = arguments_in(state)
+                return checkpoint, earlier is not None and earlier != plain(self._trial.arguments)
+        return None, False
 
     def _drop_checkpoint(self) -> bool:
         """Delete the checkpoint that could not be resumed; False if the trial was not resumed from one."""
@@ -237,11 +253,21 @@ class Execution:
             self._on_fallback(self.record(TrialState.RUNNING))
         return True
 
-    def _hyperparameters(self) -> dict[str, Any]:
-        """Return what the trial trained with: its arguments, and what `model_init` suggested for itself."""
+    @property
+    def _schedule(self) -> tuple[dict[str, Any], ...]:
+        """The parts of a trial whose parameters changed while it trained; empty for all others."""
+        schedule = [] if self._reporting is None else self._reporting.schedule
+        return tuple(schedule) if len(schedule) > 1 else ()
+
+    def _hyperparameters(self, step: int | None) -> dict[str, Any]:
+        """Return what the weights after update `step` were trained with last, and what `model_init` suggested."""
+        arguments = self._trial.arguments
+        for part in self._schedule:
+            if step is not None and part["step"] < step:
+                arguments = part["arguments"]
         suggested = self._trial.params.values_by_name.items()
         by_model_init = {name: value for name, value in suggested if name not in self._trial.suggested_by_space}
-        return {**self._trial.arguments, **by_model_init}
+        return {**arguments, **by_model_init}
 
 
 def described(error: BaseException) -> str:
@@ -282,6 +308,10 @@ class _ChecksReadParameters(SearchListener):
         """Pass on."""
         self._check()
         self._listener.on_progress(trial, step, max_steps)
+
+    def on_checkpoint(self, trial: Trial, step: int) -> None:
+        """Pass on."""
+        self._listener.on_checkpoint(trial, step)
 
     def _check(self) -> None:
         if self._is_checked:

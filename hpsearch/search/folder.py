@@ -135,9 +135,7 @@ class StudyFolder:
 
     def write_record(self, record: TrialRecord) -> None:
         """Write `trial.json` of a trial into the folder of its run."""
-        folder = self.path / record.name
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / TRIAL_FILE, record.to_json())
+        write_record(self.path, record)
 
     def write_best(self, records: Sequence[TrialRecord]) -> None:
         """Write `best.json`: which trial, which checkpoint, which value, under which scope; the caller holds the lock.
@@ -192,6 +190,13 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
             "that folder."
         )
     return settings
+
+
+def write_record(study_folder: Path, record: TrialRecord) -> None:
+    """Write `trial.json` of a trial into the folder of its run."""
+    folder = study_folder / record.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / TRIAL_FILE, record.to_json())
 
 
 def remove_leftovers(run_folder: Path) -> None:

@@ -26,6 +26,9 @@ class SearchListener:
     def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
         """A trial finished an update."""
 
+    def on_checkpoint(self, trial: Trial, step: int) -> None:
+        """A trial wrote a checkpoint, after update `step`."""
+
     def on_records(self, records: Sequence[TrialRecord]) -> None:
         """The records have changed, by the trial that `on_trial_end` is about to tell of, or by other searches."""
 

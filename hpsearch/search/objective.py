@@ -83,14 +83,18 @@ class Objective:
         is_function = callable(self.metric) and self.metric is not sum_of_metrics
         return f"{self.name}(metrics)" if is_function else self.name
 
-    def value(self, metrics: Mapping[str, float]) -> float:
+    def value(self, metrics: Mapping[str, float], what: str = "objective") -> float:
         """Return the objective of one evaluation; NaN and infinities are returned as they are.
+
+        Args:
+            metrics: of the evaluation.
+            what: what it is for, in messages.
 
         Raises:
             MissingMetricError: the metric is not among `metrics`; they are listed.
             ObjectiveError: the value is not a number.
         """
-        return number_from(self.metric, metrics, f"The objective {self.name}")
+        return number_from(self.metric, metrics, f"The {what} {self.name}")
 
     def is_better(self, value: float, than: float | None) -> bool:
         """Tell whether `value` beats `than`; anything finite beats None and what is not finite."""

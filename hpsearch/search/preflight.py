@@ -50,14 +50,13 @@ def check_trainer(trainer: Checkable) -> None:
 def check_space(space: Any, trainer: Checkable) -> None:
     """Check that trials could take the values of a static space: its bounds and every choice, in their branch.
 
-    A define-by-run function is checked as it suggests, in the first trial.
+    A define-by-run function is checked as it suggests, in the first trial; the `parameters` of one that tells them, here.
 
     Raises:
         SpaceError: a parameter does not exist or the arguments refuse a value; the message says which and why.
     """
-    if not isinstance(space, SearchSpace):
-        return
-    for name, parameter, conditions in space.walk():
+    known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
+    for name, parameter, conditions in known.walk() if isinstance(known, SearchSpace) else ():
         if name in SET_BY_THE_SEARCH:
             raise SpaceError(f"The search space asks for {name!r}, but the search itself sets it; take it out.")
         for value in parameter.edges():

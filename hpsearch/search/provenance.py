@@ -76,9 +76,8 @@ def _hash_of(dataset: Any, places: list[int]) -> str | None:
 
 def _bytes_of(value: Any) -> bytes:
     if isinstance(value, Mapping):
-        return (
-            b"{" + b",".join(repr(key).encode() + b":" + _bytes_of(value[key]) for key in sorted(value, key=str)) + b"}"
-        )
+        pairs = (repr(key).encode() + b":" + _bytes_of(value[key]) for key in sorted(value, key=str))
+        return b"{" + b",".join(pairs) + b"}"
     if isinstance(value, (list, tuple)):
         return b"[" + b",".join(_bytes_of(each) for each in value) + b"]"
     if hasattr(value, "tolist"):  # a tensor or an array

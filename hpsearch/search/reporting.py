@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,10 +13,11 @@ from ..errors import MissingMetricError
 from .budgets import Stop, TrialBudget
 from .listener import SearchListener
 from .objective import PARAMETERS, Objective
+from .others import OtherTrials
 from .ranks import Ranks
 from .scoped_weights import ScopedWeights
 from .study import Study
-from .trial import Report, Trial, TrialRecord
+from .trial import Report, Trial, Verdict
 
 
 class ReportingCallback(TrainerCallback, ExportableState):
@@ -27,7 +29,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     Args:
         study, trial: what is searched, and the trial.
-        records: the other trials of the study.
+        others: the other trials of the study.
         eval_sets: how many evaluation sets there are.
         budget: of the trial.
         weights: keeps those of the report that stands for the trial.
@@ -36,6 +38,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     Attributes:
         reports: the reports so far.
+        schedule: with which arguments the trial was trained, from which update on.
         epochs: passes over the data so far.
         pruned: whether the study stopped the trial.
         stop: the budget that stopped the trial, or None.
@@ -45,7 +48,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self,
         study: Study,
         trial: Trial,
-        records: Sequence[TrialRecord],
+        others: OtherTrials,
         eval_sets: int,
         budget: TrialBudget,
         weights: ScopedWeights,
@@ -55,11 +58,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._study, self._trial, self._eval_sets = study, trial, eval_sets
         self._budget, self._weights = budget, weights
         self._ranks, self._listener = ranks, listener
-        self._others_were_evaluated = any(record.reports for record in records)
+        self._others_were_evaluated = others.were_evaluated
         self._pending: dict[str, float] = {}
         self._evaluated_sets = 0
         self._is_over = False
         self.reports: list[Report] = []
+        self.schedule: list[dict[str, Any]] = []
         self.epochs = 0.0
         self.pruned = False
         self.stop: Stop | None = None
@@ -67,7 +71,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """Return what checkpoints keep of the trial."""
         reports = [asdict(report) for report in self.reports]
-        kept = {"reports": reports, "seconds": self._budget.seconds, "is_over": self._is_over}
+        kept = {
+            "reports": reports,
+            "schedule": self.schedule,
+            "seconds": self._budget.seconds,
+            "is_over": self._is_over,
+        }
         return {"args": {}, "attributes": {"so_far": kept}}
 
     @property
@@ -78,6 +87,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
     @so_far.setter
     def so_far(self, kept: dict[str, Any]) -> None:
         self.reports = [Report.from_json(each) for each in kept["reports"]]
+        self.schedule = list(kept.get("schedule", ()))
         self._budget.continue_after(float(kept["seconds"]))
         self._is_over = bool(kept["is_over"])
 
@@ -92,6 +102,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         One that a callback had stopped (early stopping) before its last checkpoint does not go on.
         """
         self.epochs = float(state.epoch or 0.0)
+        self._continue_schedule(state.global_step)
         control.should_training_stop = control.should_training_stop or self._is_over
         if self._ranks.is_main:
             for report in self.reports:
@@ -121,10 +132,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._weights.note(self.reports)
         is_last = state.global_step >= state.max_steps or self.stop is not None
         self._is_over = control.should_training_stop and self.stop is None  # by a callback, such as early stopping
-        if self._ranks.agree(lambda: self._tell(report, may_prune=not is_last)):
-            self.pruned = True
-            control.should_training_stop = True
-            control.should_save = False
+        said = self._tell(report, may_prune=not is_last) if self._ranks.is_main else Verdict()
+        if self._ranks.agree(lambda: said != Verdict()):
+            self._obey(self._ranks.decide(lambda: said), control)
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -137,6 +147,16 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the selected weights beside the checkpoint, and delete those that nobody needs."""
         self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
+        if self._ranks.is_main:
+            self._listener.on_checkpoint(self._trial, state.global_step)
+
+    def _continue_schedule(self, step: int) -> None:
+        """Note with what the trial is trained from here on, unless it is the same as before."""
+        part = {"trial": self._trial.number, "step": step, "arguments": plain(self._trial.arguments)}
+        if self.schedule and self.schedule[-1]["step"] == step:
+            self.schedule[-1] = part
+        elif not self.schedule or {**self.schedule[-1], "step": step} != part:
+            self.schedule.append(part)
 
     def _passed_budget(self, epochs: float) -> Stop | None:
         stop = self._budget.passed(epochs) if self._ranks.is_main else None
@@ -146,7 +166,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         if model is not None:
             metrics = {**metrics, PARAMETERS: sum(each.numel() for each in model.parameters())}
         if self._study.pruning_objective is not None:
-            self._value(self._study.pruning_objective, metrics)  # it must be there
+            self._value(self._study.pruning_objective, metrics, "pruning_metric")  # it must be there
         return Report(
             values=tuple(self._value(each, metrics) for each in self._study.objectives),
             resource=data_seen(args, state),
@@ -156,10 +176,10 @@ class ReportingCallback(TrainerCallback, ExportableState):
             violations={each.name: self._violation(each, metrics) for each in self._study.constraints},
         )
 
-    def _value(self, objective: Objective, metrics: dict[str, float]) -> float:
+    def _value(self, objective: Objective, metrics: dict[str, float], what: str = "objective") -> float:
         """Return an objective of these metrics; NaN if its metric is not there this time, but evaluations were made."""
         try:
-            return objective.value(metrics)
+            return objective.value(metrics, what)
         except MissingMetricError:
             if self.reports or self._others_were_evaluated:
                 return math.nan
@@ -173,11 +193,22 @@ class ReportingCallback(TrainerCallback, ExportableState):
                 return math.inf
             raise
 
-    def _tell(self, report: Report, may_prune: bool) -> bool:
-        """Tell trial and listener of a report; return whether the trial is to be pruned."""
+    def _tell(self, report: Report, may_prune: bool) -> Verdict:
+        """Tell trial and listener of a report; return what the study makes of it."""
         is_comparable = self._tell_trial(report)
         self._listener.on_report(self._trial, report)
-        return is_comparable and may_prune and self._trial.should_prune()
+        return self._trial.verdict(is_comparable and may_prune)
+
+    def _obey(self, verdict: Verdict, control: Any) -> None:
+        if verdict.prune:
+            self.pruned = True
+            control.should_training_stop = True
+            control.should_save = False
+        elif verdict.stop is not None:
+            self.stop = Stop(verdict.stop, ends_study=False)
+            control.should_training_stop = True
+        elif verdict.save:
+            control.should_save = True
 
     def _tell_trial(self, report: Report) -> bool:
         """Report to the trial; False if there is nothing that the pruner could compare."""
@@ -198,6 +229,18 @@ def reports_in(state: dict[str, Any]) -> list[Report]:
     """Return the reports that the saved trainer state of a checkpoint holds; none if it is not one of a trial."""
     kept = state.get("stateful_callbacks", {}).get(ReportingCallback.__name__, {})
     return [Report.from_json(each) for each in kept.get("attributes", {}).get("so_far", {}).get("reports", ())]
+
+
+def arguments_in(state: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the parameters that a checkpoint was trained with; None if it is not one of a trial."""
+    kept = state.get("stateful_callbacks", {}).get(ReportingCallback.__name__, {})
+    schedule = kept.get("attributes", {}).get("so_far", {}).get("schedule")
+    return None if not schedule else dict(schedule[-1]["arguments"])
+
+
+def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as they come back from a JSON file; one that JSON does not know is given as text."""
+    return dict(json.loads(json.dumps(dict(arguments), default=str)))
 
 
 def comparable_resource(report: Report) -> int | None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..errors import ObjectiveError, SpaceError, StorageError, StudyError
 from ..files import remove_partial
+from .assignment import Assignment
 from .budgets import SearchBudget, TrialBudget
-from .execution import Execution, Searchable, described, without_frames
+from .ending import Ended, TrialEndedSearch, run_to_end
+from .execution import Execution, Searchable
 from .folder import StudyFolder, remove_leftovers
-from .following import Assignment
 from .listener import SearchListener
+from .others import OtherTrials
 from .ranks import Ranks
 from .retention import remove_surplus
 from .sessions import Session
@@ -22,7 +22,6 @@ from .study import Study
 from .trial import Trial, TrialRecord, TrialState
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-MISTAKES_IN_THE_STUDY = (SpaceError, ObjectiveError, StudyError)
 
 
 class TrialRunner:
@@ -32,6 +31,7 @@ class TrialRunner:
     and, under `locked()` again, tells its storage and calls `settle`.
 
     Attributes:
+        listener: hears of the search.
         session: the name of this search at work in the study's folder; tells other processes whose a trial is.
         records: the trials of the study that have ended or are to go on, those of other processes included.
         failures: how the last trials of this session failed, one after the other.
@@ -41,7 +41,7 @@ class TrialRunner:
         self, trainer: Searchable, study: Study, folder: StudyFolder, listener: SearchListener, ranks: Ranks
     ) -> None:
         self._trainer, self._study, self._folder = trainer, study, folder
-        self._listener, self._ranks = listener, ranks
+        self.listener, self._ranks = listener, ranks
         self._session = Session(study.folder)
         self._budget = SearchBudget(study)
         self.session = self._session.name
@@ -86,12 +86,12 @@ class TrialRunner:
         limit = self._study.max_failures
         if limit is not None and len(self.failures) >= limit:
             return f"{limit} trials failed one after the other"
-        stop = self._budget.passed(self.records)
+        stop = self._budget.passed(sum(each.epochs for each in self.records))
         return None if stop is None else stop.reason
 
     def announce(self, notice: str) -> None:
         """Say something about the search while it runs, such as why it ends early."""
-        self._listener.on_notice(notice)
+        self.listener.on_notice(notice)
 
     def wait(self) -> None:
         """Wait a moment for trials of other searches, and let the other processes of this one know."""
@@ -104,51 +104,59 @@ class TrialRunner:
         Raises:
             TrialEndedSearch: the study itself is mistaken, or the user ended the search; it carries the record.
         """
-        others = [record for record in self.records if record.number != trial.number]
-        budget = TrialBudget(self._study, self._budget, others)
-        execution = Execution(
-            self._trainer,
-            self._study,
-            trial,
-            others,
-            budget,
-            self._ranks,
-            self._listener,
-            on_fallback=self._folder.write_record,
-        )
-        trace: str | None = None
-        cause: BaseException | None = None
-        try:
+        others = self._others(trial)
+        execution = self._execution(trial, others)
+
+        def train() -> tuple[TrialState, str | None]:
             self._begin(trial, execution)
-            self._listener.on_trial_begin(trial)
-            self._ranks.decide(lambda: Assignment.of(trial, others))
+            self._ranks.decide(lambda: Assignment.of(trial, others, None))
             trial.ranks = self._ranks
-            state, reason = execution.run()
-        except MISTAKES_IN_THE_STUDY as error:
-            state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
-        except StorageError as error:
-            state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
-        except Exception as error:
-            state, reason = TrialState.FAILED, described(error)
-            trace = traceback.format_exc()
-            without_frames(error)
-        except BaseException as error:
-            said = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else f"ended by {error!r}"
-            state, reason, cause = TrialState.INTERRUPTED, said, without_frames(error)
-        record = replace(execution.record(state, reason, trace), session=self._folder.session)
-        execution.end_trackers(record)
-        execution.release()
+            return execution.run()
+
+        return self.finish(run_to_end(execution, train))
+
+    def begin(self, trial: Trial) -> Assignment | TrialRecord:
+        """Prepare a trial that another process will train, and return what to tell it; `finish` when it has ended.
+
+        If the trial ended before it could be trained, return its record, as `run` does.
+
+        Raises:
+            TrialEndedSearch: as in `run`.
+        """
+        others = self._others(trial)
+        execution = self._execution(trial, others)
+
+        def prepare() -> tuple[TrialState, str | None]:
+            self._begin(trial, execution)
+            return TrialState.RUNNING, None
+
+        ended = run_to_end(execution, prepare)
+        if ended.record.state is TrialState.RUNNING:
+            return Assignment.of(trial, others, self._budget.seconds)
+        return self.finish(ended)
+
+    def finish(self, ended: Ended) -> TrialRecord:
+        """Write the record of an ended trial, and return it as it was written.
+
+        Raises:
+            TrialEndedSearch: the search ends with it.
+        """
+        record = replace(ended.record, session=self._folder.session)
         self._folder.write_record(record)
-        if cause is not None:
-            raise TrialEndedSearch(record, cause)
+        if ended.cause is not None:
+            raise TrialEndedSearch(record, ended.cause)
         return record
+
+    def note(self, record: TrialRecord) -> None:
+        """Write how far a trial is that another process trains, where that could not be told from its checkpoints."""
+        self._folder.write_record(record)
 
     def settle(self, record: TrialRecord) -> None:
         """Take an ended trial into account: records, best, checkpoints on disk, listeners; under `locked()`."""
         self.failures = [*self.failures, record] if record.state is TrialState.FAILED else []
         self._take(record)
-        self._listener.on_records(self.records)
-        self._listener.on_trial_end(record)
+        self.listener.on_records(self.records)
+        self.listener.on_trial_end(record)
 
     def recover(self, record: TrialRecord) -> None:
         """Take into account a trial that ended just before its process died; under `locked()`."""
@@ -163,8 +171,27 @@ class TrialRunner:
             with self._folder.locked():
                 trial.name = self._folder.begin_run(execution.record(TrialState.RUNNING), wanted)
         else:
+            if trial.earlier.schedule:
+                trial.arguments = dict(trial.earlier.arguments)
+                trial.params.values_by_name.update(trial.earlier.params)
             remove_leftovers(self._study.folder / trial.name)
             self._folder.write_record(replace(trial.earlier, state=TrialState.RUNNING, reason=None))
+        self.listener.on_trial_begin(trial)
+
+    def _others(self, trial: Trial) -> OtherTrials:
+        return OtherTrials.of([each for each in self.records if each.number != trial.number], self._study)
+
+    def _execution(self, trial: Trial, others: OtherTrials) -> Execution:
+        return Execution(
+            self._trainer,
+            self._study,
+            trial,
+            others,
+            TrialBudget(self._study, self._budget, others),
+            self._ranks,
+            self.listener,
+            on_fallback=self._folder.write_record,
+        )
 
     def _take(self, record: TrialRecord) -> None:
         self.refresh()
@@ -188,11 +215,3 @@ class TrialRunner:
             replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each
             for each in ended
         ]
-
-
-class TrialEndedSearch(Exception):
-    """A trial found that the search must end; `cause` is the error to raise once the storage knows of the trial."""
-
-    def __init__(self, record: TrialRecord, cause: BaseException) -> None:
-        super().__init__(record.reason)
-        self.record, self.cause = record, cause

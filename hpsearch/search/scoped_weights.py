@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..files import remove_folder, whole_folder
+from .others import OtherTrials
 from .ranks import Ranks
 from .retention import SELECTED, is_worth_keeping, remove_checkpoints
 from .selection import select_report
 from .study import Study
-from .trial import Report, TrialRecord
+from .trial import Report
 
 
 class SavesWeights(Protocol):
@@ -36,7 +37,7 @@ class ScopedWeights:
         recipe: the trainer of the trial.
         folder: of the run.
         number: of the trial.
-        records: the other trials of the study.
+        others: the other trials of the study.
         ranks: the processes of the trial.
     """
 
@@ -46,11 +47,11 @@ class ScopedWeights:
         recipe: SavesWeights,
         folder: Path,
         number: int,
-        records: Sequence[TrialRecord],
+        others: OtherTrials,
         ranks: Ranks,
     ) -> None:
         self._study, self._recipe, self._folder, self._number = study, recipe, folder, number
-        self._records, self._ranks = records, ranks
+        self._others, self._ranks = others, ranks
         self._weights: Any = None
         self._step: int | None = None
 
@@ -110,8 +111,8 @@ class ScopedWeights:
         selected = select_report(reports, study.scope, study.objectives)
         if selected is None or any(each > 0 for each in selected.report.violations.values()):
             return None
-        keep, records = study.keep_checkpoints, self._records
-        is_worth = is_worth_keeping(selected.values, records, study.objectives, keep, self._number)
+        keep, kept = study.keep_checkpoints, self._others.kept
+        is_worth = is_worth_keeping(selected.values, kept, study.objectives, keep, self._number)
         return selected.report.step if is_worth else None
 
     def _is_on_disk(self, step: int) -> bool:

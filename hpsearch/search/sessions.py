@@ -102,6 +102,11 @@ class Session:
         return (self._folder / self.name).stat().st_mtime
 
 
+def has_signed_in(study_folder: Path, name: str) -> bool:
+    """Tell whether a session is signed in to a study's folder; one that died is signed out by the next to begin."""
+    return (study_folder / SESSIONS_FOLDER / name).exists()
+
+
 def _host() -> str:
     """Return what tells machines apart, and containers of one machine that do not see each other's processes."""
     try:

@@ -95,6 +95,9 @@ class TrialRecord:
         epochs: passes over the data that it trained.
         fallbacks: what was changed each time it ran out of memory and was run again.
         session: with which of the arguments, versions and data in `study.json` it ended.
+        schedule: of a trial whose parameters changed while it trained (population-based training): what it was trained
+            with from which update on. Each part names the `trial` that trained it, the `step` after which it begins,
+            and its `arguments`; reports and weights are what all parts together have led to. Empty for all others.
     """
 
     number: int
@@ -114,6 +117,7 @@ class TrialRecord:
     epochs: float = 0.0
     fallbacks: tuple[dict[str, Any], ...] = ()
     session: int = 0
+    schedule: tuple[dict[str, Any], ...] = ()
 
     @property
     def value(self) -> float | None:
@@ -143,9 +147,25 @@ class TrialRecord:
                 "values": tuple(values["values"]),
                 "reports": tuple(Report.from_json(each) for each in values["reports"]),
                 "fallbacks": tuple(values["fallbacks"]),
+                "schedule": tuple(values.get("schedule", ())),
                 "checkpoint": checkpoint if checkpoint is not None and checkpoint.is_dir() else None,
             }
         )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a study makes of a report.
+
+    Attributes:
+        prune: the trial is not worth going on with.
+        stop: why the trial ends here with the result it has; None if it does not.
+        save: a checkpoint is wanted here, so that the trial can be paused, or copied.
+    """
+
+    prune: bool = False
+    stop: str | None = None
+    save: bool = False
 
 
 @dataclass
@@ -225,6 +245,10 @@ class Trial(ABC):
     @abstractmethod
     def should_prune(self) -> bool:
         """Tell whether the study would rather not go on with this trial."""
+
+    def verdict(self, may_prune: bool) -> Verdict:
+        """Return what the study makes of the reports so far; `may_prune` where there is something to compare."""
+        return Verdict(prune=may_prune and self.should_prune())
 
     @abstractmethod
     def _choose(self, name: str, parameter: Parameter) -> Any:

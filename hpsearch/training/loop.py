@@ -146,7 +146,7 @@ def _log_evaluate_save(trainer: Hooks, ignore_keys: list[str] | None) -> None:
     if run.control.should_evaluate:
         is_best = best_model.track_best(run, _evaluate(trainer, ignore_keys))
         if run.args.save_strategy == SaveStrategy.BEST:
-            run.control.should_save = is_best
+            run.control.should_save = run.control.should_save or is_best
     if run.control.should_save:
         store_flos(run)
         hub.push_checkpoint(trainer, checkpoints.save_checkpoint(trainer))

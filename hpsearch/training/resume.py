@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from transformers.trainer_utils import get_last_checkpoint, sort_checkpoints
 
 from ..arguments import TrainingArguments
 from ..callbacks import TrainerState
-from ..errors import CheckpointError
+from ..errors import CheckpointError, InvalidInputError
 from ..files import read_json
 from . import sharding
 from .checkpoints import (
@@ -29,6 +30,8 @@ from .checkpoints import (
     streams_file,
 )
 from .data import TrainingLength
+from .hyperparameters import given_hyperparameters, reapply
+from .optimization import follows_a_metric
 from .randomness import RandomStreams
 
 logger = logging.getLogger(__name__)
@@ -43,6 +46,7 @@ class ResumePoint:
     `position`, `loss`, `samples_per_batch` and `last_update` are None if the checkpoint was written by transformers,
     which does not keep them. `streams` are the random streams at the checkpoint, `epoch_streams` those at the start of
     its epoch (transformers does not keep these); both are None where the number of processes has changed.
+    `reapplies_arguments` tells that hyperparameters are those of the run's arguments, not those of the checkpoint.
     """
 
     folder: Path
@@ -53,6 +57,7 @@ class ResumePoint:
     last_update: LastUpdate | None
     streams: RandomStreams | None
     epoch_streams: RandomStreams | None
+    reapplies_arguments: bool = False
 
 
 def resolve(resume_from_checkpoint: str | os.PathLike[str] | bool | None, output_dir: str) -> Path | None:
@@ -90,8 +95,10 @@ def resumable_checkpoints(folder: Path) -> list[Path]:
     return whole[::-1]
 
 
-def read_resume_point(folder: Path, args: TrainingArguments) -> ResumePoint:
+def read_resume_point(folder: Path, args: TrainingArguments, reapply_arguments: bool = False) -> ResumePoint:
     """Read the state of a run from a checkpoint folder.
+
+    With `reapply_arguments`, optimizer and schedule will go on with the hyperparameters of `args`.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -111,17 +118,25 @@ def read_resume_point(folder: Path, args: TrainingArguments) -> ResumePoint:
             last_update=LastUpdate(**own["last_update"]) if own and own.get("last_update") else None,
             streams=streams,
             epoch_streams=epoch_streams,
+            reapplies_arguments=reapply_arguments,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(folder / RUN_STATE_FILE, error) from error
 
 
 def load_optimization(run: Any, folder: Path) -> None:
-    """Restore optimizer, schedule and gradient scaler.
+    """Restore optimizer, schedule and gradient scaler; put the run's own hyperparameters over them, if it says so.
 
     Raises:
         CheckpointError: a file is missing, damaged, or of another optimizer or schedule.
+        InvalidInputError: `reapply_arguments` cannot be honoured with DeepSpeed, or with this schedule.
     """
+    if run.reapplies_arguments and sharding.uses_deepspeed(run):
+        raise InvalidInputError(
+            "reapply_arguments=True cannot be honoured with DeepSpeed, whose engine restores the hyperparameters it "
+            "saved. Train without DeepSpeed, or go on with the arguments of the checkpoint."
+        )
+    given = given_hyperparameters(run.optimizer) if run.reapplies_arguments else []
     if sharding.uses_deepspeed(run):
         sharding.load_engine(run, folder)
     else:
@@ -130,6 +145,8 @@ def load_optimization(run: Any, folder: Path) -> None:
         _put_back(folder / SCHEDULER_FILE, run.lr_scheduler.load_state_dict)
     if run.accelerator.scaler is not None:
         _put_back(folder / SCALER_FILE, run.accelerator.scaler.load_state_dict)
+    if run.reapplies_arguments:
+        reapply(run.optimizer, run.lr_scheduler, given, source=str(folder))
 
 
 def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArguments) -> Position:
@@ -153,6 +170,29 @@ def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArgume
     )
     seen = point.position.batches * before // now
     return Position(point.position.epoch, seen, point.position.epoch_finished)
+
+
+def check_same_updates(point: ResumePoint, position: Position, length: TrainingLength, args: TrainingArguments) -> None:
+    """Check that the updates of a run that goes on at `position` hold as many samples as those before it.
+
+    Its length and schedule would otherwise not fit the updates it has made: it would end too early or too late.
+
+    Raises:
+        CheckpointError: they do not.
+    """
+    saved = point.state
+    if point.position is None or (saved.max_steps, saved.num_train_epochs) == (length.max_steps, length.num_epochs):
+        return
+    left = 0 if position.epoch_finished else max(0, length.batches_per_epoch - position.batches)
+    counted = (position.epoch + 1) * length.updates_per_epoch - math.ceil(left / args.gradient_accumulation_steps)
+    if counted != saved.global_step:
+        raise CheckpointError(
+            f"{str(point.folder)!r} was written after {saved.global_step} updates; with "
+            f"per_device_train_batch_size={args.per_device_train_batch_size}, "
+            f"gradient_accumulation_steps={args.gradient_accumulation_steps} and {args.world_size} processes it would "
+            f"have been {counted}. reapply_arguments=True needs as many samples in an update as before: leave the "
+            "product of the three, and the data, as they were."
+        )
 
 
 def _read_state(path: Path) -> TrainerState:
@@ -209,7 +249,7 @@ def _read_streams(
 def _load_optimizer(run: Any, state: dict[str, Any]) -> None:
     present = run.optimizer.state_dict()["param_groups"] if not sharding.is_sharded(run) else []
     for group, saved in zip(present, state["param_groups"], strict=False):
-        absent = group.keys() - saved.keys()
+        absent = group.keys() - saved.keys() - ({"initial_lr"} if follows_a_metric(run.lr_scheduler) else set())
         if absent:
             raise KeyError(f"{type(run.optimizer).__name__} needs {', '.join(sorted(absent))}")
     sharding.load_optimizer_state(run, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,9 +32,10 @@ from .losses import LossWindow, make_label_smoother
 from .memory import MemoryTracker
 from .model_hooks import ModelHooks
 from .model_traits import ModelTraits
+from .optimization import follows_a_metric
 from .precision import unwrap_forward
 from .randomness import RandomStreams, seed_run
-from .resume import ResumePoint, position_of
+from .resume import ResumePoint, check_same_updates, position_of
 
 _NO_CONTEXT: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
@@ -58,6 +60,7 @@ class TrainingRun:
         loss_window: the running training loss.
         loss_is_of_all_processes: the last loss was normalised over the items of all processes.
         last_update: the learning rate and gradient norm of the last update.
+        reapplies_arguments: what a checkpoint restores goes on with the hyperparameters of `args`, not with its own.
         training_began, first_step, first_tokens: when, and with which counts, this call of `train()` began.
         step_takes_items: the trainer's `training_step` accepts `num_items_in_batch`.
         has_trained: True once training has been prepared.
@@ -101,6 +104,7 @@ class TrainingRun:
         self.position = Position()
         self.loss_window = LossWindow(args.device, args.logging_nan_inf_filter)
         self.last_update: LastUpdate | None = None
+        self.reapplies_arguments = False
         self.current_flos = 0.0
         self.loss_is_of_all_processes = False
         self.is_in_train = False
@@ -138,6 +142,9 @@ class TrainingRun:
             trainer.create_scheduler(length.max_steps)
         else:
             trainer.create_optimizer_and_scheduler(num_training_steps=length.max_steps)
+            if follows_a_metric(self.lr_scheduler):  # others note it themselves
+                for group in self.optimizer.param_groups:
+                    group.setdefault("initial_lr", group["lr"])
         self._distribute()
         self._is_prepared = self.has_trained = True
         handler = self.callback_handler
@@ -182,7 +189,7 @@ class TrainingRun:
 
     def restore(self, point: ResumePoint, length: TrainingLength) -> None:
         """Take over the state of a checkpoint: counters, log history, position and running loss."""
-        fresh, self.state = self.state, point.state
+        fresh, self.state = self.state, copy.deepcopy(point.state)
         for name in (
             "max_steps",
             "num_train_epochs",
@@ -199,6 +206,9 @@ class TrainingRun:
             setattr(self.state, name, getattr(fresh, name))
         self._restore_callbacks()
         self.position = position_of(point, length, self.args)
+        self.reapplies_arguments = point.reapplies_arguments
+        if point.reapplies_arguments:
+            check_same_updates(point, self.position, length, self.args)
         self.loss_window = LossWindow(self.args.device, self.args.logging_nan_inf_filter, self.state.global_step)
         if point.loss is not None:
             self.loss_window.load(point.loss)

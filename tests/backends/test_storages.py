@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,9 +15,9 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import BestRun, HpsearchError, MissingPackageError, SearchInterrupted, StudyError
-from tests.backends.contract import RATE, AtStep, Events, interrupt, states
+from tests.backends.contract import RATE, AtMoment, AtStep, Events, interrupt, states
 from tests.faults.searching import assert_disk_and_storage_agree, assert_nothing_is_left_over, load, records_on_disk
-from tests.postgresql import PostgreSQL, Unavailable
+from tests.postgresql import PostgreSQL, server_or_skip
 from tests.search.small_trainer import small_trainer
 
 SECRET = "Geheimnis"
@@ -201,31 +201,8 @@ def test_the_dashboard_opens_postgresql(tmp_path: Path, postgresql: PostgreSQL) 
 @pytest.fixture(scope="module")
 def frail() -> Iterator[PostgreSQL]:
     """Return a server of these tests' own, which they may stop."""
-    try:
-        server = PostgreSQL()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with server:
+    with server_or_skip() as server:
         yield server
-
-
-class At(AtStep):
-    """Does something in trial 1: while it trains, evaluates or ends, or while its model is built."""
-
-    def __init__(self, moment: str, act: Callable[[], None]) -> None:
-        super().__init__(act, 1, 6 if moment == "step" else -1)
-        self._moment = moment
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        self._at("begin")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._at("end")
-
-    def _at(self, moment: str) -> None:
-        if (self.runs, self._moment) == (1, moment):
-            self._act()
 
 
 @pytest.mark.parametrize("moment", ["begin", "step", "end"])
@@ -235,7 +212,7 @@ def test_a_server_that_goes_away_ends_the_search_and_nothing_is_lost(
     url = frail.new_database()
     try:
         with pytest.raises(HpsearchError, match=r"(?s)server closed the connection|refused") as caught:
-            search(tmp_path, 4, At(moment, frail.stop), storage=url)
+            search(tmp_path, 4, AtMoment(frail.stop, moment), storage=url)
         assert frail.password not in shown(caught.value)
         left = records_on_disk(tmp_path / "study")
         assert [record["number"] for record in left] == [0, 1]
@@ -264,7 +241,7 @@ def test_a_server_that_is_started_again_at_once_is_not_even_noticed(
         frail.start()
 
     url = frail.new_database()
-    best = search(tmp_path, 4, At(moment, restart), storage=url)
+    best = search(tmp_path, 4, AtMoment(restart, moment), storage=url)
     assert told(best) == undisturbed
     assert_disk_and_storage_agree(tmp_path / "study", url)
     assert len(load(tmp_path / "study", url).trials) == 4

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from hpsearch import Categorical, HpsearchError
-from tests.backends.contract import AtStep, states
+from tests.backends.contract import AtMoment, AtStep, states
 from tests.faults.searching import (
     RATE,
     assert_disk_and_storage_agree,
@@ -151,25 +151,6 @@ def test_earlier_checkpoints_of_the_trial_and_of_the_best_one_are_intact(small_d
     assert_disk_and_storage_agree(small_disk / "study")
 
 
-class FillsTheDisk(AtStep):
-    """Fills the disk in trial 1: when it begins to train, at its sixth update, or at its end."""
-
-    def __init__(self, filler: Filler, moment: str, spare: int) -> None:
-        super().__init__(lambda: filler.fill(spare), 1, 6 if moment == "step" else -1)
-        self._moment = moment
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        self._at("begin")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._at("end")
-
-    def _at(self, moment: str) -> None:
-        if (self.runs, self._moment) == (1, moment):
-            self._act()
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Return what a search of four small trials tells."""
@@ -186,9 +167,9 @@ def test_a_disk_that_is_full_for_the_storage_too_ends_the_search_and_nothing_is_
     small_disk: Path, undisturbed: list[Any], storage: Any, moment: str, spare: int
 ) -> None:
     filler = Filler(small_disk)
-    fills = FillsTheDisk(filler, moment, spare)
+    fills_the_disk = AtMoment(lambda: filler.fill(spare), moment)
     with pytest.raises(Exception, match=FULL_FOR_ALL):
-        search(small_disk, 4, [SMALL] * 4, fills, storage=storage)
+        search(small_disk, 4, [SMALL] * 4, fills_the_disk, storage=storage)
     assert_checkpoint_is_whole(small_disk / "study" / "run-0" / "checkpoint-8")
     assert records_on_disk(small_disk / "study")[0]["state"] == "complete"
     assert partial_files(small_disk) == []
@@ -213,7 +194,7 @@ def test_a_full_disk_of_the_storage_alone_is_not_the_fault_of_a_trial(
     storage = f"sqlite:///{small_disk / 'mine.db'}" if kind == "sqlite" else str(small_disk / "mine.log")
     filler = Filler(small_disk)
     with pytest.raises(HpsearchError, match=FULL_FOR_ALL):
-        search(tmp_path, 4, [SMALL] * 4, FillsTheDisk(filler, moment, 0), storage=storage)
+        search(tmp_path, 4, [SMALL] * 4, AtMoment(filler.fill, moment), storage=storage)
     left = [record["state"] for record in records_on_disk(tmp_path / "study")]
     assert "failed" not in left
     filler.remove()

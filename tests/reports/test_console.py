@@ -1,60 +1,30 @@
-"""What a search shows: lines without a terminal, a live view in one, tables that fit."""
+"""What a search shows: lines without a terminal, tables that fit; test_live_view.py is about terminals."""
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from hpsearch import (
-    BestRun,
-    FixedTrial,
-    Float,
-    Report,
-    SearchListener,
-    SearchSpace,
-    SearchSummary,
-    Study,
-    TrialRecord,
-    TrialState,
-)
+from hpsearch import BestRun, FixedTrial, Float, SearchListener, SearchSummary, TrialState
 from hpsearch.backends import get_backend
 from hpsearch.reports.console import LineView, LiveView, console_listener
-from hpsearch.reports.tables import describe_best, failures, format_value, importance_table, sparkline, trials_table
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.reports.tables import (
+    describe_best,
+    failures,
+    format_clock,
+    format_duration,
+    format_rate,
+    format_value,
+    importance_table,
+    sparkline,
+    trials_table,
+)
 from tests.search.small_trainer import small_trainer
 
-
-def make_study(n_trials: int = 3, **changes: Any) -> Study:
-    objectives = resolve_objectives("accuracy", None, has_metrics=True)
-    settings = {"space": SearchSpace({"x": Float(0.0, 1.0)}), "objectives": objectives, **changes}
-    return Study(name="digits", folder=Path("out/digits"), n_trials=n_trials, **settings)
-
-
-def reports(*values: float) -> tuple[Report, ...]:
-    return tuple(Report((value,), step, step, float(step), {}) for step, value in enumerate(values, start=1))
-
-
-def record(
-    number: int, value: float | None = None, state: TrialState = TrialState.COMPLETE, **changes: Any
-) -> TrialRecord:
-    settings = {"params": {"x": 0.123456789}, "seconds": 1.25, **changes}
-    return TrialRecord(number, f"run-{number}", state, values=() if value is None else (value,), **settings)
-
-
-def text_console(width: int = 80, **settings: Any) -> tuple[Console, io.StringIO]:
-    stream = io.StringIO()
-    return Console(file=stream, width=width, color_system=None, **settings), stream
-
-
-def shown(renderable: Any, width: int = 80) -> str:
-    console, stream = text_console(width)
-    console.print(renderable)
-    return stream.getvalue()
+from .rendering import make_study, record, report, reports, shown, text_console
 
 
 def test_lines_tell_what_was_decided_every_trial_and_the_best_so_far() -> None:
@@ -110,44 +80,31 @@ def test_a_study_that_is_done_says_that_nothing_runs() -> None:
     assert "study_name=" in stream.getvalue()
 
 
-def test_the_live_view_shows_progress_the_best_and_the_running_curve() -> None:
-    console, stream = text_console(force_terminal=True)
-    view, study = LiveView(console), make_study()
-    trial = FixedTrial({"x": 0.123456, "kind": "[bold]"}, number=1)
-    view.on_search_begin(study, [], ["scope last"])
-    try:
-        assert "0/3" in shown(view._render())
-        view.on_trial_end(record(0, 0.5))
+def test_an_interrupted_trial_that_goes_on_is_one_trial() -> None:
+    console, stream = text_console()
+    view = LineView(console)
+    view.on_search_begin(make_study(), [record(0, state=TrialState.INTERRUPTED)], [])
+    view.on_trial_end(record(0, 0.5))
+    view.on_trial_end(record(1, 0.25))
+    assert "[1/3] trial 0 complete 0.5 in 1.2 s; best 0.5 (trial 0)" in stream.getvalue()
+    assert "[2/3] trial 1" in stream.getvalue()
+
+
+def test_lines_tell_only_of_trials_that_end_however_many_run_at_once() -> None:
+    console, stream = text_console()
+    view, trials = LineView(console), [FixedTrial({"x": 0.5}, number) for number in range(3)]
+    view.on_search_begin(make_study(), [], ["scope last"])
+    for trial in trials:
         view.on_trial_begin(trial)
-        assert "run 1" in shown(view._render())
-        for step, value in enumerate([0.1, 0.5, 0.9], start=1):
-            view.on_progress(trial, step, 12)
-            view.on_report(trial, Report((value,), step, step, float(step), {}))
-        rendered = shown(view._render())
-    finally:
-        view.on_search_end(study, [])
-    for text in ("1/3", "run 1", "3/12", "best 0.5 (trial 0)", "▁▅█ 0.9", "x=0.1235", "kind=[bold]"):
-        assert text in rendered
-    assert all(len(line) <= 80 for line in rendered.splitlines())
-    assert "[1/3] trial 0 complete 0.5" in stream.getvalue()
-    assert not view._live.is_started
-
-
-def test_a_live_view_before_and_after_a_search_renders() -> None:
-    console, _ = text_console(force_terminal=True)
-    view = LiveView(console)
-    assert shown(view._render()).strip() == ""
-
-
-def test_a_long_line_of_parameters_is_cut_and_not_wrapped() -> None:
-    console, _ = text_console(force_terminal=True)
-    view, study = LiveView(console), make_study()
-    view.on_search_begin(study, [], [])
-    view.on_trial_begin(FixedTrial({f"a.rather.long.name.{index}": 0.5 for index in range(20)}, number=0))
-    rendered = shown(view._render())
-    view.on_search_end(study, [])
-    assert len(rendered.rstrip().splitlines()) == 4
-    assert "…" in rendered
+    for trial in reversed(trials):
+        view.on_progress(trial, 1, 10)
+        view.on_report(trial, report(0.5, 1))
+    view.on_trial_end(record(2, 0.5))
+    view.on_trial_end(record(0, 0.75))
+    assert stream.getvalue().splitlines()[2:] == [
+        "[1/3] trial 2 complete 0.5 in 1.2 s; best 0.5 (trial 2)",
+        "[2/3] trial 0 complete 0.75 in 1.2 s; best 0.75 (trial 0)",
+    ]
 
 
 def test_the_view_fits_the_place() -> None:
@@ -282,3 +239,25 @@ def test_a_curve_is_drawn_of_its_finite_values(values: list[float], curve: str) 
 )
 def test_values_are_short(value: Any, text: str) -> None:
     assert format_value(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0, "0:00"), (59.99, "0:59"), (60, "1:00"), (3599, "59:59"), (90000, "25:00:00")]
+)
+def test_a_clock_shows_seconds_minutes_and_hours(seconds: float, text: str) -> None:
+    assert format_clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.6, "1 s"), (89, "89 s"), (91, "2 min"), (5401, "1.5 h"), (129601, "1.5 days")]
+)
+def test_what_is_left_is_told_no_more_exactly_than_it_is_known(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "text"),
+    [(1, 60, "1.0 trials/min"), (20, 60, "20 trials/min"), (59, 3600, "59 trials/h"), (6, 7200, "3.0 trials/h")],
+)
+def test_a_rate_is_per_minute_unless_it_is_slower(count: int, seconds: float, text: str) -> None:
+    assert format_rate(count, seconds) == text

@@ -28,6 +28,7 @@ from hpsearch import (
 )
 from tests.backends.contract import RATE, AtStep, Events, interrupt, states
 from tests.models import weights_of
+from tests.search.pruners import PrunesAt
 from tests.search.small_trainer import TwoLayers, points, small_trainer
 
 SPACE = {
@@ -95,16 +96,6 @@ def contents(folder: Path) -> dict[str, str]:
         for path in folder.rglob("*")
         if path.is_file() and "replays" not in path.parts and not path.name.endswith(("-shm", "-wal"))
     }
-
-
-class PrunesAt(optuna.pruners.BasePruner):
-    """Prunes every trial that has made so many reports."""
-
-    def __init__(self, reports: int) -> None:
-        self._reports = reports
-
-    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
-        return len(trial.intermediate_values) >= self._reports
 
 
 # The same numbers.

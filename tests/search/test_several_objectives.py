@@ -29,6 +29,7 @@ from hpsearch.reports.tables import describe_best, trials_table
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.selection import best_records, ranking, select_report
 from tests.backends.contract import AtStep, Events, interrupt, states
+from tests.search.pruners import PrunesAt
 from tests.search.small_trainer import TwoLayers, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "model.hidden": Int(1, 12)}
@@ -67,16 +68,6 @@ def front_by_brute_force(records: Sequence[TrialRecord], signs: Sequence[int]) -
 
 def weights_on_disk(study: Path) -> set[str]:
     return {str(path.parent.relative_to(study)) for path in study.glob("*/*/model.safetensors")}
-
-
-class PrunesAt(optuna.pruners.BasePruner):
-    """Prunes every trial that has made so many reports."""
-
-    def __init__(self, reports: int) -> None:
-        self._reports = reports
-
-    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
-        return len(trial.intermediate_values) >= self._reports
 
 
 # The front.

@@ -12,7 +12,9 @@ from optuna.terminator import BaseTerminator
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StorageError, StudyError
-from ...search.runner import TrialEndedSearch, TrialRunner
+from ...search.ending import TrialEndedSearch
+from ...search.execution import Searchable
+from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
@@ -88,11 +90,13 @@ class OptunaBackend(Backend):
         self._study: optuna.Study | None = None
         self._trials: StoredTrials | None = None
 
-    def connect(self, study: Study) -> None:
+    @contextmanager
+    def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Check the options, and open the storage, unless it lies in the study's folder."""
         self._check_fit(study)
         if not is_in_study_folder(self._storage):
             self._storage = open_storage(self._storage)
+        yield
 
     def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
         """Open the storage and the study in it."""
@@ -135,24 +139,52 @@ class OptunaBackend(Backend):
 
     def search(self, study: Study, runner: TrialRunner) -> None:
         """Choose, run, tell, settle; until the total is reached or a budget is used up."""
-        trials = self._trials
-        assert trials is not None, "prepare() comes first"
-        with _quiet_optuna():
-            has_waited = False
-            while True:
-                with runner.locked(), naming_the_storage(self.engine_study()._storage):
-                    chosen = trials.next(runner)
-                if chosen is None:
-                    if trials.ended_early is not None:
-                        runner.announce(f"the search ends early: {trials.ended_early}")
-                    return
-                if isinstance(chosen, OptunaTrial):
-                    _run(chosen, trials, runner)
-                else:
-                    if not has_waited:
-                        runner.announce("all trials have begun: waiting for those that other searches are at")
-                    has_waited = True
-                    runner.wait()
+        has_waited = False
+        while True:
+            with self.deciding(runner) as trials:
+                chosen = trials.next(runner)
+            if chosen is None:
+                if trials.ended_early is not None:
+                    runner.announce(f"the search ends early: {trials.ended_early}")
+                return
+            if isinstance(chosen, OptunaTrial):
+                self._run(chosen, runner)
+            else:
+                if not has_waited:
+                    runner.announce("all trials have begun: waiting for those that other searches are at")
+                has_waited = True
+                runner.wait()
+
+    @contextmanager
+    def deciding(self, runner: TrialRunner) -> Iterator[StoredTrials]:
+        """Give the stored trials to one process at a time, to decide which is next, or how one has ended."""
+        assert self._trials is not None, "prepare() comes first"
+        with self.talking(), runner.locked():
+            yield self._trials
+
+    @contextmanager
+    def talking(self) -> Iterator[None]:
+        """Silence Optuna while the block runs, and let an error of its storage say what is wrong."""
+        with _quiet_optuna(), naming_the_storage(self.engine_study()._storage):
+            yield
+
+    def settle(self, trial: OptunaTrial, record: TrialRecord, runner: TrialRunner, is_stored: bool = True) -> None:
+        """Tell the study, and unless the storage is gone, Optuna how a trial ended."""
+        with runner.locked():
+            if is_stored:
+                with self.deciding(runner) as trials:
+                    trials.end(trial, record)
+            runner.settle(record)
+
+    def _run(self, trial: OptunaTrial, runner: TrialRunner) -> None:
+        """Run a trial and tell Optuna and the study how it ended."""
+        try:
+            with _quiet_optuna():
+                record = runner.run(trial)
+        except TrialEndedSearch as ended:
+            self.settle(trial, ended.record, runner, is_stored=not isinstance(ended.cause, StorageError))
+            raise
+        self.settle(trial, record, runner)
 
     def engine_study(self) -> optuna.Study:
         """Return the `optuna.Study`."""
@@ -235,22 +267,6 @@ class OptunaBackend(Backend):
                 f"The study {study.name!r} in the storage was made with direction={before!r}, now {now!r}. Pass "
                 "another study_name."
             )
-
-
-def _run(trial: OptunaTrial, trials: StoredTrials, runner: TrialRunner) -> None:
-    """Run a trial and tell Optuna and the study how it ended."""
-    ended: TrialEndedSearch | None = None
-    try:
-        record = runner.run(trial)
-    except TrialEndedSearch as error:
-        ended, record = error, error.record
-    with runner.locked():
-        if ended is None or not isinstance(ended.cause, StorageError):
-            with naming_the_storage(trial.engine_trial.study._storage):
-                trials.end(trial, record)
-        runner.settle(record)
-    if ended is not None:
-        raise ended
 
 
 def _check_same_trials(engine: optuna.Study, study: Study, records: Sequence[TrialRecord]) -> None:

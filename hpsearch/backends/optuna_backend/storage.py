@@ -29,17 +29,6 @@ _SECONDS_TO_WAIT_FOR_SQLITE = 60
 _ATTEMPTS = 10
 
 
-def _check_password(url: str) -> None:
-    """Refuse a password with an '@' that is not quoted: a part of it would be taken for the host, and shown."""
-    authority = url.partition("://")[2].partition("/")[0]
-    if authority.count("@") > 1:
-        user = authority.partition(":")[0]
-        raise StudyError(
-            f"The storage {url.partition('://')[0]}://{user}:*** has an '@' in its password: write it as %40, or the "
-            "password would end there."
-        )
-
-
 def is_in_study_folder(storage: Any) -> bool:
     """Tell whether a search's argument asks for a storage in the study's own folder."""
     return storage is None or storage == JOURNAL
@@ -137,6 +126,17 @@ def dashboard_command(storage: optuna.storages.BaseStorage) -> str | None:
     if not shutil.which(program) and beside.exists():
         program = shlex.quote(os.path.relpath(beside))
     return f"{program} --host 127.0.0.1 {shlex.quote(url)}"
+
+
+def _check_password(url: str) -> None:
+    """Refuse a password with an '@' that is not quoted: a part of it would be taken for the host, and shown."""
+    authority = url.partition("://")[2].partition("/")[0]
+    if authority.count("@") > 1:
+        user = authority.partition(":")[0]
+        raise StudyError(
+            f"The storage {url.partition('://')[0]}://{user}:*** has an '@' in its password: write it as %40, or the "
+            "password would end there."
+        )
 
 
 def _without_password(url: str) -> str:

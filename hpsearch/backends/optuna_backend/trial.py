@@ -59,6 +59,10 @@ class OptunaTrial(Trial):
             with self._naming_the_storage():
                 self.engine_trial.report(value, resource)
 
+    def begin_again(self) -> None:
+        """Forget how far the trial was: another process goes on from its last checkpoint."""
+        self._seen.clear()
+
     def should_prune(self) -> bool:
         """Ask the pruner; what a session that was killed has reported further on is not for it to know."""
         trial = self.engine_trial if self.judged is None else self.judged

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import optuna
 from optuna.samplers import GridSampler
@@ -36,6 +37,10 @@ class Wait(enum.Enum):
 WAIT = Wait.WAIT
 
 
+# Chooses the parameters of a trial by its number: WAIT if there are none now, None if there are no more.
+Propose = Callable[[int], Mapping[str, Any] | Wait | None]
+
+
 class StoredTrials:
     """Chooses, takes over and ends trials in Optuna's storage; several processes may be at it, one after the other.
 
@@ -64,10 +69,14 @@ class StoredTrials:
         self._by_one, self._is_converged = by_one, is_converged
         self.ended_early: str | None = None
 
-    def next(self, runner: TrialRunner) -> OptunaTrial | Wait | None:
-        """Return the trial to run next; WAIT while only other processes have trials to end; None at the end.
+    def next(self, runner: TrialRunner, propose: Propose | None = None) -> OptunaTrial | Wait | None:
+        """Return the trial to run next; WAIT while there is none, but others are still at theirs; None at the end.
 
         Half-done trials whose process is gone come first.
+
+        Args:
+            runner: records the trials.
+            propose: chooses the parameters of a new trial by its number, in place of the sampler.
         """
         runner.refresh()
         trials = self._engine.get_trials(deepcopy=False)
@@ -85,7 +94,7 @@ class StoredTrials:
                 return self._take_over(half_done[0], runner)
             self.ended_early = self._reason_not_to_begin()
             if self.ended_early is None:
-                return self._begin(trials, runner)
+                return self._begin(trials, runner, propose)
         return WAIT if alive else None
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
@@ -105,13 +114,22 @@ class StoredTrials:
     def _what_is_tried(self) -> str:
         return f"{type(self._engine.sampler).__name__} {json.dumps(self._study.described_space())}"
 
-    def _begin(self, trials: Sequence[FrozenTrial], runner: TrialRunner) -> OptunaTrial:
+    def _begin(
+        self, trials: Sequence[FrozenTrial], runner: TrialRunner, propose: Propose | None
+    ) -> OptunaTrial | Wait | None:
         """Ask for a trial; the first ones have the parameters that the user wants the search to start with."""
         waiting = [each.number for each in trials if each.state is EngineState.WAITING]
         started_with = [each for each in trials if _PLACE in each.user_attrs]
         place = sum(is_counted(each) or not each.state.is_finished() for each in started_with)
         if not waiting and place < len(self._study.start_with):
             self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
+        elif not waiting and propose is not None:
+            proposed = propose(len(trials))
+            if proposed is None:
+                self.ended_early = "the searcher has nothing more to try"
+            if proposed is None or isinstance(proposed, Wait):
+                return proposed
+            self._engine.enqueue_trial(dict(proposed))
         self._sampling.seed_for(waiting[0] if waiting else len(trials))
         trial = self._engine.ask()
         trial.set_user_attr(_SESSION, runner.session)

@@ -1,0 +1,297 @@
+"""The search on a Ray cluster: Optuna chooses and stores as in the embedded backend, Ray Tune runs the trials."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ray
+from ray import tune
+from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
+
+from ...errors import StudyError
+from ...search.execution import Searchable
+from ...search.following import SearchIsOver
+from ...search.runner import TrialRunner
+from ...search.study import Study
+from ...search.trial import TrialRecord
+from ..base import Backend, DistantSearch
+from ..optuna_backend.backend import OptunaBackend
+from .address import AUTO, is_client_address
+from .client import run_on_cluster
+from .cluster import Cluster, Resources, as_resources, joined, quiet_tune
+from .dispatch import Dispatch
+from .distant_folders import DistantFolders
+from .pickling import check_objectives, for_workers, put
+from .run_folders import TUNE_FOLDER, RunFolders, SharedFolder
+from .schedulers import as_scheduler, check_scheduler
+from .searchers import Proposals, as_searcher, check_searcher
+from .spaces import drawn, from_ray
+from .tune_parts import StudyScheduler, StudySearcher, StudyStopper, StudyTrials, WorkerEvents
+from .worker import OBJECTIVE, Shared, TrialWorker
+
+# How often a worker tells how far its trial is, and how many such events a second the search hears at most.
+_LEAST_SECONDS, _PROGRESS_A_SECOND = 2.0, 50
+# So many trials wait for a worker at most: each takes some time to choose, in which Tune does nothing else.
+_MOST_PENDING = 16
+_PAUSING = (HyperBandScheduler, PopulationBasedTraining)
+
+
+class RayBackend(Backend):
+    """Trials in the actors of a Ray cluster, as many at once as it has room for.
+
+    Args:
+        address: None: the cluster that this process has joined, else a local one for the time of the search;
+            ``"auto"`` or ``"host:port"``: an existing cluster, of which this machine is a node; ``"ray://host:port"``:
+            one that is reached from afar.
+        resources_per_trial: of one trial, such as ``{"cpu": 2, "gpu": 0.5, "my_resource": 1}``; default 1 CPU, and 1
+            GPU if the cluster has any.
+        max_concurrent_trials: so many trials at once at most; default: as many as fit.
+        trial_retries: so often a trial goes on in another worker after its worker has died.
+        autoscaling: the cluster grows: wait for resources that no node has yet.
+        storage_path: where running trials keep their checkpoints if the nodes do not share the study's folder: a path
+            or URL that all of them reach, such as ``"s3://bucket/searches"``.
+        scheduler: a scheduler of Ray Tune, or its name; in place of a pruner.
+        search_alg: a searcher of Ray Tune, or its name; in place of a sampler.
+        sampler, pruner, storage, load_if_exists, terminator, start_from: as for the Optuna backend.
+
+    Raises:
+        StudyError: an option is not one of these, or has another value.
+    """
+
+    name: ClassVar[str] = "ray"
+    options: ClassVar[tuple[str, ...]] = (
+        "address",
+        "resources_per_trial",
+        "max_concurrent_trials",
+        "trial_retries",
+        "autoscaling",
+        "storage_path",
+        "scheduler",
+        "search_alg",
+        "sampler",
+        "pruner",
+        "storage",
+        "load_if_exists",
+        "terminator",
+        "start_from",
+    )
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "n_jobs": "max_concurrent_trials",
+        "num_samples": "n_trials",
+        "config": "hp_space",
+        "param_space": "hp_space",
+        "metric": "compute_objective",
+        "mode": "direction",
+        "name": "study_name",
+        "time_budget_s": "timeout",
+        "keep_checkpoints_num": "keep_checkpoints",
+        "checkpoint_config": "keep_checkpoints",
+        "max_retries": "trial_retries",
+        "fail_fast": "max_failures",
+        "failure_config": "trial_retries and max_failures",
+        "stop": "trial_max_epochs or trial_timeout",
+        "verbose": "progress",
+        "progress_reporter": "progress",
+        "callbacks": "progress, a SearchListener",
+        "local_dir": "the trainer's output_dir, and storage_path",
+        "resume": "the same call again, which goes on by itself",
+        "reuse_actors": "nothing: workers are always reused",
+    }
+
+    def __init__(
+        self,
+        address: str | None = None,
+        resources_per_trial: Any = None,
+        max_concurrent_trials: int | None = None,
+        trial_retries: int = 3,
+        autoscaling: bool = False,
+        storage_path: str | os.PathLike[str] | None = None,
+        scheduler: Any = None,
+        search_alg: Any = None,
+        sampler: Any = None,
+        pruner: Any = None,
+        **of_optuna: Any,
+    ) -> None:
+        if scheduler is not None and pruner is not None:
+            raise StudyError(
+                f"scheduler={scheduler!r} and pruner={pruner!r} would both stop trials; pass only one of them."
+            )
+        if search_alg is not None and sampler is not None:
+            raise StudyError(
+                f"search_alg={search_alg!r} and sampler={sampler!r} would both choose parameters; pass only one."
+            )
+        _check_count("max_concurrent_trials", max_concurrent_trials, least=1, also="None or ")
+        _check_count("trial_retries", trial_retries, least=0)
+        self._address, self._concurrent, self._retries = address, max_concurrent_trials, trial_retries
+        self._autoscaling = autoscaling
+        self._storage_path = None if storage_path is None else os.fspath(storage_path)
+        self._resources = as_resources(resources_per_trial)
+        self._scheduler = as_scheduler(scheduler)
+        self._searcher = as_searcher(search_alg)
+        self._proposals: Proposals | None = None
+        pruner = "none" if self._scheduler is not None else pruner
+        self._optuna = OptunaBackend(sampler=sampler, pruner=pruner, **of_optuna)
+        self._notes: list[str] = []
+        self._cluster: Cluster | None = None
+        self._each = Resources()
+        self._recipe: Any = None
+
+    def native_space(self, hp_space: Any, seed: int) -> Any:
+        """Take Ray's domains, in a mapping or in what a function returns."""
+        by_chance = drawn(hp_space)
+        if by_chance:
+            self._notes.append(f"drawn at random, not learned: {', '.join(by_chance)}")
+        return from_ray(hp_space, seed)
+
+    def run_elsewhere(self, search: DistantSearch) -> SearchIsOver | None:
+        """Run a search on a cluster that is reached by Ray Client there, on its head node."""
+        if self._address is None or not is_client_address(self._address):
+            return None
+        address, self._address = self._address, None
+        return run_on_cluster(search, os.environ["RAY_ADDRESS"] if address == AUTO else address)
+
+    @contextlib.contextmanager
+    def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
+        """Join the cluster, and check that the trials can run there."""
+        check_scheduler(self._scheduler, study, recipe)
+        check_searcher(self._searcher, study)
+        check_objectives(study)
+        with self._optuna.connected(study, recipe), joined(self._address) as cluster:
+            self._each = self._resources or cluster.default_resources()
+            short = cluster.check_fits(self._each, autoscaling=self._autoscaling)
+            self._notes += [short] if short else []
+            self._recipe = put(recipe.with_arguments())
+            self._cluster = cluster
+            try:
+                yield
+            finally:
+                self._cluster = self._recipe = None
+
+    def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
+        """Open the storage, and check that all nodes see the study's folder."""
+        cluster = self._joined()
+        if self._storage_path is None:
+            cluster.check_nodes(study.folder)
+        elif "://" not in self._storage_path:
+            cluster.check_nodes(Path(self._storage_path))
+        notes = self._optuna.prepare(study, records)
+        if self._scheduler is not None:
+            judge = f"scheduler {type(self._scheduler).__name__}"
+            notes = [judge if each.startswith("pruner ") else each for each in notes]
+        if self._searcher is not None:
+            proposals = self._proposals = Proposals(self._searcher, study, records)
+            notes = [proposals.note if each.startswith("sampler ") else each for each in notes]
+        slots = self._slots() - self._takes_turns
+        at_once = f"{slots} trial{'s' if slots != 1 else ''} at once, each with {self._each}"
+        return [f"{cluster.description}: {at_once}", *self._notes, *notes]
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what `study.json` records, as the Optuna backend does."""
+        described = {**self._optuna.describe(), "backend": self.name, "ray_version": ray.__version__}
+        if self._scheduler is not None:
+            described["pruner"] = type(self._scheduler).__name__
+        if self._searcher is not None:
+            described["sampler"] = type(self._searcher).__name__
+        return described
+
+    def search(self, study: Study, runner: TrialRunner) -> None:
+        """Let Tune run trials until the study has its total, or a budget is used up."""
+        tune_folder = f"{TUNE_FOLDER}{runner.session}"
+        folders = self._folders(study, runner.session, tune_folder)
+        folders.check()
+
+        def fetch(record: TrialRecord) -> TrialRecord:
+            folders.fetch(record.name, study.folder)
+            checkpoint = None if record.checkpoint is None else study.folder / record.name / record.checkpoint.name
+            return replace(record, checkpoint=checkpoint)
+
+        has_room = (lambda: True) if self._autoscaling else (lambda: self._room() > 0)
+        dispatch = Dispatch(runner, self._optuna, self._slots, has_room, fetch, self._proposals)
+        try:
+            with quiet_tune(min(self._slots(), _MOST_PENDING)):
+                self._tuner(study, folders, dispatch, tune_folder).fit()
+        except KeyboardInterrupt as error:
+            dispatch.error = error
+        finally:
+            folders.close()
+            is_interrupted = dispatch.error is None and not dispatch.is_over
+            dispatch.interrupt("interrupted by the user" if is_interrupted else "the search ended")
+        if is_interrupted:
+            raise KeyboardInterrupt
+        if dispatch.error is not None:
+            raise dispatch.error
+
+    def engine_study(self) -> Any:
+        """Return the `optuna.Study`."""
+        return self._optuna.engine_study()
+
+    def importances(self) -> dict[str, float]:
+        """Return Optuna's parameter importances."""
+        return self._optuna.importances()
+
+    def dashboard_command(self) -> str | None:
+        """Return the `optuna-dashboard` command for the study's storage."""
+        return self._optuna.dashboard_command()
+
+    def _tuner(self, study: Study, folders: RunFolders, dispatch: Dispatch, name: str) -> tune.Tuner:
+        seconds = max(_LEAST_SECONDS, self._slots() / _PROGRESS_A_SECOND)
+        shared = Shared(self._recipe, for_workers(study), folders, tuple(sys.path), seconds, self._takes_turns)
+        worker = tune.with_resources(tune.with_parameters(TrialWorker, shared=shared), self._each.as_request())
+        return tune.Tuner(
+            worker,
+            tune_config=tune.TuneConfig(
+                metric=OBJECTIVE,
+                mode="min" if (study.pruning_objective or study.objective).direction == "minimize" else "max",
+                search_alg=StudyTrials(StudySearcher(dispatch)),
+                scheduler=StudyScheduler(dispatch, self._scheduler),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name=name,
+                storage_path=folders.url_for_tune,
+                stop=StudyStopper(dispatch),
+                callbacks=[WorkerEvents(dispatch)],
+                failure_config=tune.FailureConfig(max_failures=self._retries),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                verbose=0,
+            ),
+        )
+
+    def _folders(self, study: Study, session: str, tune_folder: str) -> RunFolders:
+        if self._storage_path is None:
+            return SharedFolder(study.folder.absolute(), session, tune_folder)
+        return DistantFolders(self._storage_path, study.name, session, tune_folder)
+
+    def _slots(self) -> int:
+        """Return how many trials may be with workers at once."""
+        room = self._room()
+        if self._autoscaling:  # a cluster grows for trials that wait
+            room = room + _MOST_PENDING if self._concurrent is None else self._concurrent
+        slots = room if self._concurrent is None else min(room, self._concurrent)
+        # These schedulers let trials take turns, which they only do for one that waits.
+        return slots + self._takes_turns
+
+    def _room(self) -> int:
+        return self._joined().slots(self._each)
+
+    @property
+    def _takes_turns(self) -> bool:
+        return isinstance(self._scheduler, _PAUSING)
+
+    def _joined(self) -> Cluster:
+        assert self._cluster is not None, "connected() comes first"
+        return self._cluster
+
+
+def _check_count(name: str, value: Any, least: int, also: str = "") -> None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not is_count and not (also and value is None):
+        raise StudyError(f"{name} must be {also}a whole number of at least {least}, but got {value!r}.")

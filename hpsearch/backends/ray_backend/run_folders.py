@@ -1,0 +1,191 @@
+"""Where the checkpoints of running trials lie, so that any worker of the cluster can go on with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ...files import remove_folder, whole_folder
+from ...search.folder import remove_leftovers
+from ...search.retention import SELECTED
+from ...search.sessions import has_signed_in
+
+_CHECKPOINTS = ("checkpoint-*", f"{SELECTED}*")
+# Of each trial so many copies stay: the trial that takes one may have to wait for a worker.
+_KEPT_COPIES = 4
+# Tune keeps its own files beside the runs while a search is at work, in a folder named by it and the search.
+TUNE_FOLDER = ".ray-"
+_TAKEN = "taken-from"
+
+
+class RunFolders(ABC):
+    """The run folders of a study as a worker sees them.
+
+    Attributes:
+        session: the search that the workers are of.
+        seconds_between_looks: how often a worker asks whether it still `is_wanted`.
+    """
+
+    session: str
+    seconds_between_looks: ClassVar[float]
+
+    @property
+    @abstractmethod
+    def folder(self) -> Path:
+        """The study's folder, on this node."""
+
+    @property
+    @abstractmethod
+    def url_for_tune(self) -> str:
+        """Where Tune makes its folder."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Check that the place can be used.
+
+        Raises:
+            StudyError: it cannot.
+        """
+
+    @abstractmethod
+    def begin(self, run: str) -> None:
+        """Take up a run: afterwards its folder holds the checkpoints that it goes on from."""
+
+    @abstractmethod
+    def keep(self, run: str) -> None:
+        """Make the checkpoints that are in a run's folder now those that it goes on from."""
+
+    @abstractmethod
+    def leave(self, run: str) -> None:
+        """Delete what the worker does not need any more of a run that has ended."""
+
+    @abstractmethod
+    def fetch(self, run: str, study_folder: Path) -> None:
+        """Bring what an ended run has left into the study's own folder."""
+
+    @abstractmethod
+    def is_wanted(self, run: str) -> bool:
+        """Tell whether this search still is at a run; False: another one has taken it over."""
+
+    @abstractmethod
+    def copy(self, run: str) -> str:
+        """Copy the checkpoints of a run, for another one to go on from; return the copy's name."""
+
+    @abstractmethod
+    def take(self, copy: str, run: str) -> None:
+        """Put the checkpoints of a copy in place of those of a run; once, however often called."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Delete what only this search needs."""
+
+
+@dataclass
+class SharedFolder(RunFolders):
+    """The study's folder itself, which all nodes see.
+
+    Args:
+        study_folder: its absolute path.
+        session: the search that the workers are of.
+        tune_folder: where Tune and the copies of this search are.
+    """
+
+    study_folder: Path
+    session: str
+    tune_folder: str
+    seconds_between_looks: ClassVar[float] = 0.5
+
+    @property
+    def folder(self) -> Path:
+        """The study's folder."""
+        return self.study_folder
+
+    @property
+    def url_for_tune(self) -> str:
+        """The study's folder."""
+        return str(self.study_folder)
+
+    def check(self) -> None:
+        """Delete what searches that were killed have left of Tune."""
+        for left in self.study_folder.glob(f"{TUNE_FOLDER}*"):
+            if not has_signed_in(self.study_folder, left.name.removeprefix(TUNE_FOLDER)):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def begin(self, run: str) -> None:
+        """Delete what a worker that died has left half-written."""
+        remove_leftovers(self.folder / run)
+
+    def keep(self, run: str) -> None:
+        """Do nothing: they are there already."""
+
+    def leave(self, run: str) -> None:
+        """Do nothing: the search decides."""
+
+    def fetch(self, run: str, study_folder: Path) -> None:
+        """Do nothing: it is there already."""
+
+    def is_wanted(self, run: str) -> bool:
+        """Look whether the search is still signed in to the folder."""
+        return has_signed_in(self.folder, self.session)
+
+    def copy(self, run: str) -> str:
+        """Copy by hard links, where the file system has them: checkpoints are never written to again."""
+        copies = self._copies
+        name = f"{run}@{uuid.uuid4().hex}"
+        with whole_folder(copies / name, sync=False) as partial:
+            for checkpoint in checkpoints_in(self.folder / run):
+                _link(checkpoint, partial / checkpoint.name)
+        own = sorted(copies.glob(f"{run}@*"), key=lambda each: each.stat().st_mtime_ns)
+        for old in own[:-_KEPT_COPIES]:
+            remove_folder(old)
+        return name
+
+    def take(self, copy: str, run: str) -> None:
+        """Put them in place by hard links."""
+        with taking(self.folder / run, copy) as is_new:
+            for each in (self._copies / copy).iterdir() if is_new else ():
+                with whole_folder(self.folder / run / each.name, sync=False) as partial:
+                    _link(each, partial)
+
+    def close(self) -> None:
+        """Delete the copies, and what Tune has written."""
+        shutil.rmtree(self.folder / self.tune_folder, ignore_errors=True)
+
+    @property
+    def _copies(self) -> Path:
+        return self.folder / self.tune_folder / "copies"
+
+
+@contextlib.contextmanager
+def taking(run_folder: Path, copy: str) -> Iterator[bool]:
+    """Make room for the checkpoints of a copy; yield False if they are there already."""
+    mark = run_folder / _TAKEN
+    is_new = not mark.exists() or mark.read_text() != copy
+    if is_new:
+        for checkpoint in checkpoints_in(run_folder):
+            remove_folder(checkpoint)
+    yield is_new
+    mark.write_text(copy)
+
+
+def checkpoints_in(run_folder: Path) -> list[Path]:
+    """Return the checkpoints in the folder of a run, and the weights that are selected so far."""
+    return [each for pattern in _CHECKPOINTS for each in run_folder.glob(pattern)]
+
+
+def _link(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, copy_function=_link_file, dirs_exist_ok=True)
+
+
+def _link_file(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

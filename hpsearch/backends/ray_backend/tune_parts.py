@@ -1,0 +1,275 @@
+"""What we put into Tune: the searcher it asks for trials, the scheduler it asks about reports, what stops it."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from ray import tune
+from ray.exceptions import RayTaskError
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.search import SearchAlgorithm, Searcher
+from ray.tune.search.search_generator import SearchGenerator
+
+from ...search.ending import Ended
+from ...search.trial import Verdict
+from .dispatch import Dispatch
+from .events import KEY, Question, Reported, Unusable
+from .schedulers import check_perturbed
+from .worker import OBJECTIVE
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _StaysHere:
+    """Is neither copied nor stored by Tune: a search goes on from its own folder, not from Tune's."""
+
+    def __reduce__(self) -> Any:
+        return (object, ())
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+class _Guarded(_StaysHere):
+    """What Tune calls; an error in it ends the search, since Tune would take it for one of a trial."""
+
+    _dispatch: Dispatch
+
+
+def _guarded(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R | None]:
+    @functools.wraps(method)
+    def guarded(self: Any, *args: P.args, **kwargs: P.kwargs) -> R | None:
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException as error:
+            if self._dispatch.error is None:
+                self._dispatch.error = error
+            return None
+
+    return guarded
+
+
+class StudySearcher(_Guarded, Searcher):
+    """Gives Tune the trials of the study."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        super().__init__(metric=OBJECTIVE, mode="min")
+        self._dispatch = dispatch
+
+    @property
+    def is_over(self) -> bool:
+        """True when no further trial will begin."""
+        return self._dispatch.is_over or self._dispatch.error is not None
+
+    @_guarded
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        """Return the config of the next trial; None if there is none now."""
+        return self._dispatch.next(trial_id)
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        """Do nothing: the scheduler hears of it."""
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: Any, **spec: Any) -> bool:
+        """Take what Tune says; the study knows better."""
+        return True
+
+
+class StudyTrials(_StaysHere, SearchAlgorithm):
+    """Makes Tune's trials of those that the study begins."""
+
+    def __init__(self, searcher: StudySearcher) -> None:
+        self._searcher, self._maker = searcher, SearchGenerator(searcher)
+
+    def add_configurations(self, experiments: Any) -> None:
+        """Take Tune's own settings."""
+        self._maker.add_configurations(experiments)
+
+    def next_trial(self) -> Trial | None:
+        """Return the next trial; None if there is none now."""
+        return None if self.is_finished() else self._maker.next_trial()  # type: ignore[no-untyped-call]
+
+    def is_finished(self) -> bool:
+        """Tell whether no further trial will begin."""
+        return self._finished or self._searcher.is_over
+
+
+class StudyStopper(_Guarded, tune.Stopper):
+    """Ends the whole of Tune's run when an error has ended the search."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """Return False: no trial ends for itself here."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Tell whether the search has ended."""
+        self._look()
+        return self._dispatch.error is not None
+
+    @_guarded
+    def _look(self) -> None:
+        self._dispatch.check_room()
+
+
+class StudyScheduler(_Guarded, TrialScheduler):
+    """Takes what workers tell, and asks the user's scheduler, or else the pruner, about every report.
+
+    Args:
+        dispatch: records the trials.
+        given: a scheduler of Ray; None: the pruner of the study judges.
+        is_at_its_end: tells of a report whether the scheduler stops a trial there that has done well.
+    """
+
+    def __init__(self, dispatch: Dispatch, given: TrialScheduler | None) -> None:
+        self._dispatch, self._given = dispatch, given
+        self._acting: TrialScheduler = given or FIFOScheduler()  # type: ignore[no-untyped-call]
+        self._told_off: set[str] = set()
+
+    @property
+    def metric(self) -> Any:
+        """The key of the results that the scheduler compares."""
+        return OBJECTIVE
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        """False: every report is answered before the trial goes on."""
+        return False
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Hand on what is compared, unless the user's scheduler compares something else."""
+        if self._given is not None:
+            self._given.set_search_properties(metric, mode, **spec)
+        return True
+
+    @_guarded
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        """Hand on; what is to be perturbed must be there."""
+        check_perturbed(self._acting, trial.config)
+        self._acting.on_trial_add(tune_controller, trial)
+
+    @_guarded
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        """Hand on."""
+        self._acting.on_trial_error(tune_controller, trial)
+
+    @_guarded
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """Hand on."""
+        self._acting.on_trial_remove(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        """Record what a worker tells, and decide how the trial goes on."""
+        return self._decide(tune_controller, trial, result) or TrialScheduler.CONTINUE
+
+    @_guarded
+    def _decide(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        event = result[KEY]
+        answer = self._dispatch.hear(trial.trial_id, event, result)
+        if isinstance(event, Question):
+            _tell(trial, answer)
+        if not isinstance(event, Reported) or not event.is_comparable or event.is_last:
+            return TrialScheduler.CONTINUE
+        if trial.trial_id in self._told_off:
+            return TrialScheduler.CONTINUE
+        if self._given is None:
+            if self._dispatch.should_prune(trial.trial_id):
+                _tell(trial, Verdict(prune=True))
+            return TrialScheduler.CONTINUE
+        decision = self._given.on_trial_result(tune_controller, trial, result)
+        if decision == TrialScheduler.STOP:
+            self._told_off.add(trial.trial_id)
+            _tell(trial, _verdict(self._given, result))
+            return TrialScheduler.CONTINUE
+        if isinstance(self._given, PopulationBasedTraining):
+            self._keep_apart(tune_controller)
+        if decision == TrialScheduler.PAUSE or trial.status == Trial.PAUSED:
+            self._dispatch.pause(trial.trial_id)
+        return decision
+
+    def _keep_apart(self, tune_controller: Any) -> None:
+        """Give every trial its own identity again that has got the config of another one."""
+        for trial in tune_controller.get_trials():
+            if not trial.is_finished() and trial.config[KEY].number != self._dispatch.trial(trial.trial_id).told.number:
+                trial.set_config(self._dispatch.own_config(trial.trial_id, trial.config))
+                self._dispatch.pause(trial.trial_id)
+
+    @_guarded
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        """Record that a trial has ended."""
+        event = result.get(KEY)
+        if trial.trial_id not in self._told_off:
+            self._acting.on_trial_complete(tune_controller, trial, result)
+        self._told_off.discard(trial.trial_id)
+        if isinstance(event, (Ended, Unusable)):
+            self._dispatch.end(trial.trial_id, event, result)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Ask the user's scheduler."""
+        return self._choose(tune_controller)
+
+    @_guarded
+    def _choose(self, tune_controller: Any) -> Trial | None:
+        chosen = self._acting.choose_trial_to_run(tune_controller)
+        if chosen is not None:
+            self._dispatch.resume(chosen.trial_id)
+        return chosen
+
+    def debug_string(self) -> str:
+        """Return what Tune shows of it."""
+        return self._acting.debug_string()
+
+
+class WorkerEvents(_Guarded, tune.Callback):
+    """Hears of workers that die."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        self._dispatch = dispatch
+
+    @_guarded
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Note that another worker will go on with the trial."""
+        self._dispatch.begin_again(trial.trial_id, _reason(trial))
+
+    @_guarded
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Note that no worker will."""
+        has_begun = bool(trial.last_result) or isinstance(_error(trial), RayTaskError)
+        self._dispatch.give_up(trial.trial_id, f"its worker died: {_reason(trial)}", has_begun)
+
+
+def _tell(trial: Trial, answer: Any) -> None:
+    """Send an answer to the worker of a trial; it comes before the next step."""
+    worker: Any = trial.temporary_state.ray_actor
+    worker.tell.remote(answer)
+
+
+def _verdict(scheduler: TrialScheduler, result: dict[str, Any]) -> Verdict:
+    """Return what it means that a scheduler stops a trial: it was pruned, or has had all that any trial gets."""
+    longest = getattr(scheduler, "_max_t", None) or getattr(scheduler, "_max_t_attr", None)
+    name = getattr(scheduler, "_time_attr", None)
+    if isinstance(longest, (int, float)) and name in result and result[name] >= longest:
+        return Verdict(stop=f"{type(scheduler).__name__} lets no trial go on after {name}={longest:g}")
+    return Verdict(prune=True)
+
+
+def _error(trial: Trial) -> Any:
+    """Return the last error of a trial, which Tune has written to a file of this machine."""
+    path = trial.pickled_error_file
+    if path is None or not Path(path).exists():
+        return None
+    return pickle.loads(Path(path).read_bytes())  # noqa: S301 - Tune's own file
+
+
+def _reason(trial: Trial) -> str:
+    """Return the error of a trial in a line."""
+    error = _error(trial)
+    lines = str(error).strip().splitlines() if error is not None else ["no reason was given"]
+    return lines[-1] if isinstance(error, RayTaskError) else lines[0]

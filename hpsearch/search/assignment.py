@@ -1,0 +1,71 @@
+"""A trial that other processes train: what they are told of it, and the trial as they see it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from .others import OtherTrials
+from .parameters import Parameter
+from .trial import Trial, TrialRecord
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the process that searches tells of a trial to those that train it.
+
+    Attributes:
+        others: the other trials of the study.
+        until: when the search's time is over, by the clock on the wall; None: no limit.
+    """
+
+    number: int
+    name: str
+    params: dict[str, Any]
+    arguments: dict[str, Any]
+    suggested_by_space: set[str]
+    fixed: dict[str, Any]
+    earlier: TrialRecord | None
+    others: OtherTrials
+    until: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        """What is left of the search's time."""
+        return None if self.until is None else max(self.until - time.time(), 0.0)
+
+    @classmethod
+    def of(cls, trial: Trial, others: OtherTrials, seconds: float | None) -> Assignment:
+        """Return what is to be told of a trial, beside these other ones, with so many seconds left."""
+        return cls(
+            trial.number,
+            trial.name,
+            dict(trial.params.values_by_name),
+            dict(trial.arguments),
+            set(trial.suggested_by_space),
+            dict(trial.fixed),
+            trial.earlier,
+            others,
+            None if seconds is None else time.time() + seconds,
+        )
+
+
+class AssignedTrial(Trial):
+    """A trial whose parameters come from the process that searches, which also reports and prunes."""
+
+    def __init__(self, told: Assignment) -> None:
+        super().__init__(told.number, told.earlier)
+        self.name, self.arguments = told.name, told.arguments
+        self.suggested_by_space, self.fixed = told.suggested_by_space, told.fixed
+        self.params.values_by_name.update(told.params)
+
+    def report(self, value: float, resource: int) -> None:
+        """Do nothing: the other process reports."""
+
+    def should_prune(self) -> bool:
+        """Return False: the other process asks."""
+        return False
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        raise AssertionError("the process that searches chooses")

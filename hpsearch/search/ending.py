@@ -1,0 +1,56 @@
+"""How a trial ends: whatever happens while it runs becomes a record, and an error if the search has to end with it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import ObjectiveError, SpaceError, StorageError, StudyError
+from .execution import Execution, described, without_frames
+from .trial import TrialRecord, TrialState
+
+MISTAKES_IN_THE_STUDY = (SpaceError, ObjectiveError, StudyError)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is left of a trial that has ended; `cause` ends the search too, None if it goes on."""
+
+    record: TrialRecord
+    cause: BaseException | None = None
+
+
+class TrialEndedSearch(Exception):
+    """A trial found that the search must end; `cause` is the error to raise once the storage knows of the trial."""
+
+    def __init__(self, record: TrialRecord, cause: BaseException) -> None:
+        super().__init__(record.reason)
+        self.record, self.cause = record, cause
+
+
+def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str | None]]) -> Ended:
+    """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
+
+    An error is the trial's: it failed. A mistake in the study refuses the trial, and ends the search; so does the user,
+    or a storage that is gone: the trial is interrupted, and goes on another time.
+    """
+    trace: str | None = None
+    cause: BaseException | None = None
+    try:
+        state, reason = action()
+    except MISTAKES_IN_THE_STUDY as error:
+        state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
+    except StorageError as error:
+        state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
+    except Exception as error:
+        state, reason = TrialState.FAILED, described(error)
+        trace = traceback.format_exc()
+        without_frames(error)
+    except BaseException as error:
+        said = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else f"ended by {error!r}"
+        state, reason, cause = TrialState.INTERRUPTED, said, without_frames(error)
+    record = execution.record(state, reason, trace)
+    execution.end_trackers(record)
+    execution.release()
+    return Ended(record, cause)

@@ -1,0 +1,37 @@
+"""The Ray backend holds the contract: its trials are those of the embedded backend, in workers of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from hpsearch.backends.ray_backend.cluster import joined
+from tests.backends.contract import BackendContract, StoredTrial
+from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One local instance for all tests, which is much faster than one for each search."""
+    with joined(None):
+        yield
+
+
+class TestRay(BackendContract):
+    budget_seconds = 12.0
+
+    def options(self) -> dict[str, Any]:
+        return {"backend": "ray", "max_concurrent_trials": 1, "resources_per_trial": {"cpu": 1}, "pruner": "none"}
+
+    def pruning_options(self) -> dict[str, Any]:
+        return {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
+
+    def forgetful_options(self) -> Callable[[], dict[str, Any]]:
+        return OfOptuna().forgetful_options()
+
+    def stored(self, study: Path) -> list[StoredTrial]:
+        return OfOptuna().stored(study)

@@ -1,0 +1,559 @@
+"""The Ray clusters that a search runs on, with real ones: joined and left, their room, their nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import http.server
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("ray")
+
+import ray
+from ray import tune
+from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY
+from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
+from ray._raylet import GcsClient
+
+from hpsearch.backends.ray_backend.cluster import Resources, as_resources, is_client_address, joined, quiet_tune
+from hpsearch.errors import StudyError
+from tests.backends.ray_clusters import (
+    StartedCluster,
+    are_gone,
+    child_cluster,
+    own_surroundings,
+    ray_processes,
+    started_cluster,
+)
+
+ODD = "node-1"
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that the odd node does not share."""
+    return tmp_path_factory.mktemp("hidden")
+
+
+@pytest.fixture(scope="module")
+def read_only(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that the odd node cannot write to."""
+    return tmp_path_factory.mktemp("read_only")
+
+
+@pytest.fixture(scope="module")
+def cluster(hidden: Path, read_only: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedCluster]:
+    """Return a cluster with an odd node: one with a GPU, another view of two folders, and another transformers."""
+    packages = tmp_path_factory.mktemp("packages")
+    metadata = packages / "transformers-0.0.1.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 0.0.1\n")
+    with started_cluster(2) as started:
+        started.add_node(
+            cpus=1,
+            gpus=1,
+            resources={"my_resource": 2},
+            environment={"PYTHONPATH": str(packages)},
+            hidden=hidden,
+            read_only=read_only,
+        )
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_joined() -> Iterator[None]:
+    yield
+    assert not ray.is_initialized()
+
+
+class Stopped(BaseException):
+    """Ends a block, as Ctrl-C does."""
+
+
+def refusal(address: Any) -> str:
+    """Return why a cluster cannot be joined."""
+    with pytest.raises(StudyError) as error, joined(address):
+        pass
+    return str(error.value)
+
+
+def changed_by_ray() -> dict[str, Any]:
+    """Return what Ray changes in a process that starts or joins a cluster."""
+    return {
+        "variables": {name: value for name, value in os.environ.items() if "RAY" in name or "TUNE" in name}
+        | {"PYTHONBREAKPOINT": os.environ.get("PYTHONBREAKPOINT")},
+        "handlers": [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)],
+        "levels": [logging.getLogger(name).level for name in ("ray", "ray.tune")],
+    }
+
+
+def loopback(connection: Any) -> bool:
+    return connection.laddr.ip.removeprefix("::ffff:") in ("127.0.0.1", "::1")
+
+
+# Resources ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "bundle"),
+    [
+        ({"cpu": 2}, {"CPU": 2.0}),
+        ({"CPU": 1, "GPU": 0.5, "my_resource": 1}, {"CPU": 1.0, "GPU": 0.5, "my_resource": 1.0}),
+        ({"cpu": 0, "gpu": 1}, {"GPU": 1.0}),
+        (tune.PlacementGroupFactory([{"CPU": 1, "GPU": 0.25}]), {"CPU": 1.0, "GPU": 0.25}),
+    ],
+)
+def test_resources_are_asked_of_tune_as_they_were_given(given: Any, bundle: dict[str, float]) -> None:
+    resources = as_resources(given)
+    assert resources is not None
+    assert resources.as_request() == tune.PlacementGroupFactory([bundle])
+
+
+def test_no_resources_mean_the_default() -> None:
+    assert as_resources(None) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (2, "must be a dict, such as"),
+        ({"gpus": 1}, "'gpus': 1. Did you mean 'gpu'"),
+        ({"cpu": 1, "CPU": 2}, "both 'cpu' and 'CPU'"),
+        ({"cpu": "2"}, r"\['cpu'\] must be a number of at least 0, but got '2'"),
+        ({"cpu": True}, "but got True"),
+        ({"cpu": -1}, "but got -1"),
+        ({"cpu": float("nan")}, "but got nan"),
+        ({"my_resource": float("inf")}, r"\['my_resource'\] must be a number"),
+        ({"cpu": 1, "gpu": 0.00001}, "steps of 0.0001"),
+        ({"cpu": 1, 2: 1}, "names a resource 2"),
+        ({}, "asks for nothing"),
+        ({"cpu": 0}, "asks for nothing"),
+        ({"cpu": 1, "gpu": 2}, r"2 GPUs for one trial, but .* at most one GPU\. .*`torchrun`.*docs/distributed.md"),
+        (tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]), "2 bundles.* pass one bundle"),
+        (tune.PlacementGroupFactory([{}, {"CPU": 1}]), "2 bundles"),
+        (tune.PlacementGroupFactory([{"CPU": 1}], name="mine"), "would be ignored"),
+    ],
+)
+def test_resources_that_cannot_be_had_are_refused_without_a_cluster(given: Any, told: str) -> None:
+    with pytest.raises(StudyError, match=told):
+        as_resources(given)
+
+
+@pytest.mark.parametrize(
+    ("resources", "node", "trials"),
+    [
+        (Resources(cpu=1), {"CPU": 3.0}, 3),
+        (Resources(cpu=2), {"CPU": 3.0}, 1),
+        (Resources(cpu=0.1), {"CPU": 2.0}, 20),
+        (Resources(cpu=1, gpu=0.5), {"CPU": 8.0, "GPU": 2.0}, 4),
+        (Resources(cpu=1, gpu=1 / 3), {"CPU": 8.0, "GPU": 1.0}, 3),
+        # A trial does not use 0.4 of one GPU and 0.2 of another one.
+        (Resources(cpu=1, gpu=0.6), {"CPU": 8.0, "GPU": 2.0}, 2),
+        (Resources(cpu=1, others={"my_resource": 1}), {"CPU": 8.0}, 0),
+    ],
+)
+def test_as_many_trials_fit_on_a_node_as_it_has_room_for(
+    resources: Resources, node: dict[str, float], trials: int
+) -> None:
+    assert resources.fit_on(node) == trials
+
+
+# A local instance -----------------------------------------------------------------------------------------------------
+
+
+def test_a_local_instance_is_private_and_ends_with_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+    before = changed_by_ray()
+    with contextlib.suppress(Stopped), joined(None) as own:
+        cpus = int(ray.cluster_resources()["CPU"])
+        assert own.description == (
+            f"a local Ray instance with {cpus} CPU{'s' if cpus > 1 else ''} "
+            "(RAY_ADDRESS names a cluster: address='auto' joins it)"
+        )
+        assert own.slots(Resources(cpu=1)) == cpus
+        own.check_nodes(tmp_path / "study")
+        assert not (tmp_path / "study").exists()  # nothing had to be checked
+        ray.get(ray.remote(lambda: None).remote())
+        processes = [psutil.Process(), *ray_processes()]
+        assert {"raylet", "gcs_server"} <= {process.name() for process in processes}
+        listening = [
+            each for process in processes for each in process.net_connections("tcp") if each.status == "LISTEN"
+        ]
+        assert len(listening) > 3
+        assert [each.laddr for each in listening if not loopback(each)] == []
+        raise Stopped
+    assert are_gone(processes[1:])
+    assert ray_processes() == []
+    assert changed_by_ray() == before
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_local_instance_that_is_interrupted_while_it_starts_leaves_nothing() -> None:
+    def interrupt(*_: Any) -> None:
+        raise Stopped
+
+    def wait_for_the_first_server() -> None:
+        while not any(process.name() == "gcs_server" for process in ray_processes()):
+            time.sleep(0.05)
+        signal.raise_signal(signal.SIGUSR1)
+
+    has_started = False
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    watching = threading.Thread(target=wait_for_the_first_server)
+    watching.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # Ray forgets its servers, which Python remarks
+            with contextlib.suppress(Stopped), joined(None):
+                has_started = True
+            gc.collect()
+    finally:
+        watching.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert not has_started
+    assert are_gone(ray_processes())
+
+
+# Addresses where there is no cluster ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[str]:
+    """Give an address where nobody listens."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        yield f"localhost:{listener.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[str]:
+    """Give an address where somebody listens, and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        yield f"localhost:{listener.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def unconnectable() -> Iterator[str]:
+    """Give an address that takes no connection, as that of a machine that is gone."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"localhost:{listener.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def website() -> Iterator[str]:
+    """Give the address of a web server."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("", 0), Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"localhost:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@contextlib.contextmanager
+def no_name() -> Iterator[str]:
+    """Give an address whose name is none."""
+    yield "no-such-host.invalid:6379"
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        (nobody, "Connection refused"),
+        (silence, "timed out"),
+        (unconnectable, "timed out"),
+        (website, "something else than Ray listens there"),
+        (no_name, ""),
+    ],
+)
+def test_an_address_where_no_cluster_is_fails_within_seconds(place: Any, told: str) -> None:
+    start = time.monotonic()
+    with place() as address:
+        why = refusal(address)
+    assert time.monotonic() - start < 10
+    assert why.startswith("No Ray cluster answers at")
+    assert f"(address={address!r}): {told}" in why
+    assert "Start one by `ray start --head`" in why
+
+
+def test_auto_says_where_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_surroundings() as folder:
+        assert "RAY_ADDRESS is not set, and `ray start` was not used on this machine" in refusal("auto")
+        stored = folder / "ray" / "ray_current_cluster"
+        stored.parent.mkdir()
+        with nobody() as address:
+            stored.write_text(address)  # what is left of a cluster that has died
+            assert "address='auto', from the latest `ray start` on this machine): Connection refused" in refusal("auto")
+            monkeypatch.setenv("RAY_ADDRESS", address)
+            assert f"(RAY_ADDRESS={address!r}): Connection refused" in refusal("auto")
+        monkeypatch.setenv("RAY_ADDRESS", "somewhere")
+        assert "RAY_ADDRESS='somewhere' is not the address of a Ray cluster" in refusal("auto")
+
+
+@pytest.mark.parametrize("address", ["somewhere", "host:port", "http://host:8265", "host:1/path", "", 6379])
+def test_what_is_no_address_is_refused(address: Any) -> None:
+    assert f"address={address!r} is not the address of a Ray cluster; allowed: host:port" in refusal(address)
+
+
+def test_addresses_of_ray_client_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert is_client_address("ray://host:10001")
+    assert not any(is_client_address(address) for address in ("host:6379", "auto", None))
+    monkeypatch.setenv("RAY_ADDRESS", "ray://host:10001")
+    assert is_client_address("auto")
+    assert "as `ray job submit` does, and pass address='auto'" in refusal("auto")
+
+
+# A cluster that is there already --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["address", "auto", "RAY_ADDRESS"])
+def test_a_cluster_is_joined_and_left_as_it_was(
+    cluster: StartedCluster, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "RAY_ADDRESS":
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        monkeypatch.setenv("RAY_TMPDIR", "/nowhere")
+    before = changed_by_ray()
+    with joined(cluster.address if way == "address" else "auto") as found:
+        assert found.description == f"the Ray cluster at {cluster.address} with 2 nodes, 3 CPUs, 1 GPU"
+        assert ray.get(ray.remote(num_cpus=0)(lambda: 1).remote()) == 1
+    assert changed_by_ray() == before
+    with joined(cluster.address) as found:
+        assert found.slots(Resources(cpu=1)) == 3
+
+
+def test_a_cluster_that_the_program_has_joined_stays_joined(cluster: StartedCluster) -> None:
+    try:
+        ray.init(address=cluster.address, log_to_driver=False)
+        for address in (None, "auto", cluster.address):
+            with joined(address) as found:
+                assert found.address == cluster.address
+            assert ray.is_initialized()
+        why = refusal("other:6379")
+        assert f"address='other:6379' is another Ray cluster than the one at {cluster.address}" in why
+        assert "or call ray.shutdown() first" in why
+    finally:
+        ray.shutdown()
+
+
+def test_a_handler_of_the_program_is_in_force_while_a_cluster_is_joined(cluster: StartedCluster) -> None:
+    def handler(*_: Any) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with joined(cluster.address):
+            assert signal.getsignal(signal.SIGTERM) is handler
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_another_port_of_a_cluster_is_not_waited_for(cluster: StartedCluster) -> None:
+    with joined(cluster.address):
+        node = ray.nodes()[0]
+    address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    start = time.monotonic()
+    why = refusal(address)
+    assert time.monotonic() - start < 10
+    assert f"This machine is not a node of the Ray cluster at {address}" in why
+    assert f"`ray start --address={address}` here first" in why
+    assert cluster.address in why.partition("(Nodes of ")[2].partition(" run on this machine.)")[0]
+
+
+def test_a_cluster_that_wants_a_token_says_so_within_seconds(
+    cluster: StartedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    before, start = changed_by_ray(), time.monotonic()
+    why = refusal(cluster.address)
+    assert time.monotonic() - start < 10
+    assert f"{cluster.address} cannot be joined: it wants another token than this process has" in why
+    assert "RAY_AUTH_TOKEN" in why
+    assert changed_by_ray() == before
+
+
+@pytest.mark.parametrize(
+    ("ray_version", "python", "is_refused"),
+    [("2.0.0", "3.{minor}.0", True), (ray.__version__, "2.7.1", True), (ray.__version__, "3.{minor}.99", False)],
+)
+def test_a_cluster_of_another_ray_or_python_is_refused_with_both_versions(
+    cluster: StartedCluster, ray_version: str, python: str, is_refused: bool
+) -> None:
+    python = python.format(minor=sys.version_info.minor)
+    with claimed_versions(cluster, ray_version, python):
+        if not is_refused:
+            with joined(cluster.address):
+                return
+        why = refusal(cluster.address)
+    assert f"it was started with Ray {ray_version} and Python {python}, this process has Ray {ray.__version__}" in why
+
+
+@contextlib.contextmanager
+def claimed_versions(cluster: StartedCluster, ray_version: str, python: str) -> Iterator[None]:
+    """Let a cluster say that it was started with other versions."""
+    with joined(cluster.address):  # so that the token is read
+        store = GcsClient(address=cluster.address)
+        true = store.internal_kv_get(CLUSTER_METADATA_KEY, KV_NAMESPACE_CLUSTER)
+        claimed = {**json.loads(true), "ray_version": ray_version, "python_version": python}
+        store.internal_kv_put(CLUSTER_METADATA_KEY, json.dumps(claimed).encode(), True, KV_NAMESPACE_CLUSTER)
+    try:
+        yield
+    finally:
+        store.internal_kv_put(CLUSTER_METADATA_KEY, true, True, KV_NAMESPACE_CLUSTER)
+
+
+# Room for trials ------------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_knows_what_it_has_room_for(cluster: StartedCluster) -> None:
+    with joined(cluster.address) as found:
+        assert found.default_resources() == Resources(cpu=1, gpu=1)
+        assert found.slots(Resources(cpu=1)) == 3
+        assert found.slots(Resources(cpu=2)) == 1
+        assert found.slots(Resources(cpu=0.5, gpu=0.5)) == 2
+        assert found.slots(Resources(cpu=0, others={"my_resource": 1})) == 2
+        assert found.check_fits(Resources(cpu=2)) is None
+
+
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        (Resources(cpu=4), "asks for 4 CPUs, but no node of the Ray cluster at .*: the largest has 2 CPUs"),
+        (Resources(cpu=2, gpu=1), "the largest has 2 CPUs, 0 GPUs and another one 1 CPU, 1 GPU"),
+        (Resources(cpu=1, others={"my_resources": 1}), r"has 2 CPUs, 0 my_resources\. Did you mean 'my_resource'\?"),
+    ],
+)
+def test_a_request_that_no_node_can_fulfil_is_refused_unless_the_cluster_grows(
+    cluster: StartedCluster, resources: Resources, told: str
+) -> None:
+    with joined(cluster.address) as found:
+        with pytest.raises(StudyError, match=told):
+            found.check_fits(resources)
+        assert found.check_fits(resources, autoscaling=True) == (
+            f"no node has {resources} yet: the first trials wait until the cluster has grown"
+        )
+
+
+# Nodes ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_does_not_see_the_folder_of_the_study_is_named(cluster: StartedCluster, hidden: Path) -> None:
+    with joined(cluster.address) as found:
+        with pytest.raises(StudyError, match=rf"node [\d.]+ \({ODD}\) does not see it\. .*storage_path") as error:
+            found.check_nodes(hidden)
+        assert "node-0" not in str(error.value)
+        assert list(hidden.iterdir()) == []
+        with pytest.raises(StudyError, match=rf"\({ODD}\) does not see it"):
+            found.check_nodes(hidden / "new")
+        assert list(hidden.iterdir()) == []
+
+
+def test_a_node_that_cannot_write_to_the_folder_of_the_study_is_named(cluster: StartedCluster, read_only: Path) -> None:
+    with joined(cluster.address) as found:
+        with pytest.raises(StudyError, match=rf"\({ODD}\) cannot use it: Read-only file system\. Put output_dir on"):
+            found.check_nodes(read_only)
+        assert list(read_only.iterdir()) == []
+
+
+def test_a_node_with_another_package_is_named_with_both_versions(cluster: StartedCluster, tmp_path: Path) -> None:
+    ours = version("transformers")
+    with joined(cluster.address) as found, pytest.raises(StudyError) as error:
+        found.check_nodes(tmp_path / "study")
+    assert re.search(
+        rf"node [\d.]+ \({ODD}\) has transformers 0\.0\.1, this process {ours}\. Install", str(error.value)
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_that_does_not_answer_is_named(cluster: StartedCluster, tmp_path: Path) -> None:
+    with joined(cluster.address) as found:
+        with contextlib.suppress(StudyError):
+            found.check_nodes(tmp_path)  # starts a worker on the other node, too
+        with cluster.nodes[1].suspended():
+            start = time.monotonic()
+            with pytest.raises(StudyError, match=rf"Node [\d.]+ \({ODD}\) of the Ray cluster did not answer within 3"):
+                found.check_nodes(tmp_path, seconds=3)
+            assert time.monotonic() - start < 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_nodes_pass_and_those_that_die_are_not_counted(tmp_path: Path) -> None:
+    with child_cluster(2, 1) as nodes, joined(nodes.address) as found:
+        found.check_nodes(tmp_path / "study")
+        assert list((tmp_path / "study").iterdir()) == []
+        assert found.slots(Resources(cpu=1)) == 3
+        nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+        until = time.monotonic() + 30
+        while found.slots(Resources(cpu=1)) != 2:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        found.check_nodes(tmp_path / "study")
+    assert ray_processes() == []
+
+
+# Tune -----------------------------------------------------------------------------------------------------------------
+
+
+def report_where(config: dict[str, Any]) -> None:
+    tune.report({"folder": os.getcwd()})
+
+
+def test_tune_runs_without_output_files_and_changes(
+    cluster: StartedCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = changed_by_ray()
+    with joined(cluster.address), quiet_tune(slots=2):
+        capfd.readouterr()
+        # Each trial reports something, but not what is asked for.
+        analysis = tune.run(
+            report_where, num_samples=2, metric="loss", mode="min", storage_path=str(tmp_path), name="quiet", verbose=0
+        )
+        assert [trial.last_result["folder"] for trial in analysis.trials] == [os.getcwd()] * 2
+        assert capfd.readouterr() == ("", "")
+    written = {path.name.partition("-")[0] for path in tmp_path.rglob("*") if path.is_file()}
+    assert written <= {"experiment_state", "basic", ".validate_storage_marker"}
+    assert changed_by_ray() == before
+
+
+def test_the_environment_of_tune_is_put_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")
+    before = changed_by_ray()
+    with contextlib.suppress(Stopped), quiet_tune(slots=0):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        assert os.environ["RAY_AIR_NEW_OUTPUT"] == "0"
+        assert os.environ["TUNE_MAX_PENDING_TRIALS_PG"] == "1"  # with none, no trial would ever begin
+        raise Stopped
+    assert changed_by_ray() == before

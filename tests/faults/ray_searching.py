@@ -1,0 +1,168 @@
+"""Searches on a Ray cluster, each in a process of its own, which write down what they and their workers do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+from ray import cloudpickle
+
+from tests.faults.searching import ROOT, Diary, described, trial_number, wait_until
+
+# A search on a machine with other things to do may take as long to begin, and to end.
+SECONDS = 150.0
+HELD_STEP = 6
+
+
+class RayDiary(Diary):
+    """Writes down what a search does, and in which process and on which node of the cluster.
+
+    Args:
+        path: of the diary.
+        workers: so many have to be there before any of them trains.
+    """
+
+    def __init__(self, path: Path, workers: int = 1) -> None:
+        super().__init__(path)
+        self.path = path
+        self._workers = workers
+
+    def write(self, **entry: Any) -> None:
+        super().write(**entry, pid=os.getpid(), node=_node(), time=time.time())
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Wait for the other workers: Tune gives all trials to those that are there first."""
+        self.write(trains=trial_number(args))
+        wait_until(lambda: len({each["pid"] for each in self.entries() if "trains" in each}) >= self._workers, SECONDS)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Stand still after the first update of the second epoch, if this node is to."""
+        super().on_step_end(args, state, control, **kwargs)
+        if state.global_step == HELD_STEP and self._hold_file(_node()).exists():
+            self.write(held=trial_number(args))
+            while self._hold_file(_node()).exists():
+                time.sleep(0.02)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return what has been written down so far."""
+        if not self.path.exists():
+            return []
+        return [json.loads(line) for line in self.path.read_text().split("\n")[:-1]]
+
+    def hold(self, node: str) -> None:
+        """Let the workers of a node stand still, each in its next trial."""
+        self._hold_file(node).touch()
+
+    def let_go(self, node: str) -> None:
+        """Let them go on."""
+        self._hold_file(node).unlink()
+
+    def _hold_file(self, node: str) -> Path:
+        return self.path.with_suffix(f".hold-{node}")
+
+
+class RaySearch:
+    """A search in a process of its own.
+
+    Args:
+        diary: what it and its workers write into; their own one.
+        search: runs the search; the diary that it gets is a callback and a listener.
+        command: what the process is started with, in front of the rest.
+    """
+
+    def __init__(
+        self,
+        diary: RayDiary,
+        search: Callable[[RayDiary], Any],
+        command: tuple[str, ...] = (),
+    ) -> None:
+        self.diary = diary
+        self._output = diary.path.with_suffix(".output")
+        work = diary.path.with_suffix(".pickle")
+        work.write_bytes(cloudpickle.dumps((search, diary)))  # type: ignore[no-untyped-call]
+        with self._output.open("w") as stream:
+            self._process = subprocess.Popen(
+                [*command, sys.executable, "-m", __name__, str(work)], cwd=ROOT, stdout=stream, stderr=stream
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ended(self) -> list[int]:
+        """Return the numbers of the trials that have ended, as its listener has heard."""
+        return [each["ended"] for each in self.diary.entries() if "ended" in each]
+
+    def held(self, node: str) -> list[int]:
+        """Return the trials in which workers of a node stand still."""
+        return [each["held"] for each in self.diary.entries() if "held" in each and each["node"] == node]
+
+    def nodes(self) -> list[str]:
+        """Return the nodes, that of the search itself first."""
+        return list(dict.fromkeys(each["node"] for each in self.diary.entries() if each["node"]))
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds that this search brings about."""
+        wait_until(lambda: condition() or self._process.poll() is not None, SECONDS)
+        assert condition(), f"the process ended before: {self.diary.entries()[-1:]}\n{self._output.read_text()}"
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        assert self._process.wait(SECONDS) == -signal.SIGKILL
+
+    def result(self) -> dict[str, Any]:
+        """Wait for its end; return what the search returned (`best` and `records`), or its `error`."""
+        try:
+            self._process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            pytest.fail(f"the search has not ended: {self.diary.entries()[-3:]}\n{self._output.read_text()}")
+        ends = [each for each in self.diary.entries() if "best" in each or "error" in each]
+        assert ends, f"the process ended with {self._process.returncode}:\n{self._output.read_text()}"
+        return ends[-1]
+
+    def __enter__(self) -> RaySearch:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(SECONDS)
+
+
+def _node() -> str:
+    """Return the node of the cluster that this process is on; empty if it is on none."""
+    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+
+
+def run(work: Path) -> None:
+    """Run a search in this process, and write down how it went."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
+    search, diary = pickle.loads(work.read_bytes())
+    try:
+        best = search(diary)
+    except BaseException as error:
+        trace = "".join(traceback.format_exception(error))
+        diary.write(error=type(error).__name__, message=str(error), traceback=trace)
+    else:
+        diary.write(**described(best))
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))

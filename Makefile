@@ -23,10 +23,11 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-benchmarks: $(VENV)/.studies
+benchmarks: $(VENV)/.dev
 	$(BIN)/python -m studies.benchmarks.step
 	$(BIN)/python -m studies.benchmarks.trial
 	$(BIN)/python -m studies.benchmarks.import_time
+	$(BIN)/python -m studies.benchmarks.ray
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hpsearch needs Python 3.11 or newer (as transformers 5.23 does), this is {sys.version.split()[0]}")'

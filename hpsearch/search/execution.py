@@ -6,7 +6,8 @@ The only room that joins trial and trainer; it speaks to a small protocol, which
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from .reporting import ReportingCallback, arguments_in, plain, reports_in
 from .scoped_weights import ScopedWeights
 from .selection import select_report
 from .study import Study
-from .trial import Trial, TrialRecord, TrialState
+from .trial import Report, Trial, TrialRecord, TrialState, Verdict
 
 _READ_BY_USER_CODE = ("model.", "lora.", "data.")
 
@@ -158,6 +159,17 @@ class Execution:
             schedule=self._schedule,
         )
 
+    def record_of_waiting(self, so_far: TrialRecord, verdict: Verdict) -> TrialRecord:
+        """Return the record of a trial that is stopped while it waits, with no process at work on it.
+
+        Its weights are where its last checkpoint has left them.
+        """
+        if verdict.prune:
+            return replace(so_far, state=TrialState.PRUNED, reason=self._pruned_after(so_far.reports))
+        weights = ScopedWeights(self._study, self._base, self._folder, so_far.number, self._others, self._ranks)
+        checkpoint = weights.finish(so_far.reports)
+        return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
+
     def end_trackers(self, record: TrialRecord) -> None:
         """Tell the experiment trackers how the trial ended."""
         if self._recipe is not None:
@@ -178,9 +190,7 @@ class Execution:
         except UnknownArgumentError as error:
             raise SpaceError(str(error)) from None
         if reporting.pruned:
-            seen = reporting.reports[-1].resource
-            by_steps = recipe.args.eval_strategy == "steps"
-            return TrialState.PRUNED, f"pruned after {seen:g} {'samples' if by_steps else 'epochs'}"
+            return TrialState.PRUNED, self._pruned_after(reporting.reports)
         if not reporting.was_evaluated:
             if reporting.stop is not None and reporting.stop.ends_study:
                 return TrialState.INTERRUPTED, f"{reporting.stop.reason}, before its first evaluation"
@@ -194,6 +204,10 @@ class Execution:
         if reporting.stop is not None:
             return TrialState.STOPPED, reporting.stop.reason
         return TrialState.COMPLETE, None
+
+    def _pruned_after(self, reports: Sequence[Report]) -> str:
+        unit = "samples" if self._base.args.eval_strategy == "steps" else "epochs"
+        return f"pruned after {reports[-1].resource:g} {unit}"
 
     def _configure(self) -> tuple[Searchable, ReportingCallback, ScopedWeights]:
         try:

@@ -50,7 +50,7 @@ def check_trainer(trainer: Checkable) -> None:
 def check_space(space: Any, trainer: Checkable) -> None:
     """Check that trials could take the values of a static space: its bounds and every choice, in their branch.
 
-    A define-by-run function is checked as it suggests, in the first trial; the `parameters` of one that tells them, here.
+    A define-by-run function is checked as it suggests, in the first trial; the `parameters` that one tells of, here.
 
     Raises:
         SpaceError: a parameter does not exist or the arguments refuse a value; the message says which and why.

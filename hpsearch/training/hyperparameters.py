@@ -72,7 +72,7 @@ def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None) 
         >>> check_changeable("optim.momentum", args)
         >>> check_changeable("seed", args)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        hpsearch.errors.ArgumentError: 'seed' cannot change while a run goes on: data and random numbers go on from where...
+        hpsearch.errors.ArgumentError: 'seed' cannot change while a run goes on: data and random numbers go on...
     """
     group, dot, key = name.partition(".")
     if name in CHANGEABLE:

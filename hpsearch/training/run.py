@@ -6,6 +6,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -204,6 +205,10 @@ class TrainingRun:
             "train_batch_size",
         ):
             setattr(self.state, name, getattr(fresh, name))
+        if self.state.best_model_checkpoint is not None:
+            beside = point.folder.parent / Path(self.state.best_model_checkpoint).name
+            if beside.is_dir():  # the checkpoints may have been moved together
+                self.state.best_model_checkpoint = str(beside)
         self._restore_callbacks()
         self.position = position_of(point, length, self.args)
         self.reapplies_arguments = point.reapplies_arguments

@@ -327,11 +327,12 @@ def main() -> None:
     ray.init(address="local", num_cpus=SLOTS, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     sides = [side for side in SIDES if side.name in options.sides]
     try:
+        # First: memory that the other searches leave free would hide what this one takes.
+        if options.long:
+            watch_driver(200)
         if options.rounds:
             compare_times(options.rounds, options.trials, sides)
             compare_sizes(options.megabytes, options.trials, sides)
-        if options.long:
-            watch_driver(200)
     finally:
         ray.shutdown()
 

@@ -32,7 +32,13 @@ def run(address: str | None, trials: int, epochs: int, output: str) -> None:
         compute_metrics=compute_metrics,
     )
     best = trainer.hyperparameter_search(
-        SPACE, compute_objective="accuracy", n_trials=trials, study_name="cluster", backend="ray", address=address
+        SPACE,
+        compute_objective="accuracy",
+        n_trials=trials,
+        study_name="cluster",
+        backend="ray",
+        address=address,
+        storage="journal",  # SQLite needs a local disk
     )
     print(f"best trial {best.run_id}: accuracy {best.objective:.4f}, weights in {best.checkpoint}")
 

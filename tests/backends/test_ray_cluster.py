@@ -520,6 +520,7 @@ def test_equal_nodes_pass_and_those_that_die_are_not_counted(tmp_path: Path) -> 
         while found.slots(Resources(cpu=1)) != 2:
             assert time.monotonic() < until
             time.sleep(0.2)
+        assert found.description == f"the Ray cluster at {nodes.address} with 1 node, 2 CPUs"
         found.check_nodes(tmp_path / "study")
     assert ray_processes() == []
 
@@ -553,6 +554,8 @@ def test_the_environment_of_tune_is_put_back_after_an_error(monkeypatch: pytest.
     before = changed_by_ray()
     with contextlib.suppress(Stopped), quiet_tune(slots=0):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        tune_logger = logging.getLogger("ray.tune.analysis.experiment_analysis")
+        assert tune_logger.getEffectiveLevel() == logging.ERROR
         assert os.environ["RAY_AIR_NEW_OUTPUT"] == "0"
         assert os.environ["TUNE_MAX_PENDING_TRIALS_PG"] == "1"  # with none, no trial would ever begin
         raise Stopped

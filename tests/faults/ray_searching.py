@@ -10,16 +10,31 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import ray
 import torch
 from ray import cloudpickle
 
-from tests.faults.searching import ROOT, Diary, described, trial_number, wait_until
+from hpsearch.files import write_text
+from tests.faults.searching import (
+    RATE,
+    ROOT,
+    Diary,
+    Hold,
+    assert_disk_and_storage_agree,
+    assert_nothing_is_left_over,
+    described,
+    records_on_disk,
+    trial_number,
+    wait_until,
+)
+from tests.faults.test_kills import comparable
+from tests.search.small_trainer import small_trainer
 
 # A search on a machine with other things to do may take as long to begin, and to end.
 SECONDS = 150.0
@@ -32,10 +47,11 @@ class RayDiary(Diary):
     Args:
         path: of the diary.
         workers: so many have to be there before any of them trains.
+        hold: where a worker stands still until the file `<path>.go` is there.
     """
 
-    def __init__(self, path: Path, workers: int = 1) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, workers: int = 1, hold: Hold | None = None) -> None:
+        super().__init__(path, hold)
         self.path = path
         self._workers = workers
 
@@ -48,8 +64,10 @@ class RayDiary(Diary):
         wait_until(lambda: len({each["pid"] for each in self.entries() if "trains" in each}) >= self._workers, SECONDS)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stand still after the first update of the second epoch, if this node is to."""
+        """Take some time, or stand still, if the workers of this node are to."""
         super().on_step_end(args, state, control, **kwargs)
+        if self._pause_file(_node()).exists():
+            time.sleep(float(self._pause_file(_node()).read_text()))
         if state.global_step == HELD_STEP and self._hold_file(_node()).exists():
             self.write(held=trial_number(args))
             while self._hold_file(_node()).exists():
@@ -61,13 +79,35 @@ class RayDiary(Diary):
             return []
         return [json.loads(line) for line in self.path.read_text().split("\n")[:-1]]
 
+    def held(self) -> int:
+        """Wait until a worker stands still at the place that was told, and return its process."""
+        wait_until(lambda: any(each.get("held") is True for each in self.entries()), SECONDS)
+        return next(each["pid"] for each in self.entries() if each.get("held") is True)
+
+    def let_go(self) -> None:
+        """Let it go on, and all others."""
+        self.path.with_suffix(".go").touch()
+
+    def segments(self, trial: int) -> list[tuple[int, int]]:
+        """Return the updates that workers have made in a trial: the first and the last of each that was at it."""
+        found: dict[int, list[int]] = {}
+        for each in self.entries():
+            if each.get("trial") == trial:
+                found.setdefault(each["pid"], []).append(each["step"])
+        for steps in found.values():
+            assert steps == list(range(steps[0], steps[0] + len(steps)))
+        return [(steps[0], steps[-1]) for steps in found.values()]
+
+    def slow_down(self, node: str, seconds: float) -> None:
+        """Let every update of the workers of a node take so long."""
+        write_text(self._pause_file(node), str(seconds))
+
     def hold(self, node: str) -> None:
-        """Let the workers of a node stand still, each in its next trial."""
+        """Let the workers of a node stand still at update `HELD_STEP` of the trials that come there."""
         self._hold_file(node).touch()
 
-    def let_go(self, node: str) -> None:
-        """Let them go on."""
-        self._hold_file(node).unlink()
+    def _pause_file(self, node: str) -> Path:
+        return self.path.with_suffix(f".pause-{node}")
 
     def _hold_file(self, node: str) -> Path:
         return self.path.with_suffix(f".hold-{node}")
@@ -100,6 +140,10 @@ class RaySearch:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def made(self, node: str) -> list[dict[str, Any]]:
+        """Return the updates that the workers of a node have made."""
+        return [each for each in self.diary.entries() if "step" in each and each["node"] == node]
 
     def ended(self) -> list[int]:
         """Return the numbers of the trials that have ended, as its listener has heard."""
@@ -143,6 +187,49 @@ class RaySearch:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait(SECONDS)
+
+
+def searching(
+    folder: Path, n_trials: int, changes: Mapping[str, Any] | None = None, **options: Any
+) -> Callable[[RayDiary], Any]:
+    """Return a search that can be sent to another process: trials of four epochs, with a checkpoint after each.
+
+    Args:
+        folder: of the trainer.
+        n_trials: how many.
+        changes: of the trainer's arguments.
+        options: of the search.
+    """
+
+    def search(diary: RayDiary) -> Any:
+        trainer = small_trainer(folder, diary, **{"num_train_epochs": 4, "save_strategy": "epoch", **(changes or {})})
+        return trainer.hyperparameter_search(
+            RATE,
+            "loss",
+            n_trials=n_trials,
+            # Suggests for a trial what it suggests for it, whatever other trials have found, and when.
+            sampler=optuna.samplers.RandomSampler(seed=1),
+            pruner="none",
+            progress=diary,
+            **options,
+        )
+
+    return search
+
+
+def told(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what a record tells of a trial alone; whether it kept its weights depends on those that had ended."""
+    return {**comparable(record), "checkpoint": None}
+
+
+def assert_equal(study: Path, undisturbed: Path) -> None:
+    """Check that a study has the records, and the best weights, of one that was left in peace."""
+    records, other = assert_disk_and_storage_agree(study), records_on_disk(undisturbed)
+    assert [told(each) for each in records] == [told(each) for each in other[: len(records)]]
+    assert (study / "best.json").read_text() == (undisturbed / "best.json").read_text()
+    (weights,) = study.glob("*/checkpoint-*/model.safetensors")
+    assert weights.read_bytes() == (undisturbed / weights.relative_to(study)).read_bytes()
+    assert_nothing_is_left_over(study)
 
 
 def _node() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,17 +14,14 @@ import pytest
 
 pytest.importorskip("ray")
 
-import optuna
 
-from hpsearch import Float
 from tests.backends.ray_clusters import child_cluster, started_cluster
-from tests.faults.ray_searching import RayDiary, RaySearch
-from tests.faults.searching import assert_disk_and_storage_agree, assert_nothing_is_left_over, records_on_disk
-from tests.search.small_trainer import small_trainer
+from tests.faults.ray_searching import RayDiary, RaySearch, assert_equal, searching
+from tests.faults.searching import (
+    wait_until,
+)
 
-RATE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
 TRIALS = 30
-EPOCH = 4  # updates
 
 
 @dataclass(frozen=True)
@@ -30,71 +29,28 @@ class Nodes:
     """A cluster of two nodes: where it is, and what kills the second one."""
 
     address: str
-    second: str
     kill_second: Callable[[], Any]
 
 
 @contextmanager
 def by_ray_start() -> Iterator[Nodes]:
     with started_cluster(1, 2) as cluster:
-        yield Nodes(cluster.address, cluster.nodes[1].name, cluster.nodes[1].kill)
+        yield Nodes(cluster.address, cluster.nodes[1].kill)
 
 
 @contextmanager
 def by_cluster_utils() -> Iterator[Nodes]:
     with child_cluster(1, 2) as cluster:
         (second,) = cluster.worker_nodes
-        yield Nodes(cluster.address, second.node_id, lambda: cluster.remove_node(second, allow_graceful=False))
-
-
-def searching(folder: Path, n_trials: int = TRIALS, **options: Any) -> Callable[[RayDiary], Any]:
-    """Return a search of trials of four epochs, with a checkpoint after each, that can be sent to another process."""
-
-    def search(diary: RayDiary) -> Any:
-        trainer = small_trainer(folder, diary, num_train_epochs=4, save_strategy="epoch")
-        return trainer.hyperparameter_search(
-            RATE,
-            "loss",
-            n_trials=n_trials,
-            # Suggests for a trial what it suggests for it, whatever other trials have found, and when.
-            sampler=optuna.samplers.RandomSampler(seed=1),
-            pruner="none",
-            progress=diary,
-            **options,
-        )
-
-    return search
+        yield Nodes(cluster.address, lambda: cluster.remove_node(second, allow_graceful=False))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the study of the same search in this process, undisturbed."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    searching(folder)(RayDiary(folder / "diary"))
+    searching(folder, TRIALS)(RayDiary(folder / "diary"))
     return folder / "study"
-
-
-def segments(trial: int, *diaries: RayDiary) -> list[tuple[int, int]]:
-    """Return the updates that workers have made in a trial: the first and the last of each that was at it."""
-    found: dict[int, list[int]] = {}
-    for diary in diaries:
-        for each in diary.entries():
-            if each.get("trial") == trial:
-                found.setdefault(each["pid"], []).append(each["step"])
-    for steps in found.values():
-        assert steps == list(range(steps[0], steps[0] + len(steps)))
-    return [(steps[0], steps[-1]) for steps in found.values()]
-
-
-def assert_equal(study: Path, undisturbed: Path) -> None:
-    """Check that a study has the records, and the best weights, of one that was left in peace."""
-    records, other = assert_disk_and_storage_agree(study), records_on_disk(undisturbed)
-    assert [*map(comparable, records)] == [*map(comparable, other)]
-    assert (study / "best.json").read_text() == (undisturbed / "best.json").read_text()
-    (weights,) = study.glob("*/checkpoint-*/model.safetensors")
-    assert weights.read_bytes() == (undisturbed / weights.relative_to(study)).read_bytes()
-    assert_nothing_is_left_over(study)
-    assert [path for path in study.rglob("*") if ".ray-" in path.name or path.name == "taken-from"] == []
 
 
 @pytest.mark.parametrize("nodes", [by_ray_start, by_cluster_utils])
@@ -102,11 +58,10 @@ def test_a_search_loses_no_trial_when_a_node_and_then_its_own_process_are_killed
     nodes: Callable[[], Any], tmp_path: Path, undisturbed: Path
 ) -> None:
     diaries = [RayDiary(tmp_path / "first", workers=3), RayDiary(tmp_path / "second")]
-    import time
     t = time.time()
     with nodes() as cluster:
         print("cluster", time.time() - t)
-        search = searching(tmp_path, backend="ray", address=cluster.address, resources_per_trial={"cpu": 1})
+        search = searching(tmp_path, TRIALS, backend="ray", address=cluster.address, resources_per_trial={"cpu": 1})
         with RaySearch(diaries[0], search) as first:
             first.wait_until(lambda: len(first.ended()) >= 8)
             print("eight", time.time() - t)
@@ -124,11 +79,41 @@ def test_a_search_loses_no_trial_when_a_node_and_then_its_own_process_are_killed
             result = second.result()
             print("end", time.time() - t)
     import shutil
+
     shutil.copytree(tmp_path, f"/tmp/rn/{nodes.__name__}", dirs_exist_ok=True)
     assert "best" in result, result
     assert_equal(tmp_path / "study", undisturbed)
-    interrupted = [*first.held(there), *first.held(here)]
-    assert len(set(interrupted)) == 3
+    assert list((tmp_path / "study").glob(".ray-*")) == []
+    interrupted = Counter([*first.held(there), *first.held(here)])
+    assert interrupted.total() == 3
     for number in range(TRIALS):
-        went_on = [(1, 6), (5, 16)] if number in interrupted else [(1, 16)]
-        assert segments(number, *diaries) == went_on, number
+        times = interrupted[number]
+        went_on = [(1, 6), *[(5, 6)] * (times - 1), (5, 16)] if times else [(1, 16)]
+        assert [each for diary in diaries for each in diary.segments(number)] == went_on, number
+
+
+def test_workers_that_outlive_their_search_leave_its_trials_to_the_next_one(tmp_path: Path) -> None:
+    """The machine that searches is lost, and the head of the cluster with it: the other node goes on for a minute."""
+    # Between two reports, which a worker has answered, it trains and writes checkpoints for seconds.
+    changes = {"per_device_train_batch_size": 1, "save_strategy": "steps", "save_steps": 3}
+    diaries = [RayDiary(tmp_path / name, workers) for name, workers in (("first", 2), ("second", 1), ("alone", 1))]
+    with started_cluster(1, 1) as cluster:
+        options = {"backend": "ray", "address": cluster.address, "resources_per_trial": {"cpu": 1}}
+        with RaySearch(diaries[0], searching(tmp_path, 3, changes, **options)) as first:
+            first.wait_until(lambda: len(first.nodes()) == 2)
+            _, there = first.nodes()
+            diaries[0].slow_down(there, 0.25)
+            first.wait_until(lambda: len(first.made(there)) >= 4)
+            cluster.nodes[0].kill()
+            first.kill()
+        orphaned = len(first.made(there))
+        wait_until(lambda: len(first.made(there)) > orphaned)
+        searching(tmp_path, 3, changes)(diaries[1])
+        time.sleep(2.0)
+    searching(tmp_path / "undisturbed", 3, changes)(diaries[2])
+    assert_equal(tmp_path / "study", tmp_path / "undisturbed" / "study")
+    (trial,) = {each["trial"] for each in first.made(there)}
+    last = first.made(there)[-1]
+    assert last["step"] < 16  # it would have gone on to its report
+    assert last["time"] < next(each["time"] for each in diaries[1].entries() if "trial" in each) + 1.0
+    assert diaries[1].segments(trial) == [(last["step"] // 3 * 3 + 1, 64)]

@@ -16,9 +16,11 @@ from hpsearch.search.objective import resolve_objectives
 
 from .rendering import Screen, make_study, record, report, reports, shown, text_console
 
+Begin = Callable[..., Screen]
+
 
 @pytest.fixture
-def begin() -> Iterator[Callable[..., Screen]]:
+def begin() -> Iterator[Begin]:
     begun: list[Screen] = []
 
     def begin(width: int = 80, height: int = 40, **settings: Any) -> Screen:
@@ -32,7 +34,7 @@ def begin() -> Iterator[Callable[..., Screen]]:
 
 
 @pytest.fixture
-def screen(begin: Callable[..., Screen]) -> Screen:
+def screen(begin: Begin) -> Screen:
     return begin()
 
 
@@ -87,7 +89,7 @@ def test_trials_that_run_at_once_have_a_line_each_whatever_the_order_of_their_ev
 @pytest.mark.parametrize("height", [4, 15, 40])
 @pytest.mark.parametrize("running", [1, 4, 45, 3000])
 def test_the_display_fits_any_terminal_and_leaves_room_for_the_lines_above(
-    begin: Callable[..., Screen], width: int, height: int, running: int
+    begin: Begin, width: int, height: int, running: int
 ) -> None:
     screen = begin(width, height, n_trials=10_000)
     names = [f"a.rather.long.name.{index}" for index in range(20)]
@@ -103,7 +105,7 @@ def test_the_display_fits_any_terminal_and_leaves_room_for_the_lines_above(
     assert lines[-1].startswith(f"and {more} more running") if more else "more running" not in lines[-1]
 
 
-def test_what_there_is_room_for_is_shown(begin: Callable[..., Screen]) -> None:
+def test_what_there_is_room_for_is_shown(begin: Begin) -> None:
     screen = begin(height=15)
     screen.run(*range(8))
     assert list(screen.trials) == list(range(8))
@@ -112,9 +114,7 @@ def test_what_there_is_room_for_is_shown(begin: Callable[..., Screen]) -> None:
     assert screen.lines[-1] == "and 2 more running"
 
 
-def test_lines_stay_where_they_are_while_their_trials_go_on_and_then_go_to_those_heard_last(
-    begin: Callable[..., Screen],
-) -> None:
+def test_lines_stay_where_they_are_while_their_trials_go_on_and_then_go_to_those_heard_last(begin: Begin) -> None:
     screen = begin(height=15)
     trials = screen.run(*range(20))
     before = list(screen.trials)
@@ -130,9 +130,7 @@ def test_lines_stay_where_they_are_while_their_trials_go_on_and_then_go_to_those
     assert list(screen.trials) == [*before[2:], 9, 12]
 
 
-def test_a_trial_that_waits_without_a_worker_says_so_and_gives_its_place_to_others(
-    begin: Callable[..., Screen],
-) -> None:
+def test_a_trial_that_waits_without_a_worker_says_so_and_gives_its_place_to_others(begin: Begin) -> None:
     screen = begin(width=200, height=15)
     trials = screen.run(*range(10))
     waiting = list(screen.trials)
@@ -189,13 +187,20 @@ def test_what_is_told_of_a_trial_after_its_end_does_not_bring_it_back(screen: Sc
     assert not screen.trials
 
 
-def test_parameters_that_a_trial_asks_for_while_it_runs_are_shown(screen: Screen) -> None:
+def test_parameters_that_a_trial_asks_for_while_it_is_drawn_are_shown_the_next_time(screen: Screen) -> None:
     trial, _ = screen.run(0, 1)
-    trial.params.values_by_name["layers"] = 2
-    assert screen.trials[0].endswith("x=0, layers=2")
+
+    class Asks:
+        def __str__(self) -> str:
+            trial.params.values_by_name["layers"] = 2
+            return "small"
+
+    trial.params.values_by_name["size"] = Asks()
+    assert screen.trials[0].endswith("x=0, size=small")
+    assert screen.trials[0].endswith("x=0, size=small, layers=2")
 
 
-def test_of_several_objectives_all_latest_values_are_shown(begin: Callable[..., Screen]) -> None:
+def test_of_several_objectives_all_latest_values_are_shown(begin: Begin) -> None:
     screen = begin(objectives=resolve_objectives(["accuracy", "loss"], ["maximize", "minimize"], has_metrics=True))
     (trial,) = screen.run(0)
     screen.view.on_report(trial, Report((0.75, 12.5), 1, 1, 1.0, {}))
@@ -210,7 +215,7 @@ def run_waves(screen: Screen, waves: int, at_once: int = 4, seconds: float = 60.
         screen.end(*numbers)
 
 
-def test_the_rate_is_that_of_the_trials_of_this_session(begin: Callable[..., Screen]) -> None:
+def test_the_rate_is_that_of_the_trials_of_this_session(begin: Begin) -> None:
     screen = begin(records=[record(number, 0.5) for number in range(50, 90)])
     assert screen.lines[0].endswith("40/100, 0:00")
     run_waves(screen, 1)
@@ -231,9 +236,7 @@ def test_the_time_left_is_told_once_two_trials_have_ended_for_each_that_runs_at_
     assert screen.lines[0].endswith("8/100, 2:00, 4.0 trials/min, about 23 min left")
 
 
-def test_the_time_left_runs_down_between_the_ends_of_trials_and_is_not_told_when_they_are_overdue(
-    begin: Callable[..., Screen],
-) -> None:
+def test_the_time_left_runs_down_between_the_ends_of_trials_and_is_not_told_when_they_are_overdue(begin: Begin) -> None:
     screen = begin(n_trials=12)
     run_waves(screen, 2)
     screen.run(*range(8, 12))
@@ -247,9 +250,7 @@ def test_the_time_left_runs_down_between_the_ends_of_trials_and_is_not_told_when
 
 
 @pytest.mark.parametrize(("settings", "told"), [({"timeout": 300}, "about 3 min left"), ({"max_epochs": 5}, "")])
-def test_the_time_left_heeds_the_budgets_of_the_study(
-    begin: Callable[..., Screen], settings: dict[str, Any], told: str
-) -> None:
+def test_the_time_left_heeds_the_budgets_of_the_study(begin: Begin, settings: dict[str, Any], told: str) -> None:
     screen = begin(**settings)
     run_waves(screen, 2)
     assert screen.lines[0].endswith(f"4.0 trials/min, {told}" if told else "4.0 trials/min")

@@ -59,7 +59,7 @@ class Updates(TrainerCallback):
 
 
 def trained(folder: Path, resume: Any = None, kind: type = Trainer, reapply: bool = True, **changes: Any) -> Any:
-    """A trainer after nine updates of three samples batches, with a checkpoint of each; its `updates` are noted."""
+    """A trainer after its run of nine updates, with a checkpoint of each; `updates` notes them."""
     parameters = {name: changes.pop(name) for name in list(changes) if "." in name}
     common = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 1, "max_grad_norm": 0.0}
     ordered = {"train_sampling_strategy": "sequential", "optim": "adamw_torch"}
@@ -447,10 +447,15 @@ class TooLarge(Line):
 
 def test_an_attempt_without_enough_memory_leaves_the_checkpoint_as_it_was_for_the_next(tmp_path: Path) -> None:
     trained(tmp_path / "donor")
-    changes = {"auto_find_batch_size": True, "model_init": TooLarge, "num_train_epochs": 4}
-    run = trained(tmp_path / "run", tmp_path / "donor" / "checkpoint-3", reapply=False, **changes)
-    steps = [each["step"] for each in run.state.log_history if "loss" in each]
-    assert steps == list(range(1, run.state.global_step + 1))
+    changes: dict[str, Any] = {"model_init": TooLarge, "num_train_epochs": 4, "reapply": False}
+    checkpoint = tmp_path / "donor" / "checkpoint-3"
+    found = trained(tmp_path / "found", checkpoint, auto_find_batch_size=True, **changes)
+    asked = trained(tmp_path / "asked", checkpoint, per_device_train_batch_size=7, **changes)
+    assert found.state.train_batch_size == 7
+    assert found.state.global_step == asked.state.global_step
+    assert [(each["step"], each.get("loss")) for each in found.state.log_history] == [
+        (each["step"], each.get("loss")) for each in asked.state.log_history
+    ]
 
 
 # Which hyperparameters can change.

@@ -12,7 +12,7 @@ from typing import Any
 
 from ray._private import services
 from ray._private.utils import read_ray_address
-from ray.util.client import ray as client
+from ray.util import client
 
 from ...errors import StudyError
 
@@ -36,7 +36,7 @@ def check_address(address: str | None) -> None:
     Raises:
         StudyError: it may not.
     """
-    is_connected: Callable[[], bool] = client.is_connected
+    is_connected: Callable[[], bool] = client.ray.is_connected
     if is_client_address(address) or (address is None and is_connected()):
         shown = "The connection of this process" if address is None else f"address={address!r}"
         raise StudyError(

@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
@@ -19,14 +18,14 @@ from ...search.execution import Searchable
 from ...search.following import SearchIsOver
 from ...search.runner import TrialRunner
 from ...search.study import Study
-from ...search.trial import TrialRecord
+from ...search.trial import TrialRecord, TrialState
 from ..base import Backend, DistantSearch
 from ..optuna_backend.backend import OptunaBackend
 from .address import AUTO, is_client_address
 from .client import run_on_cluster
 from .cluster import Cluster, Resources, as_resources, joined, quiet_tune
 from .dispatch import Dispatch
-from .distant_folders import DistantFolders
+from .distant_folders import DistantFolders, as_local, name_at_a_distance
 from .pickling import check_objectives, for_workers, put
 from .run_folders import TUNE_FOLDER, RunFolders, SharedFolder
 from .schedulers import as_scheduler, check_scheduler
@@ -178,11 +177,12 @@ class RayBackend(Backend):
         cluster = self._joined()
         if self._storage_path is None:
             cluster.check_nodes(study.folder)
-        elif "://" not in self._storage_path:
-            cluster.check_nodes(Path(self._storage_path))
+        elif (place := as_local(self._storage_path)) is not None:
+            cluster.check_nodes(place)
         notes = self._optuna.prepare(study, records)
         if self._scheduler is not None:
-            judge = f"scheduler {type(self._scheduler).__name__}"
+            counts = getattr(self._scheduler, "_time_attr", None)
+            judge = f"scheduler {type(self._scheduler).__name__}{f' (by {counts})' if counts else ''}"
             notes = [judge if each.startswith("pruner ") else each for each in notes]
         if self._searcher is not None:
             proposals = self._proposals = Proposals(self._searcher, study, records)
@@ -203,11 +203,16 @@ class RayBackend(Backend):
     def search(self, study: Study, runner: TrialRunner) -> None:
         """Let Tune run trials until the study has its total, or a budget is used up."""
         tune_folder = f"{TUNE_FOLDER}{runner.session}"
-        folders = self._folders(study, runner.session, tune_folder)
-        folders.check()
+        with runner.locked():
+            folders = self._folders(study, runner.session, tune_folder)
+        folders.check(study.folder)
 
         def fetch(record: TrialRecord) -> TrialRecord:
-            folders.fetch(record.name, study.folder)
+            if record.state is TrialState.INTERRUPTED:
+                return record
+            is_all = study.keep_checkpoints is None or record.state is TrialState.RUNNING
+            kept = [] if record.checkpoint is None else [record.checkpoint.name]
+            folders.fetch(record.name, study.folder, None if is_all else kept)
             checkpoint = None if record.checkpoint is None else study.folder / record.name / record.checkpoint.name
             return replace(record, checkpoint=checkpoint)
 
@@ -257,6 +262,7 @@ class RayBackend(Backend):
             run_config=tune.RunConfig(
                 name=name,
                 storage_path=folders.url_for_tune,
+                storage_filesystem=folders.filesystem_for_tune,
                 stop=StudyStopper(dispatch),
                 callbacks=[WorkerEvents(dispatch)],
                 failure_config=tune.FailureConfig(max_failures=self._retries),
@@ -268,7 +274,7 @@ class RayBackend(Backend):
     def _folders(self, study: Study, session: str, tune_folder: str) -> RunFolders:
         if self._storage_path is None:
             return SharedFolder(study.folder.absolute(), session, tune_folder)
-        return DistantFolders(self._storage_path, study.name, session, tune_folder)
+        return DistantFolders(self._storage_path, name_at_a_distance(study.folder), session, tune_folder)
 
     def _slots(self) -> int:
         """Return how many trials may be with workers at once."""

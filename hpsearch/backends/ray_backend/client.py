@@ -67,7 +67,11 @@ def _listen(future: Any, told: Queue, listener: SearchListener) -> SearchIsOver:
 
 def _as_known(value: Any, known: dict[int, Trial]) -> Any:
     """Return the same object for the same trial, every time."""
-    return known.setdefault(value.number, value) if isinstance(value, Trial) else value
+    if not isinstance(value, Trial):
+        return value
+    same = known.setdefault(value.number, value)
+    same.params.values_by_name.update(value.params.values_by_name)
+    return same
 
 
 class _Relay(SearchListener):
@@ -112,7 +116,7 @@ class _Relay(SearchListener):
 
 def _plain(trial: Trial) -> Trial:
     plain = FixedTrial(dict(trial.params.values_by_name), trial.number, dict(trial.arguments))
-    plain.name = trial.name
+    plain.name, plain.earlier = trial.name, trial.earlier
     return plain
 
 

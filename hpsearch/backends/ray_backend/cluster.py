@@ -76,8 +76,8 @@ class Cluster:
             return f"no node has {resources} yet: the first trials wait until the cluster has grown"
         raise StudyError(
             f"A trial asks for {resources}, but no node of {self.description} has as much: "
-            f"{_largest(resources, nodes)}.{_misspelled(resources, nodes)} Ask for less in resources_per_trial, or start a "
-            "larger node; if the cluster grows on demand, pass autoscaling=True."
+            f"{_largest(resources, nodes)}.{_misspelled(resources, nodes)} Ask for less in resources_per_trial, or "
+            "start a larger node; if the cluster grows on demand, pass autoscaling=True."
         )
 
     def slots(self, resources: Resources) -> int:

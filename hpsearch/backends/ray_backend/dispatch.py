@@ -12,7 +12,7 @@ from ...errors import StorageError, StudyError
 from ...search.assignment import Assignment
 from ...search.ending import Ended, TrialEndedSearch
 from ...search.runner import TrialRunner
-from ...search.trial import TrialRecord, TrialState
+from ...search.trial import TrialRecord, TrialState, Verdict
 from ..optuna_backend.backend import OptunaBackend
 from ..optuna_backend.trial import OptunaTrial
 from .events import KEY, Progress, Question, Reported, Unusable
@@ -56,6 +56,7 @@ class Dispatch:
         proposals: chooses parameters in place of the engine; None: the engine does.
 
     Attributes:
+        is_gathering: tells whether further trials are wanted even if there are no workers for them yet.
         is_over: no further trial will begin.
         error: what ended the search; None if nothing has.
     """
@@ -78,12 +79,15 @@ class Dispatch:
         self._params: dict[int, dict[str, Any]] = {}
         self._is_closing = False
         self._look_again = 0.0
+        self.is_gathering: Callable[[], bool] = lambda: False
         self.is_over = False
         self.error: BaseException | None = None
 
     def next(self, tune_id: str) -> dict[str, Any] | None:
         """Return the config of a new trial of Tune's; None if none can begin now, or any more (`is_over`)."""
-        if self.is_over or self.error is not None or len(self._live) - len(self._paused) >= self._slots():
+        if self.is_over or self.error is not None:
+            return None
+        if len(self._live) - len(self._paused) >= self._slots() and not self.is_gathering():
             return None
         live = self._waiting.pop() if self._waiting else self._choose()
         if live is None:
@@ -147,16 +151,22 @@ class Dispatch:
         self._paused.discard(tune_id)
         self._params.pop(live.told.number, None)
         if isinstance(event, Unusable):
-            reason = (
-                f"The trainer cannot be loaded in a worker: {event.reason}. What it is made of (functions, classes, "
-                "data) must be importable on every node of the cluster."
-            )
-            event = live.ended(TrialState.REFUSED, reason, StudyError(reason))
+            event = _unbegun(live, event)
         try:
             record = self._runner.finish(replace(event, record=self._fetch(event.record)))
         except TrialEndedSearch as ended:
             self._settle(live, ended.record, is_stored=not isinstance(ended.cause, StorageError))
             raise
+        self._settle(live, record, result)
+
+    def end_waiting(self, tune_id: str, verdict: Verdict, result: Mapping[str, Any]) -> None:
+        """Record a trial that is stopped while it waits: there is no worker that could end it."""
+        live = self._live.pop(tune_id)
+        self._paused.discard(tune_id)
+        self._params.pop(live.told.number, None)
+        self._fetch(live.so_far)
+        execution = self._runner._execution(live.trial, live.told.others)
+        record = self._runner.finish(Ended(execution.record_of_waiting(live.so_far, verdict)))
         self._settle(live, record, result)
 
     def own_config(self, tune_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,6 +184,7 @@ class Dispatch:
         self._runner.announce(
             f"trial {live.told.number} goes on from trial {donor.number}{f', with {changed}' if changed else ''}"
         )
+        live.trial.params.values_by_name.update(arguments)
         return {**arguments, KEY: live.told}
 
     def pause(self, tune_id: str) -> None:
@@ -201,8 +212,10 @@ class Dispatch:
 
     def interrupt(self, reason: str) -> None:
         """Record the trials that are not at their end: they go on another time."""
+        is_stored = not isinstance(getattr(self.error, "cause", self.error), StorageError)
         for live in [*self._live.values(), *self._waiting]:
-            self._settle(live, self._runner.finish(live.ended(TrialState.INTERRUPTED, reason)))
+            record = self._runner.finish(live.ended(TrialState.INTERRUPTED, reason))
+            self._settle(live, record, is_stored=is_stored)
         self._live.clear()
         self._waiting.clear()
 
@@ -252,3 +265,15 @@ class Dispatch:
         self._engine.settle(live.trial, record, self._runner, is_stored)
         if self._proposals is not None and record.state.is_counted:
             self._proposals.end(record, result or {})
+
+
+def _unbegun(live: LiveTrial, event: Unusable) -> Ended:
+    """Return how a trial ended that its worker could not begin."""
+    if event.has_trainer:
+        reason = f"A worker cannot reach the checkpoints of {live.told.name}: {event.reason}"
+        return live.ended(TrialState.INTERRUPTED, reason, StorageError(reason))
+    reason = (
+        f"The trainer cannot be loaded in a worker: {event.reason}. What it is made of (functions, classes, data) must "
+        "be importable on every node of the cluster."
+    )
+    return live.ended(TrialState.REFUSED, reason, StudyError(reason))

@@ -5,95 +5,131 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import tempfile
+import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+from filelock import FileLock, Timeout
 from pyarrow import fs as filesystems
 
-from ...errors import StudyError
-from ...files import remove_folder, whole_folder
-from .run_folders import RunFolders, checkpoints_in, taking
+from ...errors import StorageError, StudyError
+from ...files import whole_folder, write_text
+from ...search.sessions import has_signed_in
+from .run_folders import KEPT_COPIES, TAKEN, TUNE_FOLDER, RunFolders, checkpoints_in, taking
 
-_INDEX = "index.json"
+# Written in this order, so that one of them is whole at any time, also where a file cannot be replaced in one step.
+_INDICES = ("index-next.json", "index.json")
+_SCRATCH = "hpsearch-scratch-"
+_NAME_FILE = "study.name"
 
 
 @dataclass
 class DistantFolders(RunFolders):
     """A place that all nodes reach, such as a bucket; each worker trains in a folder of its own node.
 
-    A run's place there holds its checkpoints and an index that names those that are whole, and the search they are of.
+    A run's place there holds its checkpoints, and an index that names those that are whole and the worker that is at
+    the run.
 
     Args:
-        url: of the place: a path, or a URL that pyarrow or fsspec knows.
-        study_name: names the study there.
+        url: a path, or a URL that pyarrow or fsspec knows.
+        study: names the study there, as `name_at_a_distance` says.
         session: the search that the workers are of.
         tune_folder: where Tune and the copies of this search are.
     """
 
     url: str
-    study_name: str
+    study: str
     session: str
     tune_folder: str
     seconds_between_looks: ClassVar[float] = 20.0
+    _worker: str = ""
+    _scratch: _Scratch = field(default_factory=lambda: _Scratch())
+
+    def __post_init__(self) -> None:
+        if "://" not in self.url:
+            self.url = os.path.abspath(self.url)  # workers have other working directories
 
     @property
     def folder(self) -> Path:
-        """A folder of this node, which this search alone uses."""
-        return Path(tempfile.gettempdir(), f"hpsearch-{self.session}", self.study_name)
+        """A folder of this node, which this worker alone uses."""
+        return self._scratch.folder / self.study
 
     @property
     def url_for_tune(self) -> str:
-        """The study's folder at that place."""
-        return f"{self.url.rstrip('/') if '://' in self.url else os.path.abspath(self.url)}/{self.study_name}"
+        """The study's folder at that place, on the file system for Tune."""
+        return self._root
+
+    @property
+    def filesystem_for_tune(self) -> Any:
+        """The file system of that place: Tune itself knows those of pyarrow only."""
+        return self._store()
 
     def begin(self, run: str) -> None:
-        """Bring the checkpoints to this node, and say that this search is at the run."""
+        """Bring the checkpoints to this node, and say that this worker is at the run."""
+        self._scratch.begin()
         folder = self.folder / run
-        remove_folder(folder)
         folder.mkdir(parents=True)
-        self._bring(run, folder)
-        self._write_index(run, self._index(run)["whole"])
+        index = self._index(run)
+        self._worker = f"{self.session}/{uuid.uuid4().hex}"
+        self._write_index(run, index["whole"], index["taken"])
+        for name in index["whole"]:
+            self._bring(run, name, folder)
+        if index["taken"] is not None:
+            (folder / TAKEN).write_text(index["taken"])
 
     def keep(self, run: str) -> None:
         """Send those that are not there yet; then name them; then delete the others."""
-        store, place = self._store(), self._place(run)
+        store, place, folder = self._store(), self._place(run), self.folder / run
+        self._check_own(run)
         before = set(self._index(run)["whole"])
-        present = {each.name: each for each in checkpoints_in(self.folder / run)}
-        for name in present.keys() - before:
+        present = {each.name: each for each in checkpoints_in(folder)}
+        for name in sorted(present.keys() - before):
             store.create_dir(f"{place}/{name}", recursive=True)
             filesystems.copy_files(str(present[name]), f"{place}/{name}", destination_filesystem=store)
-        self._write_index(run, sorted(present))
+        self._check_own(run)  # sending may have taken long
+        mark = folder / TAKEN
+        self._write_index(run, sorted(present), mark.read_text() if mark.exists() else None)
         for name in before - present.keys():
             store.delete_dir(f"{place}/{name}")
 
     def leave(self, run: str) -> None:
         """Delete it from this node."""
-        remove_folder(self.folder / run)
-        with contextlib.suppress(OSError):  # other workers of this node are still there
-            self.folder.rmdir()
-            self.folder.parent.rmdir()
+        self._scratch.end()
 
-    def fetch(self, run: str, study_folder: Path) -> None:
+    def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
         """Bring them, and delete the run's place."""
-        self._bring(run, study_folder / run)
-        with contextlib.suppress(FileNotFoundError):
-            self._store().delete_dir(self._place(run))
+        try:
+            for name in self._index(run)["whole"]:
+                if wanted is None or name in wanted:
+                    self._bring(run, name, study_folder / run)
+            with contextlib.suppress(FileNotFoundError):
+                self._store().delete_dir(self._place(run))
+        except Exception as error:
+            raise StorageError(
+                f"What {run} has left at storage_path={self.url!r} cannot be fetched: {error}"
+            ) from error
 
     def is_wanted(self, run: str) -> bool:
-        """Look whose the run is."""
-        return bool(self._index(run)["session"] == self.session)
+        """Look who is at the run."""
+        return bool(self._index(run)["worker"] == self._worker)
 
     def copy(self, run: str) -> str:
         """Copy them at that place."""
-        store, name = self._store(), f"{run}@{uuid.uuid4().hex}"
+        store, name = self._store(), f"{run}@{time.time_ns():020d}"
         for each in self._index(run)["whole"]:
             source, target = f"{self._place(run)}/{each}", f"{self._copies}/{name}/{each}"
             store.create_dir(target, recursive=True)
             filesystems.copy_files(source, target, source_filesystem=store, destination_filesystem=store)
+        copies = store.get_file_info(filesystems.FileSelector(self._copies, allow_not_found=True))
+        own = sorted(each.path for each in copies if each.base_name.startswith(f"{run}@"))
+        for old in own[:-KEPT_COPIES]:
+            store.delete_dir(old)
         return name
 
     def take(self, copy: str, run: str) -> None:
@@ -105,20 +141,30 @@ class DistantFolders(RunFolders):
                     filesystems.copy_files(each.path, str(partial), source_filesystem=store)
 
     def close(self) -> None:
-        """Delete the copies, and what Tune has written."""
+        """Delete the copies, and what Tune has written; the study's folder there, if no run is to go on."""
+        store = self._store()
         with contextlib.suppress(OSError):
-            self._store().delete_dir(f"{self._root}/{self.tune_folder}")
+            store.delete_dir(f"{self._root}/{self.tune_folder}")
+        with contextlib.suppress(OSError):
+            if not store.get_file_info(filesystems.FileSelector(self._root)):
+                store.delete_dir(self._root)
 
-    def check(self) -> None:
-        """Check that the place can be written to and read from.
+    def check(self, study_folder: Path) -> None:
+        """Check that the place can be written to and read from; delete what searches that were killed have left there.
 
         Raises:
             StudyError: it cannot.
         """
+        probe = f"probe-{uuid.uuid4().hex}"
         try:
-            self._write_index(f"probe-{self.session}", [])
-            assert self.is_wanted(f"probe-{self.session}")
-            self._store().delete_dir(self._place(f"probe-{self.session}"))
+            self._write_index(probe, [probe], None)
+            if self._index(probe)["whole"] != [probe]:
+                raise OSError("what was written there is not read again")
+            self._store().delete_dir(self._place(probe))
+            for left in self._store().get_file_info(filesystems.FileSelector(self._root)):
+                session = left.base_name.removeprefix(TUNE_FOLDER)
+                if session != left.base_name and not has_signed_in(study_folder, session):
+                    self._store().delete_dir(left.path)
         except Exception as error:
             raise StudyError(
                 f"storage_path={self.url!r} cannot be written to and read from: {type(error).__name__}: {error}"
@@ -126,7 +172,7 @@ class DistantFolders(RunFolders):
 
     @property
     def _root(self) -> str:
-        return f"{_open(self.url)[1].rstrip('/')}/{self.study_name}"
+        return f"{_open(self.url)[1].rstrip('/')}/{self.study}"
 
     @property
     def _copies(self) -> str:
@@ -138,23 +184,94 @@ class DistantFolders(RunFolders):
     def _place(self, run: str) -> str:
         return f"{self._root}/{run}"
 
-    def _bring(self, run: str, folder: Path) -> None:
-        for name in self._index(run)["whole"]:
-            with whole_folder(folder / name) as partial:
-                filesystems.copy_files(f"{self._place(run)}/{name}", str(partial), source_filesystem=self._store())
+    def _bring(self, run: str, name: str, folder: Path) -> None:
+        with whole_folder(folder / name) as partial:
+            filesystems.copy_files(f"{self._place(run)}/{name}", str(partial), source_filesystem=self._store())
+
+    def _check_own(self, run: str) -> None:
+        """Refuse to write to a run that another worker has taken over, for this search or for another one."""
+        if not self.is_wanted(run):
+            raise StorageError(f"another worker has taken over {run}")
 
     def _index(self, run: str) -> dict[str, Any]:
-        try:
-            with self._store().open_input_stream(f"{self._place(run)}/{_INDEX}") as stream:
+        for name in reversed(_INDICES):
+            with (
+                contextlib.suppress(FileNotFoundError, ValueError),  # ValueError: half-written
+                self._store().open_input_stream(f"{self._place(run)}/{name}") as stream,
+            ):
                 return dict(json.loads(stream.readall()))
-        except (FileNotFoundError, ValueError):
-            return {"session": None, "whole": []}
+        return {"worker": None, "whole": [], "taken": None}
 
-    def _write_index(self, run: str, whole: list[str]) -> None:
+    def _write_index(self, run: str, whole: list[str], taken: str | None) -> None:
         store = self._store()
         store.create_dir(self._place(run), recursive=True)
-        with store.open_output_stream(f"{self._place(run)}/{_INDEX}") as stream:
-            stream.write(json.dumps({"session": self.session, "whole": whole}).encode())
+        for name in _INDICES:
+            with store.open_output_stream(f"{self._place(run)}/{name}") as stream:
+                stream.write(json.dumps({"worker": self._worker, "whole": whole, "taken": taken}).encode())
+
+
+class _Scratch:
+    """A folder of this process on this node, for one run at a time; with it those of dead processes are deleted."""
+
+    def __init__(self) -> None:
+        self._lock: FileLock | None = None
+
+    def __reduce__(self) -> Any:
+        return (type(self), ())  # each process has its own
+
+    @property
+    def folder(self) -> Path:
+        """The folder, between `begin` and `end`."""
+        assert self._lock is not None, "begin() comes first"
+        return Path(self._lock.lock_file).with_suffix("")
+
+    def begin(self) -> None:
+        """Make an empty folder."""
+        self.end()
+        _remove_scratch_of_the_dead()
+        lock = _lock(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex}.lock"))
+        lock.acquire()
+        self._lock = lock
+
+    def end(self) -> None:
+        """Delete the folder."""
+        if self._lock is not None:
+            _remove_scratch(self._lock)
+            self._lock = None
+
+
+def _remove_scratch_of_the_dead() -> None:
+    """Delete the scratch folders whose processes are gone: a lock ends with its process."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*.lock"):
+        lock = _lock(path)
+        with contextlib.suppress(Timeout, OSError):
+            lock.acquire(timeout=0)
+            _remove_scratch(lock)
+
+
+def _lock(path: Path) -> FileLock:
+    return FileLock(path, thread_local=False)  # the thread that trains may end what another one has begun
+
+
+def _remove_scratch(lock: FileLock) -> None:
+    shutil.rmtree(Path(lock.lock_file).with_suffix(""), ignore_errors=True)
+    Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()
+
+
+def name_at_a_distance(study_folder: Path) -> str:
+    """Return what names a study where others may have the same name; its folder keeps it. Under the study's lock."""
+    path = study_folder / _NAME_FILE
+    if not path.exists():
+        write_text(path, f"{study_folder.name}-{uuid.uuid4().hex[:8]}")
+    return path.read_text(encoding="utf-8")
+
+
+def as_local(url: str) -> Path | None:
+    """Return the folder that a URL means; None if it means none of this machine."""
+    if "://" not in url:
+        return Path(url)
+    return Path(_open(url)[1]) if url.startswith("file://") else None
 
 
 def _open(url: str) -> tuple[Any, str]:

@@ -48,6 +48,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Unusable:
-    """The worker cannot load the trainer, and why."""
+    """The worker cannot begin its trial.
+
+    Attributes:
+        reason: why.
+        has_trainer: whether it could load the trainer, but not reach the checkpoints of the trial.
+    """
 
     reason: str
+    has_trainer: bool

@@ -41,11 +41,14 @@ def check_objectives(study: Study) -> None:
     Raises:
         StudyError: they cannot.
     """
-    objectives = [(each.name, each) for each in study.objectives]
-    for name, part in (*objectives, *((each.name, each) for each in study.constraints)):
-        reason = _problem(part)
-        if reason is not None:
-            raise StudyError(f"{name!r} cannot be sent to Ray's workers: its function cannot be pickled ({reason}).")
+    for argument, parts in (("compute_objective", study.objectives), ("constraints", study.constraints)):
+        for part in parts:
+            reason = _problem(part)
+            if reason is not None:
+                raise StudyError(
+                    f"{argument}: the function {part.name!r} cannot be sent to Ray's workers, because it cannot be "
+                    f"pickled ({reason})."
+                )
 
 
 def _nothing(trial: Any) -> None:

@@ -7,22 +7,23 @@ import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ...files import remove_folder, whole_folder
+from ...files import remove_folder, whole_folder, write_text
 from ...search.folder import remove_leftovers
 from ...search.retention import SELECTED
 from ...search.sessions import has_signed_in
 
 _CHECKPOINTS = ("checkpoint-*", f"{SELECTED}*")
 # Of each trial so many copies stay: the trial that takes one may have to wait for a worker.
-_KEPT_COPIES = 4
+KEPT_COPIES = 4
 # Tune keeps its own files beside the runs while a search is at work, in a folder named by it and the search.
 TUNE_FOLDER = ".ray-"
-_TAKEN = "taken-from"
+# In the folder of a run: the copy that its checkpoints have been taken from.
+TAKEN = "taken-from"
 
 
 class RunFolders(ABC):
@@ -46,9 +47,14 @@ class RunFolders(ABC):
     def url_for_tune(self) -> str:
         """Where Tune makes its folder."""
 
+    @property
+    def filesystem_for_tune(self) -> Any:
+        """What `url_for_tune` is on; None: it says so itself."""
+        return None
+
     @abstractmethod
-    def check(self) -> None:
-        """Check that the place can be used.
+    def check(self, study_folder: Path) -> None:
+        """Check that the place can be used, and delete what searches of the study that were killed have left there.
 
         Raises:
             StudyError: it cannot.
@@ -64,15 +70,19 @@ class RunFolders(ABC):
 
     @abstractmethod
     def leave(self, run: str) -> None:
-        """Delete what the worker does not need any more of a run that has ended."""
+        """Delete what the worker does not need any more of a run that has ended, or that it leaves to others."""
 
     @abstractmethod
-    def fetch(self, run: str, study_folder: Path) -> None:
-        """Bring what an ended run has left into the study's own folder."""
+    def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
+        """Bring the checkpoints that an ended run has left, or those with a wanted name, into the study's own folder.
+
+        Raises:
+            StorageError: they cannot be.
+        """
 
     @abstractmethod
     def is_wanted(self, run: str) -> bool:
-        """Tell whether this search still is at a run; False: another one has taken it over."""
+        """Tell whether this worker still is at a run; False: another one has taken it over."""
 
     @abstractmethod
     def copy(self, run: str) -> str:
@@ -101,6 +111,7 @@ class SharedFolder(RunFolders):
     session: str
     tune_folder: str
     seconds_between_looks: ClassVar[float] = 0.5
+    _worker: str = ""
 
     @property
     def folder(self) -> Path:
@@ -112,28 +123,38 @@ class SharedFolder(RunFolders):
         """The study's folder."""
         return str(self.study_folder)
 
-    def check(self) -> None:
+    def check(self, study_folder: Path) -> None:
         """Delete what searches that were killed have left of Tune."""
-        for left in self.study_folder.glob(f"{TUNE_FOLDER}*"):
-            if not has_signed_in(self.study_folder, left.name.removeprefix(TUNE_FOLDER)):
+        for left in study_folder.glob(f"{TUNE_FOLDER}*"):
+            if not has_signed_in(study_folder, left.name.removeprefix(TUNE_FOLDER)):
                 shutil.rmtree(left, ignore_errors=True)
 
     def begin(self, run: str) -> None:
-        """Delete what a worker that died has left half-written."""
+        """Say that this worker is at the run, and delete what one that died has left half-written there."""
+        self._worker = uuid.uuid4().hex
+        self._sign(run).parent.mkdir(parents=True, exist_ok=True)
+        write_text(self._sign(run), self._worker)
+        (self.folder / run).mkdir(parents=True, exist_ok=True)
         remove_leftovers(self.folder / run)
 
     def keep(self, run: str) -> None:
         """Do nothing: they are there already."""
 
     def leave(self, run: str) -> None:
-        """Do nothing: the search decides."""
+        """Do nothing: the search decides what stays."""
 
-    def fetch(self, run: str, study_folder: Path) -> None:
-        """Do nothing: it is there already."""
+    def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
+        """Delete what only workers need; the checkpoints are there already."""
+        (study_folder / run / TAKEN).unlink(missing_ok=True)
 
     def is_wanted(self, run: str) -> bool:
-        """Look whether the search is still signed in to the folder."""
-        return has_signed_in(self.folder, self.session)
+        """Look whether the search is still signed in to the folder, and this worker at the run.
+
+        One that was cut off from the cluster for a while may be back when the trial has been given to another one.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            return has_signed_in(self.folder, self.session) and self._sign(run).read_text() == self._worker
+        return False
 
     def copy(self, run: str) -> str:
         """Copy by hard links, where the file system has them: checkpoints are never written to again."""
@@ -143,7 +164,7 @@ class SharedFolder(RunFolders):
             for checkpoint in checkpoints_in(self.folder / run):
                 _link(checkpoint, partial / checkpoint.name)
         own = sorted(copies.glob(f"{run}@*"), key=lambda each: each.stat().st_mtime_ns)
-        for old in own[:-_KEPT_COPIES]:
+        for old in own[:-KEPT_COPIES]:
             remove_folder(old)
         return name
 
@@ -162,11 +183,14 @@ class SharedFolder(RunFolders):
     def _copies(self) -> Path:
         return self.folder / self.tune_folder / "copies"
 
+    def _sign(self, run: str) -> Path:
+        return self.folder / self.tune_folder / "workers" / run
+
 
 @contextlib.contextmanager
 def taking(run_folder: Path, copy: str) -> Iterator[bool]:
     """Make room for the checkpoints of a copy; yield False if they are there already."""
-    mark = run_folder / _TAKEN
+    mark = run_folder / TAKEN
     is_new = not mark.exists() or mark.read_text() != copy
     if is_new:
         for checkpoint in checkpoints_in(run_folder):

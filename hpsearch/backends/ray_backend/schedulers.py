@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+import contextlib
+import copy
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
 
-from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler, create_scheduler
+from ray.tune.schedulers import (
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    PopulationBasedTrainingReplay,
+    ResourceChangingScheduler,
+    TrialScheduler,
+    create_scheduler,
+)
 
 from ...errors import ArgumentError, StudyError, nearest_name, one_of
 from ...search.execution import Searchable
+from ...search.objective import MINIMIZE, Objective
 from ...search.space import SearchSpace
 from ...search.study import Study
+from .worker import OBJECTIVE
 
-_NAMES = ("fifo", "asha", "hyperband", "median_stopping_rule", "pbt", "pb2")
+Copied = TypeVar("Copied")
+
+# Those that can be made without arguments; Ray has no name for ASHA.
+_NAMES = {"asha": "async_hyperband", **{each: each for each in ("hyperband", "median_stopping_rule", "fifo")}}
+_INSTEAD = {
+    HyperBandForBOHB: "it works with the searcher TuneBOHB only; use HyperBandScheduler",
+    PopulationBasedTrainingReplay: "trainer.replay(number=...) trains a trial again with its changes of parameters",
+    ResourceChangingScheduler: "a trial keeps its resources_per_trial; pass its base_scheduler",
+}
 
 
 def as_scheduler(scheduler: Any) -> TrialScheduler | None:
-    """Return a scheduler of Ray as it is, or one by name; None for None, and for one that lets all trials run.
+    """Return a copy of a scheduler of Ray, or one by name; None for None, and for one that lets all trials run.
+
+    Schedulers remember trials, so that of another search would take those for trials of this one.
 
     Raises:
         StudyError: it is neither.
     """
     if scheduler is None or (isinstance(scheduler, FIFOScheduler) and type(scheduler) is FIFOScheduler):
         return None
+    for kind, instead in _INSTEAD.items():
+        if isinstance(scheduler, kind):
+            raise StudyError(f"scheduler={kind.__name__} cannot be used here: {instead}.")
     if isinstance(scheduler, TrialScheduler):
-        return scheduler
+        return copied(scheduler)
     if isinstance(scheduler, str):
         try:
-            return as_scheduler(create_scheduler(scheduler))
+            return as_scheduler(create_scheduler(_NAMES.get(scheduler, scheduler)))
+        except StudyError:
+            raise
         except Exception as error:
             raise StudyError(
                 f"scheduler={scheduler!r} cannot be made: {error}. Pass a scheduler of ray.tune.schedulers, or one of "
@@ -57,6 +85,7 @@ def check_scheduler(scheduler: TrialScheduler | None, study: Study, recipe: Sear
             f"scheduler={name} needs a metric to judge trials by, and this search has {len(study.objectives)} "
             "objectives: name it in pruning_metric, or leave out the scheduler."
         )
+    _check_metric(scheduler, study.pruning_objective or study.objective)
     for parameter in perturbed(scheduler):
         try:
             recipe.check_changeable(parameter)
@@ -64,6 +93,49 @@ def check_scheduler(scheduler: TrialScheduler | None, study: Study, recipe: Sear
             raise StudyError(f"scheduler={name} perturbs {parameter!r}: {error}") from error
     if isinstance(study.space, SearchSpace):
         check_perturbed(scheduler, study.space.all_parameters())
+
+
+def _check_metric(scheduler: TrialScheduler, objective: Objective) -> None:
+    name, metric, mode = type(scheduler).__name__, scheduler.metric, getattr(scheduler, "_mode", None)
+    if metric is not None and hasattr(scheduler, "_mode") and mode is None:
+        raise StudyError(
+            f"scheduler={name} was made with metric={metric!r} and no mode: pass mode='min' or 'max' too, or leave "
+            f"metric out to judge trials by {objective.name}."
+        )
+    if metric in (None, OBJECTIVE, objective.name) and mode not in (None, _mode(objective)):
+        raise StudyError(
+            f"scheduler={name} was made with mode={mode!r}, but {objective.name} is to be {objective.direction}d. "
+            "Leave metric and mode out where it is made."
+        )
+
+
+def tell_metric(scheduler: TrialScheduler, metric: str | None, mode: str | None) -> None:
+    """Tell a scheduler what it compares, as far as it was not made with it."""
+    own_mode = getattr(scheduler, "_mode", None)
+    scheduler.set_search_properties(None if scheduler.metric else metric, None if own_mode else mode)
+
+
+def check_report(scheduler: TrialScheduler, result: Mapping[str, Any]) -> None:
+    """Check that a report has what a scheduler looks at; many of them do nothing if it is not there.
+
+    Raises:
+        StudyError: it has not.
+    """
+    for option, key in (("metric", scheduler.metric), ("time_attr", getattr(scheduler, "_time_attr", None))):
+        if isinstance(key, str) and key not in result:
+            known = sorted(name for name, value in result.items() if isinstance(value, (int, float)))
+            raise StudyError(
+                f"scheduler={type(scheduler).__name__} was made with {option}={key!r}, which the reports do not have; "
+                f"they have {', '.join(known)}.{nearest_name(key, known)}"
+            )
+
+
+def is_gathering(scheduler: TrialScheduler) -> bool:
+    """Tell whether a scheduler waits for further trials: HyperBand compares those of a bracket, once it is full."""
+    if not isinstance(scheduler, HyperBandScheduler):
+        return False
+    bracket: Any = scheduler._state["bracket"]
+    return bracket is not None and not bracket.filled()
 
 
 def perturbed(scheduler: TrialScheduler) -> list[str]:
@@ -85,3 +157,14 @@ def check_perturbed(scheduler: TrialScheduler, known: Collection[str]) -> None:
                 f"scheduler={type(scheduler).__name__} perturbs {parameter!r}, which is not in the search space; add "
                 f"it there.{nearest_name(parameter, known)}"
             )
+
+
+def copied(part: Copied) -> Copied:
+    """Return a copy of what a user gave; what cannot be copied as it is."""
+    with contextlib.suppress(Exception):
+        return copy.deepcopy(part)
+    return part
+
+
+def _mode(objective: Objective) -> str:
+    return "min" if objective.direction == MINIMIZE else "max"

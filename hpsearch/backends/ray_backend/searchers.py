@@ -15,6 +15,7 @@ from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
 from ..optuna_backend.trials import WAIT, Wait
 from .domains import from_searcher, to_ray
+from .schedulers import copied
 from .spaces import RaySpace
 from .worker import OBJECTIVE
 
@@ -25,13 +26,15 @@ _RANDOM = (
 
 
 def as_searcher(search_alg: Any) -> Searcher | None:
-    """Return a searcher of Ray as it is, or one by name; None for None.
+    """Return a copy of a searcher of Ray, or one by name; None for None.
+
+    Searchers remember trials, so that of another search would take those for trials of this one.
 
     Raises:
         StudyError: it is neither, or needs a package that is not installed.
     """
     if search_alg is None or isinstance(search_alg, Searcher):
-        return search_alg
+        return copied(search_alg)
     if isinstance(search_alg, str):
         try:
             return as_searcher(create_searcher(search_alg))

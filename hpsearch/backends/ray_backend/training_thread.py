@@ -48,11 +48,15 @@ class TrainingThread:
         self._line = _Line(told.name, folders)
         self._waits = False
         self._answer: Any = Verdict()
+        self._unread: Progress | Reported | Question | Ended | None = None
         self._thread = threading.Thread(target=self._train, args=(recipe, study, told), name="trial", daemon=True)
         self._thread.start()
 
     def next_event(self, seconds: float) -> Progress | Reported | Question | Ended:
         """Let the trial go on, and return what it tells next; after `seconds` without anything, how far it is."""
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            return unread
         if self._waits:
             self._line.answers.put(self._answer)
         self._waits, self._answer = False, Verdict()
@@ -75,8 +79,12 @@ class TrainingThread:
         if not self._waits:
             return None
         self._line.answers.put(Verdict(save=True))
-        step: int = self._line.events.get()
-        return step
+        event = self._line.events.get()
+        if isinstance(event, int):
+            return event
+        self._unread = event  # it went on without a checkpoint: an evaluation before the first update has none
+        self._waits = not isinstance(event, Ended)
+        return None
 
     def leave(self) -> None:
         """End the thread; the trial goes on from its last checkpoint another time."""
@@ -85,6 +93,7 @@ class TrainingThread:
             self._line.answers.put(None)
         self._waits = False
         self._thread.join()
+        self._line.leave()
 
     def _train(self, recipe: Searchable, study: Study, told: Assignment) -> None:
         trial = _WaitingTrial(told, self._line)
@@ -127,7 +136,8 @@ class _Line:
         now = time.monotonic()
         if not self.is_abandoned and now > self._checked + self._folders.seconds_between_looks:
             self._checked = now
-            self.is_abandoned = not self._folders.is_wanted(self._run)
+            if not self._is_wanted():
+                raise StorageError(f"Another search has taken over {self._run}: this one has signed out, or seems to.")
         if self.is_abandoned:
             raise Abandoned
 
@@ -143,6 +153,11 @@ class _Line:
         except Exception as error:
             raise StorageError(f"The checkpoints of {self._run} cannot be kept: {error}") from error
 
+    def leave(self) -> None:
+        """Delete what only this worker needs."""
+        with contextlib.suppress(OSError):
+            self._folders.leave(self._run)
+
     def kept(self, ended: Ended) -> Ended:
         """Keep what an ended trial has left; if that cannot be, it has not ended, and goes on another time."""
         try:
@@ -151,6 +166,12 @@ class _Line:
         except (StorageError, Abandoned) as error:
             return Ended(replace(ended.record, state=TrialState.INTERRUPTED, reason=str(error)), error)
         return ended
+
+    def _is_wanted(self) -> bool:
+        try:
+            return self._folders.is_wanted(self._run)
+        except Exception:  # a storage that does not answer now may do so at the next look
+            return True
 
 
 class _WaitingTrial(AssignedTrial):

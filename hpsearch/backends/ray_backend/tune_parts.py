@@ -19,7 +19,7 @@ from ...search.ending import Ended
 from ...search.trial import Verdict
 from .dispatch import Dispatch
 from .events import KEY, Question, Reported, Unusable
-from .schedulers import check_perturbed
+from .schedulers import check_perturbed, check_report, is_gathering, tell_metric
 from .worker import OBJECTIVE
 
 P = ParamSpec("P")
@@ -131,7 +131,10 @@ class StudyScheduler(_Guarded, TrialScheduler):
     def __init__(self, dispatch: Dispatch, given: TrialScheduler | None) -> None:
         self._dispatch, self._given = dispatch, given
         self._acting: TrialScheduler = given or FIFOScheduler()  # type: ignore[no-untyped-call]
-        self._told_off: set[str] = set()
+        dispatch.is_gathering = lambda: is_gathering(self._acting)
+        self._has_judged = False
+        self._judged: dict[str, dict[str, Any]] = {}
+        self._told_off: dict[str, Verdict] = {}
 
     @property
     def metric(self) -> Any:
@@ -146,7 +149,7 @@ class StudyScheduler(_Guarded, TrialScheduler):
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand on what is compared, unless the user's scheduler compares something else."""
         if self._given is not None:
-            self._given.set_search_properties(metric, mode, **spec)
+            tell_metric(self._given, metric, mode)
         return True
 
     @_guarded
@@ -162,8 +165,9 @@ class StudyScheduler(_Guarded, TrialScheduler):
 
     @_guarded
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Hand on."""
+        """Hand on, and record that a trial has ended which the user's scheduler stops while it waits."""
         self._acting.on_trial_remove(tune_controller, trial)
+        self._end_waiting(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Record what a worker tells, and decide how the trial goes on."""
@@ -175,18 +179,26 @@ class StudyScheduler(_Guarded, TrialScheduler):
         answer = self._dispatch.hear(trial.trial_id, event, result)
         if isinstance(event, Question):
             _tell(trial, answer)
-        if not isinstance(event, Reported) or not event.is_comparable or event.is_last:
+        if not isinstance(event, Reported) or not event.is_comparable:
             return TrialScheduler.CONTINUE
-        if trial.trial_id in self._told_off:
+        self._judged[trial.trial_id] = result
+        if event.is_last:
+            return TrialScheduler.CONTINUE
+        if trial.trial_id in self._told_off:  # but its worker died before it could obey
+            _tell(trial, self._told_off[trial.trial_id])
             return TrialScheduler.CONTINUE
         if self._given is None:
             if self._dispatch.should_prune(trial.trial_id):
                 _tell(trial, Verdict(prune=True))
             return TrialScheduler.CONTINUE
+        if not self._has_judged:
+            check_report(self._given, result)
+            self._has_judged = True
         decision = self._given.on_trial_result(tune_controller, trial, result)
         if decision == TrialScheduler.STOP:
-            self._told_off.add(trial.trial_id)
-            _tell(trial, _verdict(self._given, result))
+            verdict = self._told_off[trial.trial_id] = _verdict(self._given, result)
+            self._given.on_trial_complete(tune_controller, trial, result)
+            _tell(trial, verdict)
             return TrialScheduler.CONTINUE
         if isinstance(self._given, PopulationBasedTraining):
             self._keep_apart(tune_controller)
@@ -205,11 +217,27 @@ class StudyScheduler(_Guarded, TrialScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Record that a trial has ended."""
         event = result.get(KEY)
-        if trial.trial_id not in self._told_off:
-            self._acting.on_trial_complete(tune_controller, trial, result)
-        self._told_off.discard(trial.trial_id)
         if isinstance(event, (Ended, Unusable)):
             self._dispatch.end(trial.trial_id, event, result)
+        judged = self._judged.get(trial.trial_id)
+        if trial.trial_id in self._told_off:
+            pass  # the user's scheduler knows: it has stopped the trial
+        elif judged is None or (isinstance(event, Ended) and not event.record.state.has_result):
+            self._acting.on_trial_error(tune_controller, trial)
+        else:
+            self._acting.on_trial_complete(tune_controller, trial, judged)
+        if not isinstance(event, (Ended, Unusable)):
+            self._end_waiting(trial)
+        self._judged.pop(trial.trial_id, None)
+        self._told_off.pop(trial.trial_id, None)
+
+    def _end_waiting(self, trial: Trial) -> None:
+        """Record that a trial has ended which waits without a worker, or is about to."""
+        saving = trial.temporary_state.saving_to
+        if saving is not None:
+            saving.resolve()
+        result = self._judged.pop(trial.trial_id)
+        self._dispatch.end_waiting(trial.trial_id, _verdict(self._acting, result), result)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Ask the user's scheduler."""

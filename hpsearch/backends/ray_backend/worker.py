@@ -70,7 +70,7 @@ class TrialWorker(tune.Trainable):
         try:
             training = self._training or self._begin()
         except Exception as error:
-            event = Unusable(str(error).strip().splitlines()[-1])
+            event = Unusable(str(error).strip().splitlines()[-1], has_trainer=self._recipe is not None)
         else:
             event = training.next_event(self._shared.seconds_between_progress)
         if isinstance(event, Reported):

@@ -1,0 +1,283 @@
+"""What is Ray's own part of a search: trials at once in workers that are used again, and what can go wrong with them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search import BasicVariantGenerator, Searcher
+from transformers import TrainerCallback
+
+from hpsearch import BestRun, Constraint, StudyError, TrialRecord, TrialState
+from hpsearch.backends.ray_backend.cluster import joined
+from tests.backends.contract import RATE, Diary, Events, states
+from tests.search.small_trainer import TwoLayers, points, small_trainer
+
+ON_RAY = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One local instance for all tests, which is much faster than one for each search."""
+    with joined(None):
+        yield
+
+
+def search(folder: Path, n_trials: int = 1, callbacks: Any = (), trainer: Any = None, **options: Any) -> BestRun:
+    """Search on Ray with a small trainer; `options` are of the search, `trainer` are those of the trainer."""
+    never = {} if "scheduler" in options else {"pruner": "none"}
+    options = {"compute_objective": "loss", **ON_RAY, **never, **options}
+    small = small_trainer(folder, *callbacks, **(trainer or {}))
+    return small.hyperparameter_search(options.pop("hp_space", RATE), n_trials=n_trials, **options)
+
+
+def curve(record: TrialRecord) -> list[tuple[int, tuple[float, ...]]]:
+    return [(report.step, report.values) for report in record.reports]
+
+
+class CountsPicklings:
+    """A dataset that writes down in which process it is pickled."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary, self._points = diary, points(16, seed=0)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._points[place]
+
+    def __getstate__(self) -> Any:
+        self._diary.write(os.getpid())
+        return dict(vars(self))
+
+
+class MeetsTheOther(TrainerCallback):
+    """Writes down which process trains which run; the first two runs wait for each other."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write(("begin", Path(args.output_dir).name, os.getpid()))
+        until = time.monotonic() + 100
+        while sum(what == "begin" for what, _, _ in self._diary.read()) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write(("end", Path(args.output_dir).name, os.getpid()))
+
+
+def test_trials_run_at_once_in_workers_that_are_used_again_and_the_data_travel_once(tmp_path: Path) -> None:
+    picklings, diary = Diary(tmp_path / "picklings"), Diary(tmp_path / "diary")
+    data = {"train_dataset": CountsPicklings(picklings)}
+    best = search(tmp_path, 8, [MeetsTheOther(diary)], data)
+    assert states(best) == ["complete"] * 8
+    entries = diary.read()
+    assert [what for what, _, _ in entries[:2]] == ["begin", "begin"]
+    workers = {pid for _, _, pid in entries}
+    assert len(workers) == 2
+    assert os.getpid() not in workers
+    assert sorted({run for _, run, _ in entries}) == [f"run-{number}" for number in range(8)]
+    assert picklings.read() == [os.getpid()]
+
+
+class Dies(TrainerCallback):
+    """Writes down the steps of all runs; ends its process after step 6 of run-1 once, and of run-2 every time."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        run = Path(args.output_dir).name
+        is_first = (run, 6) not in [(name, step) for name, step, _ in self._diary.read()]
+        self._diary.write((run, state.global_step, os.getpid()))
+        if state.global_step == 6 and (run == "run-2" or (run == "run-1" and is_first)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class HearsNotices(Events):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notices: list[str] = []
+
+    def on_notice(self, notice: str) -> None:
+        self.notices.append(notice)
+
+
+def test_a_trial_whose_worker_dies_goes_on_from_its_checkpoint_and_fails_only_if_it_dies_again(tmp_path: Path) -> None:
+    diary, events = Diary(tmp_path / "diary"), HearsNotices()
+    saving = {"save_strategy": "epoch", "num_train_epochs": 3}
+    best = search(tmp_path, 4, [Dies(diary)], saving, trial_retries=1, progress=events)
+    assert states(best) == ["complete", "complete", "failed", "complete"]
+
+    steps = [(step, pid) for run, step, pid in diary.read() if run == "run-1"]
+    assert [step for step, _ in steps] == [1, 2, 3, 4, 5, 6, *range(5, 13)]
+    assert len({pid for _, pid in steps[:6]}) == len({pid for _, pid in steps[6:]}) == 1
+    assert steps[0][1] != steps[-1][1]
+    undisturbed = small_trainer(tmp_path / "embedded", **saving).hyperparameter_search(
+        RATE, "loss", n_trials=4, progress=False, pruner="none"
+    )
+    for number in (0, 1, 3):
+        here, there = best.run_summary.records[number], undisturbed.run_summary.records[number]
+        assert (here.params, here.seed, here.epochs) == (there.params, there.seed, there.epochs)
+        assert curve(here) == curve(there)
+    assert best.objective == min(undisturbed.run_summary.records[number].value for number in (0, 1, 3))
+
+    failed = best.run_summary.records[2]
+    assert "its worker died" in failed.reason
+    assert [step for run, step, _ in diary.read() if run == "run-2"] == [1, 2, 3, 4, 5, 6, 5, 6]
+    assert len(failed.reports) == 1
+    assert sum("trial 1 has lost its worker" in each for each in events.notices) == 1
+    assert sum("trial 2 has lost its worker" in each for each in events.notices) == 1
+
+
+class _HasLock:
+    """A collator, metric or `model_init` that no other process can load."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, *given: Any) -> Any:
+        return TwoLayers()
+
+
+@pytest.mark.parametrize("name", ["model_init", "data_collator", "compute_metrics", "callbacks", "train_dataset"])
+def test_what_no_other_process_can_load_is_named_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    given = {"callbacks": TrainerCallback(), "train_dataset": points(16, seed=0)}.get(name, _HasLock())
+    if name == "callbacks":
+        given.lock = threading.Lock()
+    elif name == "train_dataset":
+        given[3]["lock"] = threading.Lock()
+    trainer = small_trainer(tmp_path, **({} if name in ("callbacks", "data_collator") else {name: given}))
+    if name == "callbacks":
+        trainer.add_callback(given)
+    elif name == "data_collator":
+        trainer.data_collator = given
+    with pytest.raises(StudyError, match=rf"cannot be sent to Ray's workers: [.\w]*{name}.* cannot be pickled.*lock"):
+        trainer.hyperparameter_search(RATE, "loss", **ON_RAY)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_metric_that_no_other_process_can_load_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    lock = threading.Lock()
+    with pytest.raises(StudyError, match=r"compute_objective: .*'objective' cannot be sent to Ray's workers.*lock"):
+        search(tmp_path, compute_objective=lambda metrics: float(lock.locked()), direction="minimize")
+    with pytest.raises(StudyError, match=r"constraints: .* cannot be sent to Ray's workers.*lock"):
+        search(tmp_path, constraints=Constraint(lambda metrics: float(lock.locked()), at_most=1))
+    assert not (tmp_path / "study").exists()
+
+
+def test_functions_that_only_the_searching_process_calls_need_not_be_loaded_elsewhere(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def space(trial: Any) -> dict[str, Any]:
+        with lock:
+            return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)}
+
+    best = search(
+        tmp_path, hp_space=space, hp_name=lambda trial: f"free-{lock.locked()}", trainer={"num_train_epochs": 1}
+    )
+    assert states(best) == ["complete"]
+    assert best.run_summary.records[0].name == "free-False"
+
+
+def test_a_module_that_workers_do_not_have_is_named_in_seconds_and_the_study_goes_on_once_they_do(
+    tmp_path: Path,
+) -> None:
+    only_here = ModuleType("a_module_that_is_only_here")
+    exec(
+        "def build(trial):\n    from tests.search.small_trainer import TwoLayers\n    return TwoLayers()",
+        vars(only_here),
+    )
+    sys.modules[only_here.__name__] = only_here
+    try:
+        with pytest.raises(StudyError, match=r"a_module_that_is_only_here.*importable on every node"):
+            search(tmp_path, 2, trainer={"model_init": only_here.build})
+    finally:
+        del sys.modules[only_here.__name__]
+    best = search(tmp_path, 2, trainer={"model_init": lambda trial: TwoLayers()})
+    assert [record.state for record in best.run_summary.records if record.state.is_counted] == [TrialState.COMPLETE] * 2
+
+
+def asha(**changes: Any) -> ASHAScheduler:
+    return ASHAScheduler(max_t=2, grace_period=1, **changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "trainer", "message"),
+    [
+        ({"scheduler": asha()}, {"eval_strategy": "no"}, r"no evaluation during training: set eval_strategy"),
+        ({"scheduler": asha(), "pruner": "median"}, {}, r"scheduler=.*and pruner='median' would both stop trials"),
+        ({"search_alg": Searcher(), "sampler": "tpe"}, {}, r"search_alg=.*sampler='tpe' would both choose"),
+        ({"search_alg": BasicVariantGenerator()}, {}, r"sampler=optuna.samplers.RandomSampler"),
+        ({"search_alg": "random"}, {}, r"sampler=optuna.samplers.RandomSampler"),
+        ({"search_alg": "hyperot"}, {}, r"search_alg='hyperot' cannot be made"),
+        ({"search_alg": 7}, {}, r"search_alg must be a searcher .* but got 7"),
+        ({"scheduler": "ashaa"}, {}, r"scheduler='ashaa' cannot be made.*Did you mean 'asha'"),
+        ({"scheduler": ASHAScheduler}, {}, r"scheduler must be a scheduler of ray.tune.schedulers or one of"),
+        (
+            {"scheduler": asha(), "compute_objective": ["loss", "accuracy"]},
+            {},
+            r"this search has 2 objectives: name it in pruning_metric",
+        ),
+        ({"scheduler": asha(mode="max")}, {}, r"mode='max'.*minimized"),
+        ({"num_samples": 3}, {}, r"does not take num_samples=3; what does it here is n_trials"),
+        ({"n_jobs": 2}, {}, r"does not take n_jobs=2; what does it here is max_concurrent_trials"),
+        ({"keep_checkpoints_num": 1}, {}, r"what does it here is keep_checkpoints"),
+        ({"max_concurrent_trial": 1}, {}, r"Did you mean 'max_concurrent_trials'"),
+        ({"max_concurrent_trials": 0}, {}, r"max_concurrent_trials must be None or a whole number of at least 1"),
+        ({"trial_retries": True}, {}, r"trial_retries must be a whole number of at least 0, but got True"),
+    ],
+)
+def test_what_cannot_be_right_is_said_before_anything_is_written(
+    tmp_path: Path, options: dict[str, Any], trainer: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StudyError, match=message):
+        small_trainer(tmp_path, **trainer).hyperparameter_search(
+            RATE, **{"compute_objective": "loss", **ON_RAY, **options}
+        )
+    assert not (tmp_path / "study").exists()
+
+
+class _Breaks(RuntimeError):
+    """What the user's own code raises."""
+
+
+class _BreaksInScheduler(ASHAScheduler):
+    def on_trial_result(self, *args: Any) -> str:
+        raise _Breaks("out of luck")
+
+
+class _BreaksInSuggest(Searcher):
+    def suggest(self, trial_id: str) -> Any:
+        raise _Breaks("out of luck")
+
+    def on_trial_complete(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+class _BreaksAtReports(Events):
+    def on_report(self, trial: Any, report: Any) -> None:
+        raise _Breaks("out of luck")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"scheduler": _BreaksInScheduler()}, {"search_alg": _BreaksInSuggest()}, {"progress": _BreaksAtReports()}],
+    ids=["scheduler", "search_alg", "listener"],
+)
+def test_an_error_in_the_users_own_code_ends_the_search_with_it(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(_Breaks, match="out of luck"):
+        search(tmp_path, 3, **options)
+    best = search(tmp_path, 3)
+    assert states(best) == ["complete"] * 3

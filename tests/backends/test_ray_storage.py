@@ -1,0 +1,466 @@
+"""Where running trials on Ray keep their checkpoints: in the study's folder, or at a place that all nodes reach."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+from ray import tune
+from ray.tune.schedulers import PopulationBasedTraining
+
+from hpsearch import StorageError, StudyError
+from hpsearch.backends.ray_backend.distant_folders import DistantFolders, name_at_a_distance
+from hpsearch.backends.ray_backend.run_folders import RunFolders, SharedFolder
+from hpsearch.search.sessions import Session
+from tests.backends.contract import states
+from tests.backends.ray_clusters import StartedCluster, started_cluster
+from tests.faults.ray_searching import RayDiary, assert_equal, searching
+from tests.faults.searching import RATE, ROOT, Hold, assert_nothing_is_left_over
+from tests.search.small_trainer import small_trainer
+
+RUN = "run-0"
+
+
+class Shelf(LocalFileSystem):
+    """A file system that fsspec knows and pyarrow does not."""
+
+    protocol = "shelf"
+
+
+@pytest.fixture(autouse=True)
+def _shelf() -> None:
+    fsspec.register_implementation("shelf", Shelf, clobber=True)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for temporary files."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+Make = Callable[[], RunFolders]
+
+
+@pytest.fixture(params=["shared", "path", "file://", "shelf://"])
+def worker(request: pytest.FixtureRequest, tmp_path: Path, scratch: Path) -> Iterator[Make]:
+    """Return what makes the folders as a further worker of one search sees them."""
+    study = tmp_path / "study"
+    study.mkdir()
+    session = Session(study)
+    session.begin()
+    if request.param == "shared":
+        folders: RunFolders = SharedFolder(study, session.name, f".ray-{session.name}")
+    else:
+        url = f"{request.param}{tmp_path / 'place'}" if "://" in request.param else str(tmp_path / "place")
+        folders = DistantFolders(url, "study-1", session.name, f".ray-{session.name}")
+    yield lambda: pickle.loads(pickle.dumps(folders))
+    session.end()
+
+
+def write_checkpoint(folders: RunFolders, name: str) -> None:
+    checkpoint = folders.folder / RUN / name
+    (checkpoint / "inside").mkdir(parents=True)
+    (checkpoint / "inside" / "weights").write_text(name)
+
+
+def checkpoints(folder: Path) -> dict[str, str]:
+    """Return the checkpoints in a folder, and what is in them."""
+    return {path.parts[-3]: path.read_text() for path in sorted(folder.glob("*-*/inside/weights"))}
+
+
+def seen_by(folders: RunFolders) -> dict[str, str]:
+    return checkpoints(folders.folder / RUN)
+
+
+def test_a_worker_goes_on_with_the_checkpoints_that_another_one_has_kept(worker: Make) -> None:
+    first = worker()
+    first.begin(RUN)
+    for name in ("checkpoint-4", "selected-4", "checkpoint-8"):
+        write_checkpoint(first, name)
+        first.keep(RUN)
+    second = worker()
+    second.begin(RUN)
+    assert list(seen_by(second)) == ["checkpoint-4", "checkpoint-8", "selected-4"]
+    assert all(name == text for name, text in seen_by(second).items())
+
+
+def test_what_a_killed_worker_has_half_written_is_not_gone_on_with(worker: Make, tmp_path: Path) -> None:
+    first = worker()
+    first.begin(RUN)
+    write_checkpoint(first, "checkpoint-4")
+    first.keep(RUN)
+    if isinstance(first, DistantFolders):
+        half = tmp_path / "place" / "study-1" / RUN / "checkpoint-8" / "inside"
+    else:
+        half = first.folder / RUN / ".partial-1-checkpoint-8" / "inside"
+    half.mkdir(parents=True)
+    (half / "weights").write_text("chec")
+    (half / "more").write_text("of it")
+    second = worker()
+    second.begin(RUN)
+    assert seen_by(second) == {"checkpoint-4": "checkpoint-4"}
+    write_checkpoint(second, "checkpoint-8")
+    second.keep(RUN)
+    third = worker()
+    third.begin(RUN)
+    assert seen_by(third) == {name: name for name in ("checkpoint-4", "checkpoint-8")}
+
+
+def test_checkpoints_that_a_run_has_deleted_are_gone_for_others(worker: Make) -> None:
+    first = worker()
+    first.begin(RUN)
+    for name in ("checkpoint-4", "checkpoint-8"):
+        write_checkpoint(first, name)
+        first.keep(RUN)
+    shutil.rmtree(first.folder / RUN / "checkpoint-4")
+    first.keep(RUN)
+    second = worker()
+    second.begin(RUN)
+    assert seen_by(second) == {"checkpoint-8": "checkpoint-8"}
+
+
+def test_a_worker_that_comes_back_leaves_its_run_to_the_one_that_has_it_now(worker: Make) -> None:
+    first, second = worker(), worker()
+    first.begin(RUN)
+    write_checkpoint(first, "checkpoint-4")
+    first.keep(RUN)
+    assert first.is_wanted(RUN)
+    second.begin(RUN)
+    assert not first.is_wanted(RUN)
+    assert second.is_wanted(RUN)
+    if isinstance(first, DistantFolders):
+        write_checkpoint(first, "checkpoint-8")
+        with pytest.raises(StorageError, match="another worker has taken over run-0"):
+            first.keep(RUN)
+    assert second.is_wanted(RUN)
+    third = worker()
+    third.begin(RUN)
+    assert seen_by(third) == {"checkpoint-4": "checkpoint-4"}
+
+
+def test_a_worker_whose_search_has_signed_out_is_not_wanted(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    session.begin()
+    folders = SharedFolder(tmp_path, session.name, ".ray-1")
+    folders.begin(RUN)
+    assert folders.is_wanted(RUN)
+    session.end()
+    assert not folders.is_wanted(RUN)
+
+
+@pytest.mark.parametrize("wanted", [None, ["checkpoint-8"], []])
+def test_what_an_ended_run_has_left_comes_into_the_study_and_is_gone_elsewhere(
+    worker: Make, tmp_path: Path, scratch: Path, wanted: list[str] | None
+) -> None:
+    first = worker()
+    first.begin(RUN)
+    for name in ("checkpoint-4", "checkpoint-8"):
+        write_checkpoint(first, name)
+        first.keep(RUN)
+    first.leave(RUN)
+    assert list(scratch.iterdir()) == []
+    there = worker()
+    there.fetch(RUN, tmp_path / "study", wanted)
+    is_shared = isinstance(there, SharedFolder)
+    expected = ["checkpoint-4", "checkpoint-8"] if wanted is None or is_shared else wanted
+    assert checkpoints(tmp_path / "study" / RUN) == {name: name for name in expected}
+    there.close()
+    assert list((tmp_path / "study").glob(".ray-*")) == []
+    assert is_shared or list((tmp_path / "place").iterdir()) == []
+
+
+def test_the_checkpoints_of_another_run_are_taken_once(worker: Make, tmp_path: Path) -> None:
+    donor, taker = worker(), worker()
+    (donor.folder if isinstance(donor, SharedFolder) else tmp_path).joinpath("run-1").mkdir()
+    donor.begin(RUN)
+    write_checkpoint(donor, "checkpoint-8")
+    donor.keep(RUN)
+    copy = donor.copy(RUN)
+    taker.begin("run-1")
+    own = taker.folder / "run-1" / "checkpoint-4"
+    own.mkdir()
+    taker.keep("run-1")
+    taker.take(copy, "run-1")
+    taker.keep("run-1")
+    assert checkpoints(taker.folder / "run-1") == {"checkpoint-8": "checkpoint-8"}
+    assert not own.exists()
+    (taker.folder / "run-1" / "checkpoint-12" / "inside").mkdir(parents=True)
+    (taker.folder / "run-1" / "checkpoint-12" / "inside" / "weights").write_text("of its own")
+    taker.keep("run-1")
+    again = worker()
+    again.begin("run-1")
+    again.take(copy, "run-1")
+    again.keep("run-1")
+    assert checkpoints(again.folder / "run-1") == {"checkpoint-12": "of its own", "checkpoint-8": "checkpoint-8"}
+    again.fetch("run-1", tmp_path / "study", None)
+    assert list((tmp_path / "study").rglob("taken-from")) == []
+
+
+def test_of_a_run_only_the_newest_copies_stay(worker: Make, tmp_path: Path) -> None:
+    donor = worker()
+    for name in ("run-1", RUN):
+        donor.begin(name)
+        (donor.folder / name / "checkpoint-4").mkdir()
+        donor.keep(name)
+        made = [donor.copy(name) for _ in range(6)]
+    place = tmp_path / ("study" if isinstance(donor, SharedFolder) else "place/study-1")
+    left = sorted(path.name for path in place.glob(".ray-*/copies/*"))
+    assert [name for name in left if name.startswith(f"{RUN}@")] == sorted(made[2:])
+    assert len(left) == 8
+
+
+@pytest.mark.parametrize("left", ["", "{", "{}x", None])
+def test_an_index_that_a_killed_worker_has_half_written_is_known_from_its_copy(
+    tmp_path: Path, scratch: Path, left: str | None
+) -> None:
+    def worker() -> DistantFolders:
+        return DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session")
+
+    first = worker()
+    first.begin(RUN)
+    write_checkpoint(first, "checkpoint-4")
+    first.keep(RUN)
+    indices = sorted((tmp_path / "place" / "study-1" / RUN).glob("index*"))
+    assert len(indices) == 2
+    for index in indices:
+        whole = index.read_text()
+        if left is None:
+            index.unlink()
+        else:
+            index.write_text(left)
+        assert first.is_wanted(RUN)
+        index.write_text(whole)
+    second = worker()
+    second.begin(RUN)
+    assert seen_by(second) == {"checkpoint-4": "checkpoint-4"}
+
+
+def test_scratch_of_dead_processes_is_deleted_and_that_of_living_ones_stays(tmp_path: Path, scratch: Path) -> None:
+    begin = (
+        "import sys, time; from hpsearch.backends.ray_backend.distant_folders import DistantFolders\n"
+        f"folders = DistantFolders({str(tmp_path / 'place')!r}, 'study-1', 's', '.ray-s')\n"
+        "folders.begin(sys.argv[1])\n"
+        "print('begun', flush=True); time.sleep(600)"
+    )
+    processes = []
+    try:
+        for run in ("run-1", "run-2"):
+            command, environment = [sys.executable, "-c", begin, run], {**os.environ, "TMPDIR": str(scratch)}
+            processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        assert [process.stdout and process.stdout.readline() for process in processes] == ["begun\n"] * 2
+        assert sorted(path.name for path in scratch.glob("*/*/*")) == ["run-1", "run-2"]
+        processes[0].kill()
+        processes[0].wait()
+        folders = DistantFolders(str(tmp_path / "place"), "study-1", "s", ".ray-s")
+        folders.begin(RUN)
+        assert sorted(path.name for path in scratch.glob("*/*/*")) == [RUN, "run-2"]
+        folders.leave(RUN)
+        assert sorted(path.name for path in scratch.glob("*/*/*")) == ["run-2"]
+        assert len(list(scratch.iterdir())) == 2
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_a_relative_place_is_the_same_for_workers_in_other_folders(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = DistantFolders("place", "study-1", "session", ".ray-session")
+    monkeypatch.chdir(scratch)
+    folders.begin(RUN)
+    assert (tmp_path / "place" / "study-1" / RUN).is_dir()
+    assert not (scratch / "place").exists()
+
+
+def test_studies_of_one_name_have_places_of_their_own(tmp_path: Path) -> None:
+    names = []
+    for folder in (tmp_path / "a" / "study", tmp_path / "b" / "study"):
+        folder.mkdir(parents=True)
+        names += [name_at_a_distance(folder), name_at_a_distance(folder)]
+    assert names[0] == names[1] != names[2] == names[3]
+    assert all(name.startswith("study-") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "seconds"),
+    [
+        ("FOLDER/file/place", "Not a directory", 5),
+        ("file://FOLDER/file/place", "Not a directory", 5),
+        ("shelf://FOLDER/file/place", "Not a directory", 5),
+        ("/proc/place", "Permission denied|No such file", 5),
+        ("nowhere://bucket/place", "Protocol not known: nowhere", 5),
+        # Nobody listens there; pyarrow tries it a few times.
+        ("s3://key:secret@bucket/place?endpoint_override=127.0.0.1:9&scheme=http", "bucket", 30),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_refused_within_seconds(
+    tmp_path: Path, url: str, told: str, seconds: float
+) -> None:
+    (tmp_path / "file").touch()
+    url = url.replace("FOLDER", str(tmp_path))
+    start = time.monotonic()
+    with pytest.raises(StudyError, match=f"cannot be written to and read from: .*({told})") as error:
+        DistantFolders(url, "study-1", "session", ".ray-session").check(tmp_path)
+    assert time.monotonic() - start < seconds
+    assert str(error.value).startswith(f"storage_path={url!r} ")
+
+
+def test_a_check_leaves_nothing_and_deletes_what_killed_searches_have_left(worker: Make, tmp_path: Path) -> None:
+    folders = worker()
+    place = tmp_path / ("study" if isinstance(folders, SharedFolder) else "place/study-1")
+    for name in (".ray-killed", f".ray-{folders.session}", "run-3"):
+        (place / name / "some").mkdir(parents=True)
+    folders.check(tmp_path / "study")
+    assert sorted(path.name for path in place.iterdir() if path.name != "sessions") == [
+        f".ray-{folders.session}",
+        "run-3",
+    ]
+
+
+# Searches -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that the second node does not share."""
+    return tmp_path_factory.mktemp("hidden")
+
+
+@pytest.fixture(scope="module")
+def cluster(hidden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedCluster]:
+    """Return a cluster of two nodes with a CPU each, which write temporary files to the folder `scratch` of theirs."""
+    packages = tmp_path_factory.mktemp("packages")
+    metadata = packages / "shelf-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[fsspec.specs]\nshelf = {__name__}:Shelf\n")
+    with pytest.MonkeyPatch.context() as patch, started_cluster() as nodes:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(packages), str(ROOT)]))
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("scratch")))
+        nodes.add_node(1)
+        nodes.add_node(1, hidden=hidden)
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the study of a search of three trials in this process, undisturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    searching(folder, 3)(RayDiary(folder / "diary"))
+    return folder / "study"
+
+
+def scratch_left() -> list[Path]:
+    """Return what workers have left on their nodes."""
+    return list(Path(os.environ["TMPDIR"]).glob("hpsearch-*"))
+
+
+def test_nodes_that_do_not_share_the_folder_of_the_study_are_refused_in_seconds(
+    cluster: StartedCluster, hidden: Path, tmp_path: Path
+) -> None:
+    places = [None, str(hidden / "place"), f"file://{hidden / 'place'}"]
+    for place in places:
+        search = searching(hidden / "refused", 1, backend="ray", address=cluster.address, storage_path=place)
+        start = time.monotonic()
+        with pytest.raises(StudyError, match=r"not the same on all nodes .*node-1\) does not see it.*storage_path"):
+            search(RayDiary(tmp_path / "diary"))
+        assert time.monotonic() - start < 30
+    assert not (tmp_path / "diary").exists()
+    assert list(hidden.rglob("run-*")) == []
+
+
+@pytest.mark.parametrize("kind", ["", "file://", "shelf://"])
+def test_the_trial_of_a_killed_worker_goes_on_from_what_is_in_storage_path(
+    cluster: StartedCluster, hidden: Path, tmp_path: Path, undisturbed: Path, kind: str
+) -> None:
+    place, folder = tmp_path / "place", hidden / f"killed {kind[:4]}"
+    diary = RayDiary(tmp_path / "diary", workers=2, hold=Hold(1, 6))
+    search = searching(
+        folder, 3, backend="ray", address=cluster.address, resources_per_trial={"cpu": 1}, storage_path=f"{kind}{place}"
+    )
+
+    def kill_the_worker_that_is_held() -> list[str]:
+        process = diary.held()
+        there = sorted(path.name for path in place.glob("study-*/run-1/checkpoint-*"))
+        os.kill(process, signal.SIGKILL)
+        diary.let_go()
+        return there
+
+    with ThreadPoolExecutor() as threads:
+        killing = threads.submit(kill_the_worker_that_is_held)
+        best = search(diary)
+    assert killing.result() == ["checkpoint-4"]
+    assert diary.segments(1) == [(1, 6), (5, 16)]
+    assert diary.segments(0) == diary.segments(2) == [(1, 16)]
+    assert len({each["node"] for each in diary.entries() if "step" in each}) == 2
+    assert_equal(folder / "study", undisturbed)
+    assert best.load_model() is not None
+    assert list(place.iterdir()) == []
+    assert scratch_left() == []
+
+
+def test_a_population_is_trained_through_storage_path(cluster: StartedCluster, hidden: Path, tmp_path: Path) -> None:
+    """Trials of PBT take turns on two workers, and go on from the checkpoints of others; one worker is killed."""
+    place, folder = tmp_path / "place", hidden / "population"
+    diary = RayDiary(tmp_path / "diary", workers=2, hold=Hold(1, 14))
+    random.seed(0)
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        quantile_fraction=0.5,
+        hyperparam_mutations={"learning_rate": tune.loguniform(1e-3, 1e-1)},
+    )
+    trainer = small_trainer(folder, diary, num_train_epochs=8, save_strategy="epoch")
+
+    def kill_the_worker_that_is_held() -> None:
+        os.kill(diary.held(), signal.SIGKILL)
+        diary.let_go()
+
+    with ThreadPoolExecutor() as threads:
+        killing = threads.submit(kill_the_worker_that_is_held)
+        best = trainer.hyperparameter_search(
+            RATE,
+            "loss",
+            n_trials=4,
+            backend="ray",
+            address=cluster.address,
+            resources_per_trial={"cpu": 1},
+            scheduler=scheduler,
+            storage_path=place,
+            progress=diary,
+        )
+        killing.result()
+    records = best.run_summary.records
+    for r in records:
+        print(r.number, r.state.value, r.value, [(p["trial"], p["step"], round(p["arguments"]["learning_rate"], 4)) for p in r.schedule], [(x.step, round(x.value, 4)) for x in r.reports], diary.segments(r.number))
+    assert states(best) == ["complete"] * 4
+    assert any(record.schedule for record in records)
+    assert best.load_model() is not None
+    assert list(place.iterdir()) == []
+    assert scratch_left() == []
+    assert_nothing_is_left_over(folder / "study")
+    alone = small_trainer(folder, num_train_epochs=8, save_strategy="epoch")
+    for record in records:
+        replayed = alone.replay(number=record.number, progress=False)
+        assert replayed.first_difference is None

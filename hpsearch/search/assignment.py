@@ -30,6 +30,9 @@ class Assignment:
     others: OtherTrials
     until: float | None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
+
     @property
     def seconds(self) -> float | None:
         """What is left of the search's time."""

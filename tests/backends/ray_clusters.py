@@ -81,11 +81,12 @@ class StartedCluster:
 
     Attributes:
         address: of the cluster.
+        client_address: of its server for Ray Client.
         nodes: those that were started, the head first.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.address = ""
+        self.address = self.client_address = ""
         self.nodes: list[StartedNode] = []
         self._folder = folder
 
@@ -114,6 +115,7 @@ class StartedCluster:
             command += [f"--address={self.address}"]
         else:
             port, client_port = _free_ports(2)
+            self.client_address = f"ray://127.0.0.1:{client_port}"
             command += ["--head", f"--port={port}", f"--ray-client-server-port={client_port}"]
             command += ["--include-dashboard=false"]
         command += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--resources={json.dumps(dict(resources or {}))}"]

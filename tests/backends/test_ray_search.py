@@ -1,4 +1,4 @@
-"""What is Ray's own part of a search: trials at once in workers that are used again, and what can go wrong with them."""
+"""What is Ray's own part of a search: trials at once, in workers that are used again, and what can go wrong there."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,13 +25,13 @@ from fsspec.implementations.local import LocalFileSystem
 from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
-from hpsearch import StorageError, StudyError
-from hpsearch.backends.ray_backend.distant_folders import DistantFolders, name_at_a_distance
+from hpsearch import SearchInterrupted, StorageError, StudyError
+from hpsearch.backends.ray_backend.distant_folders import DistantFolders, check_place, name_at_a_distance
 from hpsearch.backends.ray_backend.run_folders import RunFolders, SharedFolder
 from hpsearch.search.sessions import Session
 from tests.backends.contract import states
 from tests.backends.ray_clusters import StartedCluster, started_cluster
-from tests.faults.ray_searching import RayDiary, assert_equal, searching
+from tests.faults.ray_searching import RayDiary, RaySearch, assert_equal, searching
 from tests.faults.searching import RATE, ROOT, Hold, assert_nothing_is_left_over
 from tests.search.small_trainer import small_trainer
 
@@ -321,17 +322,24 @@ def test_a_place_that_cannot_be_used_is_refused_within_seconds(
     url = url.replace("FOLDER", str(tmp_path))
     start = time.monotonic()
     with pytest.raises(StudyError, match=f"cannot be written to and read from: .*({told})") as error:
-        DistantFolders(url, "study-1", "session", ".ray-session").check(tmp_path)
+        check_place(url)
     assert time.monotonic() - start < seconds
     assert str(error.value).startswith(f"storage_path={url!r} ")
 
 
-def test_a_check_leaves_nothing_and_deletes_what_killed_searches_have_left(worker: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "is_folder"), [("", True), ("file://", True), ("shelf://", False)])
+def test_a_place_that_can_be_used_is_left_as_it_was(tmp_path: Path, kind: str, is_folder: bool) -> None:
+    (tmp_path / "place" / "study-1").mkdir(parents=True)
+    assert check_place(f"{kind}{tmp_path / 'place'}") == (tmp_path / "place" if is_folder else None)
+    assert [path.name for path in (tmp_path / "place").rglob("*")] == ["study-1"]
+
+
+def test_what_killed_searches_have_left_of_tune_is_deleted(worker: Make, tmp_path: Path) -> None:
     folders = worker()
     place = tmp_path / ("study" if isinstance(folders, SharedFolder) else "place/study-1")
     for name in (".ray-killed", f".ray-{folders.session}", "run-3"):
         (place / name / "some").mkdir(parents=True)
-    folders.check(tmp_path / "study")
+    folders.tidy(tmp_path / "study")
     assert sorted(path.name for path in place.iterdir() if path.name != "sessions") == [
         f".ray-{folders.session}",
         "run-3",
@@ -388,6 +396,20 @@ def test_nodes_that_do_not_share_the_folder_of_the_study_are_refused_in_seconds(
         assert time.monotonic() - start < 30
     assert not (tmp_path / "diary").exists()
     assert list(hidden.rglob("run-*")) == []
+
+
+@pytest.mark.parametrize("place", ["FOLDER/file/place", "file://FOLDER/file/place", "shelf://FOLDER/file/place"])
+def test_a_search_whose_storage_path_cannot_be_used_ends_before_its_first_trial(
+    cluster: StartedCluster, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    place = place.replace("FOLDER", str(tmp_path))
+    start = time.monotonic()
+    with pytest.raises(StudyError, match=f"storage_path='{place}' .*Not a directory"):
+        searching(tmp_path, 1, backend="ray", address=cluster.address, storage_path=place)(RayDiary(tmp_path / "diary"))
+    assert time.monotonic() - start < 30
+    assert not (tmp_path / "diary").exists()
+    assert list(tmp_path.rglob("run-*")) == []
 
 
 @pytest.mark.parametrize("kind", ["", "file://", "shelf://"])
@@ -452,8 +474,6 @@ def test_a_population_is_trained_through_storage_path(cluster: StartedCluster, h
         )
         killing.result()
     records = best.run_summary.records
-    for r in records:
-        print(r.number, r.state.value, r.value, [(p["trial"], p["step"], round(p["arguments"]["learning_rate"], 4)) for p in r.schedule], [(x.step, round(x.value, 4)) for x in r.reports], diary.segments(r.number))
     assert states(best) == ["complete"] * 4
     assert any(record.schedule for record in records)
     assert best.load_model() is not None
@@ -464,3 +484,41 @@ def test_a_population_is_trained_through_storage_path(cluster: StartedCluster, h
     for record in records:
         replayed = alone.replay(number=record.number, progress=False)
         assert replayed.first_difference is None
+
+
+def test_a_search_that_ended_in_the_middle_goes_on_from_storage_path(
+    cluster: StartedCluster, hidden: Path, tmp_path: Path, undisturbed: Path
+) -> None:
+    """Its process is killed, then interrupted, then left in peace."""
+    place, folder = tmp_path / "place", hidden / "middle"
+    options = {"backend": "ray", "address": cluster.address, "resources_per_trial": {"cpu": 1}, "storage_path": place}
+    killed = RayDiary(tmp_path / "killed", workers=2, hold=Hold(1, 6))
+    with RaySearch(killed, searching(folder, 3, **options)) as process:
+        killed.held()
+        process.wait_until(lambda: 0 in process.ended())
+        process.kill()
+    (at,) = place.glob("study-*/run-1")
+    assert [path.name for path in at.glob("checkpoint-*")] == ["checkpoint-4"]
+    assert len(list(at.parent.glob(".ray-*"))) == 1
+
+    class Interrupting(RayDiary):
+        def on_report(self, trial: Any, report: Any) -> None:
+            if (trial.number, report.step) == (1, 12):
+                raise KeyboardInterrupt
+
+    interrupted = Interrupting(tmp_path / "interrupted")
+    with pytest.raises(SearchInterrupted):
+        searching(folder, 3, **options)(interrupted)
+    assert interrupted.segments(1)[0][0] == 5
+    (newest,) = (int(path.name.partition("-")[2]) for path in at.glob("checkpoint-*"))
+    assert newest in (8, 12)  # the trial went on until its worker heard of it
+    assert list(at.parent.glob(".ray-*")) == []
+    assert scratch_left() == []
+
+    peaceful = RayDiary(tmp_path / "peaceful")
+    searching(folder, 3, **options)(peaceful)
+    assert peaceful.segments(1) == [(newest + 1, 16)]
+    assert peaceful.segments(0) == []
+    assert_equal(folder / "study", undisturbed)
+    assert list(place.iterdir()) == []
+    assert scratch_left() == []

@@ -234,7 +234,8 @@ def assert_equal(study: Path, undisturbed: Path) -> None:
 
 def _node() -> str:
     """Return the node of the cluster that this process is on; empty if it is on none."""
-    return ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+    is_on_one = ray.is_initialized() and not ray.util.client.ray.is_connected()
+    return ray.get_runtime_context().get_node_id() if is_on_one else ""
 
 
 def run(work: Path) -> None:

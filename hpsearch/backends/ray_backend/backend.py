@@ -25,7 +25,7 @@ from .address import AUTO, is_client_address
 from .client import run_on_cluster
 from .cluster import Cluster, Resources, as_resources, joined, quiet_tune
 from .dispatch import Dispatch
-from .distant_folders import DistantFolders, as_local, name_at_a_distance
+from .distant_folders import DistantFolders, check_place, name_at_a_distance
 from .pickling import check_objectives, for_workers, put
 from .run_folders import TUNE_FOLDER, RunFolders, SharedFolder
 from .schedulers import as_scheduler, check_scheduler
@@ -175,9 +175,8 @@ class RayBackend(Backend):
     def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
         """Open the storage, and check that all nodes see the study's folder."""
         cluster = self._joined()
-        if self._storage_path is None:
-            cluster.check_nodes(study.folder)
-        elif (place := as_local(self._storage_path)) is not None:
+        place = study.folder if self._storage_path is None else check_place(self._storage_path)
+        if place is not None:
             cluster.check_nodes(place)
         notes = self._optuna.prepare(study, records)
         if self._scheduler is not None:
@@ -205,7 +204,7 @@ class RayBackend(Backend):
         tune_folder = f"{TUNE_FOLDER}{runner.session}"
         with runner.locked():
             folders = self._folders(study, runner.session, tune_folder)
-        folders.check(study.folder)
+        folders.tidy(study.folder)
 
         def fetch(record: TrialRecord) -> TrialRecord:
             if record.state is TrialState.INTERRUPTED:

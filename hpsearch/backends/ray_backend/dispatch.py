@@ -58,6 +58,7 @@ class Dispatch:
     Attributes:
         is_gathering: tells whether further trials are wanted even if there are no workers for them yet.
         is_over: no further trial will begin.
+        has_no_more: no trial could begin when one was last asked for.
         error: what ended the search; None if nothing has.
     """
 
@@ -80,7 +81,7 @@ class Dispatch:
         self._is_closing = False
         self._look_again = 0.0
         self.is_gathering: Callable[[], bool] = lambda: False
-        self.is_over = False
+        self.is_over = self.has_no_more = False
         self.error: BaseException | None = None
 
     def next(self, tune_id: str) -> dict[str, Any] | None:
@@ -208,7 +209,8 @@ class Dispatch:
         if not has_begun:
             self._waiting.append(live)
             return
-        self._settle(live, self._runner.finish(live.ended(TrialState.FAILED, reason)))
+        ended = live.ended(TrialState.FAILED, reason)
+        self._settle(live, self._runner.finish(replace(ended, record=self._fetch(ended.record))))
 
     def interrupt(self, reason: str) -> None:
         """Record the trials that are not at their end: they go on another time."""
@@ -229,6 +231,7 @@ class Dispatch:
         while True:
             with self._engine.deciding(self._runner) as trials:
                 chosen = trials.next(self._runner, None if self._proposals is None else self._proposals.propose)
+            self.has_no_more = not isinstance(chosen, OptunaTrial)
             if isinstance(chosen, OptunaTrial):
                 live = self._begin(chosen)
                 if live is not None:

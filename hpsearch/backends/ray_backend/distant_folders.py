@@ -149,26 +149,13 @@ class DistantFolders(RunFolders):
             if not store.get_file_info(filesystems.FileSelector(self._root)):
                 store.delete_dir(self._root)
 
-    def check(self, study_folder: Path) -> None:
-        """Check that the place can be written to and read from; delete what searches that were killed have left there.
-
-        Raises:
-            StudyError: it cannot.
-        """
-        probe = f"probe-{uuid.uuid4().hex}"
-        try:
-            self._write_index(probe, [probe], None)
-            if self._index(probe)["whole"] != [probe]:
-                raise OSError("what was written there is not read again")
-            self._store().delete_dir(self._place(probe))
-            for left in self._store().get_file_info(filesystems.FileSelector(self._root)):
-                session = left.base_name.removeprefix(TUNE_FOLDER)
-                if session != left.base_name and not has_signed_in(study_folder, session):
-                    self._store().delete_dir(left.path)
-        except Exception as error:
-            raise StudyError(
-                f"storage_path={self.url!r} cannot be written to and read from: {type(error).__name__}: {error}"
-            ) from error
+    def tidy(self, study_folder: Path) -> None:
+        """Delete what searches that were killed have left of Tune and its copies."""
+        store = self._store()
+        for left in store.get_file_info(filesystems.FileSelector(self._root, allow_not_found=True)):
+            session = left.base_name.removeprefix(TUNE_FOLDER)
+            if session != left.base_name and not has_signed_in(study_folder, session):
+                store.delete_dir(left.path)
 
     @property
     def _root(self) -> str:
@@ -267,11 +254,27 @@ def name_at_a_distance(study_folder: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def as_local(url: str) -> Path | None:
-    """Return the folder that a URL means; None if it means none of this machine."""
-    if "://" not in url:
-        return Path(url)
-    return Path(_open(url)[1]) if url.startswith("file://") else None
+def check_place(url: str) -> Path | None:
+    """Check that a place can be written to and read from; return the folder of this machine that it is, if it is one.
+
+    Raises:
+        StudyError: it cannot.
+    """
+    probe, text = f"probe-{uuid.uuid4().hex}", b"written"
+    try:
+        store, path = _open(url)
+        store.create_dir(f"{path}/{probe}", recursive=True)
+        with store.open_output_stream(f"{path}/{probe}/{probe}") as stream:
+            stream.write(text)
+        with store.open_input_stream(f"{path}/{probe}/{probe}") as stream:
+            if stream.readall() != text:
+                raise OSError("what was written there is not read again")
+        store.delete_dir(f"{path}/{probe}")
+    except Exception as error:
+        raise StudyError(
+            f"storage_path={url!r} cannot be written to and read from: {type(error).__name__}: {error}"
+        ) from error
+    return Path(path) if isinstance(store, filesystems.LocalFileSystem) else None
 
 
 def _open(url: str) -> tuple[Any, str]:

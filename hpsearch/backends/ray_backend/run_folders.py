@@ -53,12 +53,8 @@ class RunFolders(ABC):
         return None
 
     @abstractmethod
-    def check(self, study_folder: Path) -> None:
-        """Check that the place can be used, and delete what searches of the study that were killed have left there.
-
-        Raises:
-            StudyError: it cannot.
-        """
+    def tidy(self, study_folder: Path) -> None:
+        """Delete what searches of the study that were killed have left, but for the checkpoints of trials."""
 
     @abstractmethod
     def begin(self, run: str) -> None:
@@ -123,8 +119,8 @@ class SharedFolder(RunFolders):
         """The study's folder."""
         return str(self.study_folder)
 
-    def check(self, study_folder: Path) -> None:
-        """Delete what searches that were killed have left of Tune."""
+    def tidy(self, study_folder: Path) -> None:
+        """Delete what searches that were killed have left of Tune and its copies."""
         for left in study_folder.glob(f"{TUNE_FOLDER}*"):
             if not has_signed_in(study_folder, left.name.removeprefix(TUNE_FOLDER)):
                 shutil.rmtree(left, ignore_errors=True)

@@ -245,10 +245,24 @@ class StudyScheduler(_Guarded, TrialScheduler):
 
     @_guarded
     def _choose(self, tune_controller: Any) -> Trial | None:
-        chosen = self._acting.choose_trial_to_run(tune_controller)
+        chosen = self._acting.choose_trial_to_run(tune_controller) or self._left_waiting(tune_controller)
         if chosen is not None:
             self._dispatch.resume(chosen.trial_id)
         return chosen
+
+    def _left_waiting(self, tune_controller: Any) -> Trial | None:
+        """Return a trial that waits for others, if there are none any more; one that can go no further ends.
+
+        Ray's own schedulers wait for ever for a trial that has failed, or has come to its end earlier.
+        """
+        trials = tune_controller.get_live_trials()
+        if not trials or not self._dispatch.has_no_more or any(each.status != Trial.PAUSED for each in trials):
+            return None
+        trial: Trial = min(trials, key=lambda each: each.config[KEY].number)
+        if _verdict(self._acting, self._judged[trial.trial_id]).stop is None:
+            return trial
+        tune_controller.stop_trial(trial)
+        return None
 
     def debug_string(self) -> str:
         """Return what Tune shows of it."""
@@ -256,10 +270,15 @@ class StudyScheduler(_Guarded, TrialScheduler):
 
 
 class WorkerEvents(_Guarded, tune.Callback):
-    """Hears of workers that die."""
+    """Hears of trials that end, and of workers that die."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
+
+    @_guarded
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Forget the statistics that Tune keeps of every number of every result, for as long as it runs."""
+        trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
 
     @_guarded
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:

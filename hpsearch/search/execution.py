@@ -6,12 +6,12 @@ The only room that joins trial and trainer; it speaks to a small protocol, which
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import CheckpointError, SpaceError, UnknownArgumentError, nearest_name
+from ..errors import ArgumentError, CheckpointError, SpaceError, StudyError, UnknownArgumentError, nearest_name
 from ..files import remove_folder
 from .budgets import TrialBudget
 from .listener import SearchListener
@@ -169,6 +169,26 @@ class Execution:
         weights = ScopedWeights(self._study, self._base, self._folder, so_far.number, self._others, self._ranks)
         checkpoint = weights.finish(so_far.reports)
         return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
+
+    def check_changes(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Check that the trial can go on from a checkpoint that was trained with other arguments.
+
+        Raises:
+            StudyError: it cannot.
+        """
+        others = sorted(before.keys() ^ after.keys())
+        if others:
+            raise StudyError(
+                f"Trial {self._trial.number} cannot go on with {sorted(after)} from a trial with {sorted(before)}: a "
+                f"perturbation (custom_explore_fn) may change values only, but {others[0]!r} is in one of them."
+                f"{nearest_name(others[0], before)}"
+            )
+        for name in (name for name, value in after.items() if value != before[name]):
+            try:
+                self._base.check_changeable(name)
+            except ArgumentError as error:
+                about = f"Trial {self._trial.number} cannot go on with {name}={after[name]!r}"
+                raise StudyError(f"{about}: {error}") from error
 
     def end_trackers(self, record: TrialRecord) -> None:
         """Tell the experiment trackers how the trial ended."""

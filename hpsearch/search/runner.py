@@ -105,7 +105,7 @@ class TrialRunner:
             TrialEndedSearch: the study itself is mistaken, or the user ended the search; it carries the record.
         """
         others = self._others(trial)
-        execution = self._execution(trial, others)
+        execution = self.execution(trial, others)
 
         def train() -> tuple[TrialState, str | None]:
             self._begin(trial, execution)
@@ -124,7 +124,7 @@ class TrialRunner:
             TrialEndedSearch: as in `run`.
         """
         others = self._others(trial)
-        execution = self._execution(trial, others)
+        execution = self.execution(trial, others)
 
         def prepare() -> tuple[TrialState, str | None]:
             self._begin(trial, execution)
@@ -147,13 +147,28 @@ class TrialRunner:
             raise TrialEndedSearch(record, ended.cause)
         return record
 
+    def execution(self, trial: Trial, others: OtherTrials) -> Execution:
+        """Return a trial as it would run in this process, beside these other ones."""
+        return Execution(
+            self._trainer,
+            self._study,
+            trial,
+            others,
+            TrialBudget(self._study, self._budget, others),
+            self._ranks,
+            self.listener,
+            on_fallback=self._folder.write_record,
+        )
+
     def note(self, record: TrialRecord) -> None:
         """Write how far a trial is that another process trains, where that could not be told from its checkpoints."""
         self._folder.write_record(record)
 
     def settle(self, record: TrialRecord) -> None:
         """Take an ended trial into account: records, best, checkpoints on disk, listeners; under `locked()`."""
-        self.failures = [*self.failures, record] if record.state is TrialState.FAILED else []
+        limit = self._study.max_failures
+        if limit is None or len(self.failures) < limit:  # those that have ended the search stay
+            self.failures = [*self.failures, record] if record.state is TrialState.FAILED else []
         self._take(record)
         self.listener.on_records(self.records)
         self.listener.on_trial_end(record)
@@ -180,18 +195,6 @@ class TrialRunner:
 
     def _others(self, trial: Trial) -> OtherTrials:
         return OtherTrials.of([each for each in self.records if each.number != trial.number], self._study)
-
-    def _execution(self, trial: Trial, others: OtherTrials) -> Execution:
-        return Execution(
-            self._trainer,
-            self._study,
-            trial,
-            others,
-            TrialBudget(self._study, self._budget, others),
-            self._ranks,
-            self.listener,
-            on_fallback=self._folder.write_record,
-        )
 
     def _take(self, record: TrialRecord) -> None:
         self.refresh()

@@ -19,6 +19,7 @@ from ..callbacks import ExportableState
 from ..files import remove_folder, whole_folder, write_json
 from . import sharding
 from .hooks import Hooks
+from .optimization import follows_a_metric
 from .randomness import RandomStreams
 
 OPTIMIZER_FILE = "optimizer.pt"
@@ -26,6 +27,8 @@ SCHEDULER_FILE = "scheduler.pt"
 SCALER_FILE = "scaler.pt"
 STATE_FILE = "trainer_state.json"
 RUN_STATE_FILE = "run_state.json"
+# The key of an optimizer's groups under which schedules of torch note the learning rate they began with.
+FIRST_RATE = "initial_lr"
 ARGUMENTS_FILE = "training_args.bin"
 
 
@@ -103,6 +106,9 @@ def _write_together(trainer: Hooks, folder: Path) -> None:
         sharding.save_engine(run, Path(shared))
     else:
         state = sharding.whole_optimizer_state(run)
+        if follows_a_metric(run.lr_scheduler):  # the first rates are in the run's own state
+            groups = [{key: group[key] for key in group if key != FIRST_RATE} for group in state["param_groups"]]
+            state = {**state, "param_groups": groups}
         if run.args.should_save:
             save_tensors(state, folder / OPTIMIZER_FILE)
     if run.args.should_save and not sharding.engine_has_schedule(run):
@@ -113,7 +119,9 @@ def _write_together(trainer: Hooks, folder: Path) -> None:
 
 def _run_state(run: Any) -> dict[str, Any]:
     last = run.last_update
+    groups = run.optimizer.param_groups if follows_a_metric(run.lr_scheduler) else ()
     return {
+        "first_rates": [group.get(FIRST_RATE) for group in groups],
         "position": dataclasses.asdict(run.position),
         "loss": run.loss_window.state(),
         "samples_per_batch": run.args.train_batch_size * run.args.world_size,

@@ -20,6 +20,7 @@ from ..errors import CheckpointError, InvalidInputError
 from ..files import read_json
 from . import sharding
 from .checkpoints import (
+    FIRST_RATE,
     OPTIMIZER_FILE,
     RUN_STATE_FILE,
     SCALER_FILE,
@@ -141,6 +142,8 @@ def load_optimization(run: Any, folder: Path) -> None:
         sharding.load_engine(run, folder)
     else:
         _put_back(folder / OPTIMIZER_FILE, lambda state: _load_optimizer(run, state))
+        if follows_a_metric(run.lr_scheduler):
+            _put_back_first_rates(run, folder)
     if not sharding.engine_has_schedule(run):
         _put_back(folder / SCHEDULER_FILE, run.lr_scheduler.load_state_dict)
     if run.accelerator.scaler is not None:
@@ -249,10 +252,18 @@ def _read_streams(
 def _load_optimizer(run: Any, state: dict[str, Any]) -> None:
     present = run.optimizer.state_dict()["param_groups"] if not sharding.is_sharded(run) else []
     for group, saved in zip(present, state["param_groups"], strict=False):
-        absent = group.keys() - saved.keys() - ({"initial_lr"} if follows_a_metric(run.lr_scheduler) else set())
+        absent = group.keys() - saved.keys() - ({FIRST_RATE} if follows_a_metric(run.lr_scheduler) else set())
         if absent:
             raise KeyError(f"{type(run.optimizer).__name__} needs {', '.join(sorted(absent))}")
     sharding.load_optimizer_state(run, state)
+
+
+def _put_back_first_rates(run: Any, folder: Path) -> None:
+    """Note the learning rates that a schedule which follows a metric began with, if the checkpoint tells them."""
+    rates = (read_json(folder / RUN_STATE_FILE) or {}).get("first_rates", ())
+    for group, rate in zip(run.optimizer.param_groups, rates, strict=False):
+        if rate is not None:
+            group[FIRST_RATE] = rate
 
 
 def _put_back(path: Path, load: Callable[[Any], Any]) -> None:

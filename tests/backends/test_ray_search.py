@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator, Searcher
@@ -19,7 +22,7 @@ from transformers import TrainerCallback
 
 from hpsearch import BestRun, Constraint, StudyError, TrialRecord, TrialState
 from hpsearch.backends.ray_backend.cluster import joined
-from tests.backends.contract import RATE, Diary, Events, states
+from tests.backends.contract import RATE, ROOT, Diary, Events, states
 from tests.search.small_trainer import TwoLayers, points, small_trainer
 
 ON_RAY = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
@@ -281,3 +284,74 @@ def test_an_error_in_the_users_own_code_ends_the_search_with_it(tmp_path: Path, 
         search(tmp_path, 3, **options)
     best = search(tmp_path, 3)
     assert states(best) == ["complete"] * 3
+
+
+SEARCHES = """
+    import os, signal, sys, time, torch
+    torch.set_num_threads(1)
+    from pathlib import Path
+    from hpsearch import SearchInterrupted
+    from tests.backends.contract import RATE, Diary
+    from tests.backends.test_ray_search import ON_RAY, MeetsTheOther, Sleeps
+    from tests.search.small_trainer import small_trainer
+
+    folder = Path(sys.argv[1])
+    callbacks = [MeetsTheOther(Diary(folder / "diary")), Sleeps(folder)]
+    trainer = small_trainer(folder, *callbacks, save_strategy="epoch", num_train_epochs=3)
+    try:
+        best = trainer.hyperparameter_search(RATE, "loss", n_trials=4, pruner="none", **ON_RAY)
+    except SearchInterrupted as error:
+        print(*(record.state.value for record in error.best_run.run_summary.records), flush=True)
+        raise SystemExit(7)
+    print(*(record.state.value for record in best.run_summary.records), flush=True)
+"""
+
+
+class Sleeps(TrainerCallback):
+    """Waits in the second epoch of the first two runs, until there is a file named "wake"."""
+
+    def __init__(self, folder: Path) -> None:
+        self._diary, self._wake = Diary(folder / "asleep"), folder / "wake"
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        run = Path(args.output_dir).name
+        if run in ("run-0", "run-1") and state.global_step == 6 and not self._wake.exists():
+            self._diary.write(run)
+            while not self._wake.exists():
+                time.sleep(0.05)
+        self._diary.write((run, state.global_step))
+
+
+def test_ctrl_c_ends_a_search_with_its_local_instance_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(SEARCHES), str(tmp_path)]
+    started = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdout": subprocess.PIPE, "text": True}
+    asleep = Diary(tmp_path / "asleep")
+    with subprocess.Popen(command, start_new_session=True, **started) as process:
+        try:
+            wait_until(lambda: {"run-0", "run-1"} <= {each for each in asleep.read() if isinstance(each, str)})
+            below = psutil.Process(process.pid).children(recursive=True)
+            assert any("raylet" in each.name() for each in below)
+            os.killpg(process.pid, signal.SIGINT)
+            told, _ = process.communicate(timeout=15)
+            assert process.returncode == 7
+            assert told.split() == ["interrupted", "interrupted"]
+            assert psutil.wait_procs(below, timeout=5)[1] == []
+        finally:
+            if process.poll() is None:
+                for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+                    each.kill()
+
+    before = len(asleep.read())
+    (tmp_path / "wake").touch()
+    done = subprocess.run(command, timeout=200, check=True, **started)
+    assert done.stdout.split() == ["complete"] * 4
+    steps = [tuple(each) for each in asleep.read()[before:]]
+    for run, first in (("run-0", 5), ("run-1", 5), ("run-2", 1), ("run-3", 1)):
+        assert [step for name, step in steps if name == run] == list(range(first, 13))
+
+
+def wait_until(is_so: Any, seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.1)

@@ -210,8 +210,7 @@ def searching(
             # Suggests for a trial what it suggests for it, whatever other trials have found, and when.
             sampler=optuna.samplers.RandomSampler(seed=1),
             pruner="none",
-            progress=diary,
-            **options,
+            **{"progress": diary, **options},
         )
 
     return search

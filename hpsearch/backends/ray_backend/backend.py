@@ -13,7 +13,7 @@ import ray
 from ray import tune
 from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
-from ...errors import StudyError
+from ...errors import HpsearchError, StudyError
 from ...search.execution import Searchable
 from ...search.following import SearchIsOver
 from ...search.runner import TrialRunner
@@ -153,7 +153,11 @@ class RayBackend(Backend):
         if self._address is None or not is_client_address(self._address):
             return None
         address, self._address = self._address, None
-        return run_on_cluster(search, os.environ["RAY_ADDRESS"] if address == AUTO else address)
+        over = run_on_cluster(search, os.environ["RAY_ADDRESS"] if address == AUTO else address)
+        if over.records:
+            with contextlib.suppress(HpsearchError):  # only the cluster may reach the storage
+                self._optuna.prepare(search.study, over.records)
+        return over
 
     @contextlib.contextmanager
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
@@ -176,8 +180,7 @@ class RayBackend(Backend):
         """Open the storage, and check that all nodes see the study's folder."""
         cluster = self._joined()
         place = study.folder if self._storage_path is None else check_place(self._storage_path)
-        if place is not None:
-            cluster.check_nodes(place)
+        cluster.check_nodes(place)
         notes = self._optuna.prepare(study, records)
         if self._scheduler is not None:
             counts = getattr(self._scheduler, "_time_attr", None)
@@ -187,6 +190,8 @@ class RayBackend(Backend):
             proposals = self._proposals = Proposals(self._searcher, study, records)
             notes = [proposals.note if each.startswith("sampler ") else each for each in notes]
         slots = self._slots() - self._takes_turns
+        if self._takes_turns and self._concurrent is not None and self._concurrent < self._room():
+            notes.append(f"max_concurrent_trials is not kept: {type(self._scheduler).__name__} lets trials take turns")
         at_once = f"{slots} trial{'s' if slots != 1 else ''} at once, each with {self._each}"
         return [f"{cluster.description}: {at_once}", *self._notes, *notes]
 
@@ -245,7 +250,8 @@ class RayBackend(Backend):
 
     def _tuner(self, study: Study, folders: RunFolders, dispatch: Dispatch, name: str) -> tune.Tuner:
         seconds = max(_LEAST_SECONDS, self._slots() / _PROGRESS_A_SECOND)
-        shared = Shared(self._recipe, for_workers(study), folders, tuple(sys.path), seconds, self._takes_turns)
+        are_copied = isinstance(self._scheduler, PopulationBasedTraining)
+        shared = Shared(self._recipe, for_workers(study), folders, tuple(sys.path), seconds, are_copied)
         worker = tune.with_resources(tune.with_parameters(TrialWorker, shared=shared), self._each.as_request())
         return tune.Tuner(
             worker,

@@ -4,123 +4,105 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
+import pickle
+import sys
+import time
+import urllib.parse
 import uuid
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, TaskCancelledError
-from ray.util.queue import Empty, Queue
+from ray import cloudpickle
+from ray.exceptions import RayError, RayTaskError
+from ray.util.client import ray as client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ...errors import MissingPackageError, SearchInterrupted, StudyError
-from ...search.folder import StudyFolder
+from ...errors import HpsearchError, MissingPackageError, SearchInterrupted, StudyError
 from ...search.following import SearchIsOver
 from ...search.listener import SearchListener
 from ...search.study import Study
-from ...search.trial import FixedTrial, Trial, TrialState
 from ..base import DistantSearch
+from .connection import authentication
+from .wire import Exchange, Relay, Wire
 
-_SECONDS_BETWEEN_LOOKS = 0.5
+# A file that another machine has just written may take a moment to be seen.
+_SECONDS_TO_APPEAR = 3.0
+_SECONDS_TO_ANSWER = 4.0
+_PORT = 10001
+_LOST = (ConnectionError, RayError)
 
 
 def run_on_cluster(search: DistantSearch, address: str) -> SearchIsOver:
     """Run a search on the head node of a cluster, and tell its listener here what happens.
 
     Raises:
-        StudyError: the cluster cannot be reached, or does not see the study's folder.
+        StudyError: the cluster cannot be reached, cannot load the search, or does not see the study's folder.
+        HpsearchError: the connection is lost.
     """
     study = replace(search.study, folder=search.study.folder.absolute())
+    sent = _pickled(search.told_to(study, SearchListener()))
     with _connected(address):
-        _check_folder(study)
-        told = Queue(actor_options={"num_cpus": 0})
-        sent = search.told_to(study, _Relay(told))
-        future = _remote(lambda: sent.outcome())
+        head = _head()
+        _check_folder(study, head)
         try:
-            over = _listen(future, told, search.listener)
-        except KeyboardInterrupt:
-            ray.cancel(future)
-            over = _listen(future, told, search.listener)
-        except TaskCancelledError:
-            records = [each for each in StudyFolder(study).read_records() if each.state is not TrialState.RUNNING]
-            over = SearchIsOver(records, SearchInterrupted(f"Search {study.name!r} interrupted.", None))
-        told.shutdown()
+            wire = Wire(ray.remote(num_cpus=0, scheduling_strategy=head)(Exchange).remote())
+            future = _begin(head, _search, tuple(sys.path), sent, wire)
+            try:
+                over = _listen(future, wire, search.listener)
+            except KeyboardInterrupt:
+                wire.interrupt()
+                over = _listen(future, wire, search.listener)
+                if over.error is not None and not isinstance(over.error, SearchInterrupted):
+                    raise  # it had not begun
+            wire.cut()
+        except RayTaskError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise StudyError(
+                f"The head node of the cluster cannot run the search: {reason}. What the trainer and the search are "
+                "made of (functions, classes, data) must be importable there, and hpsearch be installed."
+            ) from error
+        except _LOST as error:
+            raise HpsearchError(
+                f"The connection to the Ray cluster at {address} is lost: {str(error).strip().partition(chr(10))[0]} "
+                "Nothing in the study's folder is; run the same command again to continue."
+            ) from error
     return over
 
 
-def _listen(future: Any, told: Queue, listener: SearchListener) -> SearchIsOver:
+def _listen(future: Any, wire: Wire, listener: SearchListener) -> SearchIsOver:
     """Pass on what the search tells until it has ended."""
-    known: dict[int, Trial] = {}
     while True:
         ended, _ = ray.wait([future], timeout=0)
-        with contextlib.suppress(Empty, queue.Empty):
-            while True:
-                method, arguments = told.get(timeout=_SECONDS_BETWEEN_LOOKS)
-                getattr(listener, method)(*(_as_known(each, known) for each in arguments))
+        wire.listen(listener)
         if ended:
             over: SearchIsOver = ray.get(future)
             return over
 
 
-def _as_known(value: Any, known: dict[int, Trial]) -> Any:
-    """Return the same object for the same trial, every time."""
-    if not isinstance(value, Trial):
-        return value
-    same = known.setdefault(value.number, value)
-    same.params.values_by_name.update(value.params.values_by_name)
-    return same
+def _search(paths: Sequence[str], sent: bytes, wire: Wire) -> SearchIsOver:
+    """Run the search; on the cluster."""
+    sys.path += [each for each in paths if each not in sys.path]
+    search: DistantSearch = pickle.loads(sent)  # noqa: S301 - our own bytes
+    with wire.interrupting():
+        return search.told_to(search.study, Relay(wire)).outcome()
 
 
-class _Relay(SearchListener):
-    """Tells of a search in another process; trials are told by number, name and parameters."""
-
-    def __init__(self, told: Queue) -> None:
-        self._told = told
-        self._last = 0
-
-    def on_search_begin(self, study: Study, records: Sequence[Any], notes: Sequence[str]) -> None:
-        """Tell."""
-        self._told.put(("on_search_begin", (study, list(records), list(notes))))
-
-    def on_trial_begin(self, trial: Trial) -> None:
-        """Tell."""
-        self._told.put(("on_trial_begin", (_plain(trial),)))
-
-    def on_report(self, trial: Trial, report: Any) -> None:
-        """Tell."""
-        self._told.put(("on_report", (_plain(trial), report)))
-
-    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
-        """Tell."""
-        self._told.put(("on_progress", (_plain(trial), step, max_steps)))
-
-    def on_records(self, records: Sequence[Any]) -> None:
-        """Tell."""
-        self._told.put(("on_records", (list(records),)))
-
-    def on_trial_end(self, record: Any) -> None:
-        """Tell."""
-        self._told.put(("on_trial_end", (record,)))
-
-    def on_notice(self, notice: str) -> None:
-        """Tell."""
-        self._told.put(("on_notice", (notice,)))
-
-    def on_search_end(self, study: Study, records: Sequence[Any]) -> None:
-        """Tell."""
-        self._told.put(("on_search_end", (study, list(records))))
+def _pickled(search: DistantSearch) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(search))  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise StudyError(
+            "The search cannot be sent to the cluster, because the trainer, or something that was passed to "
+            f"hyperparameter_search, cannot be pickled: {type(error).__name__}: {error}. Open files, locks, "
+            "connections and the like must be made where they are used."
+        ) from error
 
 
-def _plain(trial: Trial) -> Trial:
-    plain = FixedTrial(dict(trial.params.values_by_name), trial.number, dict(trial.arguments))
-    plain.name, plain.earlier = trial.name, trial.earlier
-    return plain
-
-
-def _check_folder(study: Study) -> None:
+def _check_folder(study: Study, head: Any) -> None:
     """Check that the head node sees the study's folder.
 
     Raises:
@@ -130,8 +112,7 @@ def _check_folder(study: Study) -> None:
     token = study.folder.parent / f".hpsearch-{uuid.uuid4().hex}"
     token.touch()
     try:
-        path = str(token)
-        if not ray.get(_remote(lambda: Path(path).exists())):
+        if not ray.get(_begin(head, _appears, str(token), _SECONDS_TO_APPEAR)):
             raise StudyError(
                 f"The head node of the cluster does not see the folder {str(study.folder.parent)!r} of this machine, "
                 "where the study is to be. Put output_dir on a folder that both share, or run the script on the "
@@ -141,29 +122,93 @@ def _check_folder(study: Study) -> None:
         token.unlink(missing_ok=True)
 
 
-def _remote(work: Any) -> Any:
-    """Begin some work on the head node of the cluster."""
+def _appears(path: str, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not Path(path).exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _head() -> Any:
+    """Return what places tasks on the head node of the cluster."""
     nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]
     head = next(node["NodeID"] for node in nodes if "node:__internal_head__" in node["Resources"])
-    place = NodeAffinitySchedulingStrategy(head, soft=False)
-    return ray.remote(lambda: work()).options(num_cpus=0, scheduling_strategy=place, max_retries=0).remote()
+    return NodeAffinitySchedulingStrategy(head, soft=False)
+
+
+def _begin(head: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Begin some work on the head node of the cluster."""
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=head, max_retries=0).remote(*arguments)
+
+
+def _check_answers(address: str) -> None:
+    """Check that there is a server for Ray Client: Ray itself waits for half a minute.
+
+    Raises:
+        StudyError: there is none.
+    """
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+
+    parts = urllib.parse.urlsplit(address)
+    place = f"{parts.hostname}:{parts.port or _PORT}"
+    nothing = {
+        grpc.StatusCode.UNAVAILABLE: "nobody listens there",
+        grpc.StatusCode.DEADLINE_EXCEEDED: "no answer",
+        grpc.StatusCode.UNIMPLEMENTED: "something else listens there",
+    }
+    with init_grpc_channel(place) as channel:
+        try:
+            channel.unary_unary("/ray.rpc.RayletDriver/ClusterInfo")(b"", timeout=_SECONDS_TO_ANSWER)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                raise StudyError(
+                    f"The Ray cluster at address={address!r} wants another token than this process has, or none. Set "
+                    "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to that of the cluster; for a "
+                    "cluster without tokens set RAY_AUTH_MODE=disabled."
+                ) from error
+            if error.code() in nothing:
+                raise StudyError(
+                    f"No Ray cluster answers at address={address!r}: {nothing[error.code()]}. The port must be that of "
+                    f"`ray start --head --ray-client-server-port=...`, {_PORT} if none was named."
+                ) from error
 
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[None]:
+    """Connect to a cluster, and disconnect afterwards.
+
+    Raises:
+        MissingPackageError: Ray Client needs another package.
+        StudyError: there is no such cluster, or it cannot be joined.
+    """
     try:
         import grpc  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(f"address={address!r} needs the package grpcio: pip install 'ray[client]'") from error
-    try:
-        connection: Any = ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RayError, RuntimeError) as error:
-        raise StudyError(
-            f"No Ray cluster answers at address={address!r}: {str(error).strip().splitlines()[0]} The port is that of "
-            "`--ray-client-server-port`, 10001 unless it was set."
-        ) from error
-    try:
-        yield
-    finally:
-        connection.disconnect()
-        ray.shutdown()
+    is_connected: Callable[[], bool] = client.is_connected
+    if ray.is_initialized():
+        if not is_connected():
+            raise StudyError(
+                f"address={address!r}: this process has joined a Ray cluster already. Leave address out to search "
+                "there, or call ray.shutdown() first."
+            )
+        yield  # the program's own connection
+        return
+    with authentication():
+        _check_answers(address)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                connection: Any = ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RayError, RuntimeError) as error:
+            raise StudyError(
+                f"The Ray cluster at address={address!r} cannot be joined: {str(error).strip().partition(chr(10))[0]}"
+            ) from error
+        try:
+            yield
+        finally:
+            connection.disconnect()
+            ray.shutdown()

@@ -84,7 +84,7 @@ class Cluster:
         """Return how many trials the nodes that are alive have room for at once, whatever else runs there now."""
         return sum(resources.fit_on(node["Resources"]) for node in self._alive())
 
-    def check_nodes(self, folder: Path, seconds: float = 20.0) -> None:
+    def check_nodes(self, folder: Path | None, seconds: float = 20.0) -> None:
         """Check that all nodes share the study's folder, and have the versions of the packages that this process has.
 
         There is nothing to check of an instance of our own, which is on this machine and of this Python.
@@ -97,7 +97,8 @@ class Cluster:
             StudyError: a node does not answer, does not share the folder, or has other versions.
         """
         if not self.is_own:
-            check_nodes({node["NodeID"]: self._name(node) for node in self._alive()}, folder.absolute(), seconds)
+            nodes = {node["NodeID"]: self._name(node) for node in self._alive()}
+            check_nodes(nodes, None if folder is None else folder.absolute(), seconds)
 
     def _alive(self) -> list[dict[str, Any]]:
         if time.monotonic() - self._known_at > _SECONDS_KNOWN:

@@ -78,7 +78,7 @@ def _connected(failure: str, settings: dict[str, str], **options: Any) -> Iterat
         restored_signals("SIGTERM") as handlers,
         restored_levels("ray"),
         environment(settings, *_LEFT_BY_RAY),
-        _authentication(),
+        authentication(),
     ):
         try:
             try:
@@ -115,7 +115,7 @@ def _is_of_ray(process: psutil.Process) -> bool:
 
 
 @contextlib.contextmanager
-def _authentication() -> Iterator[None]:
+def authentication() -> Iterator[None]:
     """Let Ray read the mode and the token anew, which it does only once in a process; again afterwards."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 

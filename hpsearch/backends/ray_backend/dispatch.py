@@ -166,15 +166,20 @@ class Dispatch:
         self._paused.discard(tune_id)
         self._params.pop(live.told.number, None)
         self._fetch(live.so_far)
-        execution = self._runner._execution(live.trial, live.told.others)
+        execution = self._runner.execution(live.trial, live.told.others)
         record = self._runner.finish(Ended(execution.record_of_waiting(live.so_far, verdict)))
         self._settle(live, record, result)
 
     def own_config(self, tune_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the config of a trial to which a scheduler has given that of another one, with its own changes."""
+        """Return the config of a trial to which a scheduler has given that of another one, with its own changes.
+
+        Raises:
+            StudyError: the trial cannot go on from the other one with these changes.
+        """
         live, donor = self._live[tune_id], config[KEY]
         arguments = {name: value for name, value in config.items() if name != KEY}
         known = self._params.get(donor.number, donor.params)
+        self._runner.execution(live.trial, live.told.others).check_changes(donor.arguments, arguments)
         live.told = replace(
             live.told,
             arguments=arguments,
@@ -257,6 +262,8 @@ class Dispatch:
         if isinstance(told, TrialRecord):
             self._engine.settle(trial, told, self._runner)
             return None
+        if told.earlier is not None:
+            return LiveTrial(trial, told, replace(told.earlier, state=TrialState.RUNNING, reason=None))
         params = {**trial.params.values_by_name, **told.arguments}
         begun = TrialRecord(told.number, told.name, TrialState.RUNNING, params, dict(told.arguments))
         return LiveTrial(trial, told, begun)

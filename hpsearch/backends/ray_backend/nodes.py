@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -32,17 +33,23 @@ _PACKAGES = (
 _SECONDS_TO_APPEAR = 3.0
 
 
-def check_nodes(nodes: Mapping[str, str], folder: Path, seconds: float) -> None:
+def check_nodes(nodes: Mapping[str, str], folder: Path | None, seconds: float) -> None:
     """Check that all nodes read and write the study's folder, and have the same versions of the packages.
 
     Args:
         nodes: the ids of the nodes, and what to call them.
-        folder: of the study; it is made, if need be.
+        folder: of the study; it is made, if need be. None: there is none to share, and versions are compared only.
         seconds: to wait for all nodes together.
 
     Raises:
         StudyError: a node does not answer, does not share the folder, or has other versions.
     """
+    if folder is None:
+        look = _look_around()
+        here = look(os.devnull, "", "driver", _PACKAGES, 0.0)["versions"]
+        seen = _ask(look, nodes, Path(os.devnull), "", seconds)
+        _check_versions(here, {nodes[node]: told["versions"] for node, told in seen.items()})
+        return
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     token = f"{PARTIAL_MARK}ray-{uuid.uuid4().hex}"

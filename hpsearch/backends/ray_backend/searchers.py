@@ -9,7 +9,7 @@ from typing import Any
 from ray.tune.search import BasicVariantGenerator, Searcher, create_searcher
 from ray.tune.search.search_generator import SearchGenerator
 
-from ...errors import StudyError
+from ...errors import StudyError, nearest_name
 from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
@@ -53,13 +53,16 @@ def check_searcher(searcher: Searcher | None, study: Study) -> None:
     """Check that a searcher fits the study.
 
     Raises:
-        StudyError: there are several objectives.
+        StudyError: there are several objectives, or it cannot propose anything for this space.
     """
-    if searcher is not None and len(study.objectives) > 1:
+    if searcher is None:
+        return
+    if len(study.objectives) > 1:
         raise StudyError(
             f"search_alg={type(searcher).__name__} is for one objective, but this search has several: leave it out, or "
             "pass a sampler."
         )
+    _tell_space(copied(searcher), study, _known_space(study))
 
 
 class Proposals:
@@ -79,41 +82,71 @@ class Proposals:
 
     def __init__(self, searcher: Searcher, study: Study, records: Sequence[TrialRecord]) -> None:
         self._searcher, self._objective = searcher, study.objective
-        self._proposed: set[int] = set()
+        self._names: dict[int, str] = {}
+        self._repeated = 0
         self._space = _known_space(study)
         self.note = f"searcher {type(searcher).__name__}"
         _tell_space(searcher, study, self._space)
         ended = [each for each in records if each.state.is_counted]
-        if ended and not all(self._add(each) for each in ended):
+        # Only in a space of ours is a trial what is proposed: grids and draws go by its number.
+        self._earlier = ended if isinstance(study.space, SearchSpace) else []
+        untold = [each for each in ended if not self._add(each)]
+        if untold:
             self.note += " (which starts anew: it cannot be told of earlier trials)"
 
     def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
-        """Return the parameters of trial `number`; WAIT if there are none now, None if there are no more."""
-        proposed: Any = self._searcher.suggest(_name(number))
-        if proposed is None:
-            return WAIT
-        if proposed == Searcher.FINISHED:
-            return None
-        self._proposed.add(number)
-        known = {} if self._space is None else self._space.all_parameters()
-        return {
-            name: from_searcher(name, known[name], value) if name in known else value
-            for name, value in proposed.items()
-        }
+        """Return the parameters of trial `number`; WAIT if there are none now, None if there are no more.
+
+        A searcher with a seed begins every session with the same proposals: it is told what came of them, and asked
+        again.
+        """
+        while True:
+            name = f"trial-{number}" + (f"-{self._repeated}" if self._repeated else "")
+            proposed: Any = self._searcher.suggest(name)
+            if proposed is None:
+                return WAIT
+            if proposed == Searcher.FINISHED:
+                return None
+            params = self._in_space(proposed)
+            known = next((each for each in self._earlier if params.items() <= each.params.items()), None)
+            if known is None:
+                break
+            self._earlier = [each for each in self._earlier if each is not known]
+            self._repeated += 1
+            self._complete(name, known, known.reports[-1].metrics if known.reports else {})
+        self._names[number] = name
+        return params
 
     def hear(self, number: int, result: Mapping[str, Any]) -> None:
         """Tell the searcher of a report."""
-        if number in self._proposed:
-            self._searcher.on_trial_result(_name(number), dict(result))
+        if number in self._names:
+            self._searcher.on_trial_result(self._names[number], dict(result))
 
     def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
         """Tell the searcher how a trial has ended."""
-        if record.number not in self._proposed:
+        if record.number in self._names:
+            self._complete(self._names[record.number], record, result)
+        else:
             self._add(record)
-            return
+
+    def _complete(self, name: str, record: TrialRecord, result: Mapping[str, Any]) -> None:
         last = {} if record.value is None else {OBJECTIVE: record.value}
         has_failed = record.state is TrialState.FAILED
-        self._searcher.on_trial_complete(_name(record.number), None if has_failed else {**result, **last}, has_failed)
+        self._searcher.on_trial_complete(name, None if has_failed else {**result, **last}, has_failed)
+
+    def _in_space(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what the searcher has proposed as values of the space, if that is known."""
+        if self._space is None:
+            return dict(proposed)
+        known = self._space.all_parameters()
+        others = sorted(known.keys() ^ proposed.keys())
+        if others:
+            raise StudyError(
+                f"search_alg={type(self._searcher).__name__} proposes {sorted(proposed)}, but the search space has "
+                f"{sorted(known)}: {others[0]!r} is in one of them only. Leave out the searcher's own space."
+                f"{nearest_name(others[0], known.keys() - proposed.keys())}"
+            )
+        return {name: from_searcher(name, known[name], value) for name, value in proposed.items()}
 
     def _add(self, record: TrialRecord) -> bool:
         """Tell the searcher of a trial that it has not proposed; False if it cannot be told."""
@@ -137,17 +170,21 @@ def _known_space(study: Study) -> SearchSpace | None:
 
 def _tell_space(searcher: Searcher, study: Study, space: SearchSpace | None) -> None:
     mode = "min" if study.objective.direction == "minimize" else "max"
-    domains = {} if space is None else to_ray(space)
-    try:
-        is_taken = searcher.set_search_properties(OBJECTIVE, mode, domains)
-    except Exception as error:
-        raise StudyError(f"search_alg={type(searcher).__name__} does not take this space: {error}") from error
-    if not is_taken and searcher.mode not in (None, mode):
+    name, domains = type(searcher).__name__, {} if space is None else to_ray(space)
+    if searcher.metric in (None, OBJECTIVE, study.objective.name) and searcher.mode not in (None, mode):
         raise StudyError(
-            f"search_alg={type(searcher).__name__} was made with mode={searcher.mode!r}, but the objective is to be "
+            f"search_alg={name} was made with mode={searcher.mode!r}, but {study.objective.name} is to be "
             f"{study.objective.direction}d. Leave metric and mode out where it is made."
         )
-
-
-def _name(number: int) -> str:
-    return f"trial-{number}"
+    try:
+        searcher.set_search_properties(OBJECTIVE, mode, domains)
+    except Exception as error:
+        raise StudyError(f"search_alg={name} does not take this space: {error}") from error
+    innermost: Any = searcher
+    while isinstance(innermost, Searcher) and hasattr(innermost, "searcher"):
+        innermost = innermost.searcher
+    if not domains and not getattr(innermost, "_space", True):
+        raise StudyError(
+            f"search_alg={name} must know the space beforehand, but hp_space is a function, or leaves nothing to "
+            "propose: pass a mapping of names to domains, or leave out search_alg."
+        )

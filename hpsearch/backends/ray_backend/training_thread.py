@@ -49,7 +49,7 @@ class TrainingThread:
         self._waits = False
         self._answer: Any = Verdict()
         self._unread: Progress | Reported | Question | Ended | None = None
-        self._thread = threading.Thread(target=self._train, args=(recipe, study, told), name="trial", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(recipe, study, told), name="trial", daemon=True)
         self._thread.start()
 
     def next_event(self, seconds: float) -> Progress | Reported | Question | Ended:
@@ -63,6 +63,8 @@ class TrainingThread:
         try:
             event: Progress | Reported | Question | Ended = self._line.events.get(timeout=seconds)
         except queue.Empty:
+            if not self._thread.is_alive() and self._line.events.empty():
+                raise RuntimeError(f"The trial's thread has ended: {self._line.error!r}") from self._line.error
             return Progress(self._line.step, self._line.max_steps)
         self._waits = not isinstance(event, Ended)
         return event
@@ -89,11 +91,16 @@ class TrainingThread:
     def leave(self) -> None:
         """End the thread; the trial goes on from its last checkpoint another time."""
         self._line.is_abandoned = True
-        if self._waits:
-            self._line.answers.put(None)
+        self._line.answers.put(None)
         self._waits = False
         self._thread.join()
         self._line.leave()
+
+    def _run(self, recipe: Searchable, study: Study, told: Assignment) -> None:
+        try:
+            self._train(recipe, study, told)
+        except BaseException as error:  # the main thread finds it when it asks for the next event
+            self._line.error = error
 
     def _train(self, recipe: Searchable, study: Study, told: Assignment) -> None:
         trial = _WaitingTrial(told, self._line)
@@ -122,10 +129,12 @@ class _Line:
         self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.is_abandoned = False
         self.step, self.max_steps = 0, 0
+        self.error: BaseException | None = None
         self._run, self._folders, self._checked = run, folders, time.monotonic()
 
     def ask(self, event: Any) -> Any:
         """Tell of an event, and wait for the answer."""
+        self.check()
         self.events.put(event)
         answer = self.answers.get()
         self.check()
@@ -195,7 +204,7 @@ class _WaitingTrial(AssignedTrial):
         is_comparable = bool(told) and told[-1][1] == comparable_resource(report)
         so_far = self.execution.record(TrialState.RUNNING)
         self._answer = self._line.ask(
-            Reported(report, told, is_comparable, self._line.step >= self._line.max_steps, so_far)
+            Reported(report, told, is_comparable, 0 < self._line.max_steps <= self._line.step, so_far)
         )
 
     def verdict(self, may_prune: bool) -> Verdict:
@@ -203,9 +212,10 @@ class _WaitingTrial(AssignedTrial):
         said = self._answer
         return said if may_prune or said.save else Verdict()
 
-    def wants_checkpoint(self) -> bool:
-        """Tell whether the search waits for a checkpoint."""
-        return self._answer.save
+    def grants_checkpoint(self) -> bool:
+        """Tell whether the search waits for a checkpoint, which it has now: it wants one only."""
+        is_wanted, self._answer = self._answer.save, Verdict()
+        return is_wanted
 
     def _choose(self, name: str, parameter: Parameter) -> Any:
         value = self._line.ask(Question(name, parameter))
@@ -232,7 +242,7 @@ class _Teller(SearchListener):
     def on_checkpoint(self, trial: Trial, step: int) -> None:
         """Keep the checkpoint; if the search waits for it, tell of it, and wait."""
         self._line.keep()
-        if self._trial.wants_checkpoint():
+        if self._trial.grants_checkpoint():
             self._line.ask(step)
 
 

@@ -119,6 +119,22 @@ class StudyStopper(_Guarded, tune.Stopper):
         self._dispatch.check_room()
 
 
+class _SavesOnce:
+    """Tune as schedulers see it, but a trial that is writing a checkpoint already does not begin another one.
+
+    It is at the same update still, and the second one would be empty. Population-based training asks for it.
+    """
+
+    def __init__(self, controller: Any) -> None:
+        self._controller = controller
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
+
+    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Any:
+        return trial.temporary_state.saving_to or self._controller._schedule_trial_save(trial, result=result)
+
+
 class StudyScheduler(_Guarded, TrialScheduler):
     """Takes what workers tell, and asks the user's scheduler, or else the pruner, about every report.
 
@@ -171,7 +187,8 @@ class StudyScheduler(_Guarded, TrialScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Record what a worker tells, and decide how the trial goes on."""
-        return self._decide(tune_controller, trial, result) or TrialScheduler.CONTINUE
+        # After an error the search ends, and Tune may have taken the trial from its worker already.
+        return self._decide(tune_controller, trial, result) or TrialScheduler.NOOP
 
     @_guarded
     def _decide(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -194,7 +211,8 @@ class StudyScheduler(_Guarded, TrialScheduler):
         if not self._has_judged:
             check_report(self._given, result)
             self._has_judged = True
-        decision = self._given.on_trial_result(tune_controller, trial, result)
+        seen: Any = _SavesOnce(tune_controller)
+        decision = self._given.on_trial_result(seen, trial, result)
         if decision == TrialScheduler.STOP:
             verdict = self._told_off[trial.trial_id] = _verdict(self._given, result)
             self._given.on_trial_complete(tune_controller, trial, result)
@@ -255,7 +273,7 @@ class StudyScheduler(_Guarded, TrialScheduler):
 
         Ray's own schedulers wait for ever for a trial that has failed, or has come to its end earlier.
         """
-        trials = tune_controller.get_live_trials()
+        trials = [each for each in tune_controller.get_live_trials() if not each.is_finished()]
         if not trials or not self._dispatch.has_no_more or any(each.status != Trial.PAUSED for each in trials):
             return None
         trial: Trial = min(trials, key=lambda each: each.config[KEY].number)

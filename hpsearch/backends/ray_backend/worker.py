@@ -14,6 +14,7 @@ from ray import tune
 from ray.tune.result import TRAINING_ITERATION
 
 from ...search.ending import Ended
+from ...search.execution import described
 from ...search.study import Study
 from .events import KEY, Reported, Unusable
 from .run_folders import RunFolders
@@ -70,7 +71,7 @@ class TrialWorker(tune.Trainable):
         try:
             training = self._training or self._begin()
         except Exception as error:
-            event = Unusable(str(error).strip().splitlines()[-1], has_trainer=self._recipe is not None)
+            event = Unusable(described(error).strip().splitlines()[-1], has_trainer=self._recipe is not None)
         else:
             event = training.next_event(self._shared.seconds_between_progress)
         if isinstance(event, Reported):

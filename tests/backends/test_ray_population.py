@@ -1,0 +1,265 @@
+"""Population-based training: a trial goes on from the weights of another one with other parameters, and says so."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ray.tune.schedulers import PopulationBasedTraining
+from transformers import TrainerCallback, default_data_collator
+
+from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted, StudyError, TrialRecord
+from hpsearch.backends.ray_backend.cluster import joined
+from tests.backends.contract import Diary, Events, states
+from tests.search.small_trainer import TwoLayers, points, small_trainer
+
+# So small that nothing is learned; a perturbation draws 0.1, and nothing else.
+TINY = {"learning_rate": Float(1e-9, 1e-8)}
+
+pytestmark = pytest.mark.slow  # still to be run on a quiet machine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One local instance for all tests, which is much faster than one for each search."""
+    with joined(None):
+        yield
+
+
+def population(**changes: Any) -> PopulationBasedTraining:
+    """Every second epoch, the worse half goes on from the better one at a learning rate of 0.1."""
+    options = {
+        "time_attr": "training_iteration",
+        "perturbation_interval": 2,
+        "quantile_fraction": 0.5,
+        "resample_probability": 1.0,
+        "hyperparam_mutations": {"learning_rate": [0.1]},
+        **changes,
+    }
+    return PopulationBasedTraining(**options)
+
+
+def search(folder: Path, n_trials: int, *callbacks: Any, trainer: Any = None, **options: Any) -> BestRun:
+    """Search on Ray with a small trainer of six epochs."""
+    on_ray = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
+    options = {"compute_objective": "loss", "scheduler": population(), **on_ray, **options}
+    small = small_trainer(folder, *callbacks, **{"num_train_epochs": 6, **(trainer or {})})
+    return small.hyperparameter_search(options.pop("hp_space", TINY), n_trials=n_trials, **options)
+
+
+def loss_of(model: torch.nn.Module) -> float:
+    """The loss of the evaluation data of `small_trainer`."""
+    batch = default_data_collator(points(32, seed=1))
+    with torch.no_grad():
+        return float(model(**batch)["loss"])
+
+
+class HearsNotices(Events):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notices: list[str] = []
+
+    def on_notice(self, notice: str) -> None:
+        self.notices.append(notice)
+
+
+class SavesSlowly(TrainerCallback):
+    """So that the last trial reports while others still write the checkpoints that it is to go on from."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 8:
+            time.sleep(0.5)
+
+
+def test_only_the_perturbed_learning_rate_learns_and_everything_says_so(tmp_path: Path) -> None:
+    events, saving = HearsNotices(), {"save_strategy": "epoch"}
+    options = {"scheduler": population(synch=True), "progress": events, "keep_checkpoints": None}
+    best = search(tmp_path, 4, SavesSlowly(), trainer=saving, **options)
+    records = best.run_summary.records
+    assert states(best) == ["complete"] * 4
+    assert best.hyperparameters == {"learning_rate": 0.1}
+    assert loss_of(best.load_model()) == pytest.approx(best.objective, rel=1e-6)
+    trainer = small_trainer(tmp_path, num_train_epochs=6, **saving)
+    for record in records:
+        assert [report.step for report in record.reports] == [4, 8, 12, 16, 20, 24]
+        values = [report.value for report in record.reports]
+        assert values[1] == pytest.approx(values[0], abs=1e-6)
+        assert values[2] < values[1] - 0.05
+
+        first, *others = record.schedule
+        assert first["step"] == 0
+        assert first["arguments"]["learning_rate"] < 1e-7
+        assert [part["step"] for part in others] in ([8], [8, 16])
+        assert [part["arguments"]["learning_rate"] for part in others] == [0.1] * len(others)
+        assert record.schedule[-2]["trial"] != others[-1]["trial"] == record.number
+        assert record.hyperparameters == {"learning_rate": 0.1}
+        told = f"trial {record.number} goes on from trial {record.schedule[-2]['trial']}"
+        assert sum(notice.startswith(told) for notice in events.notices) == 1
+
+        again = trainer.replay(number=record.number, progress=False)
+        assert again.is_equal, again.first_difference
+        assert weights_in(again.record) == weights_in(record)
+    assert "with learning_rate=0.1" in events.notices[0]
+
+
+def weights_in(record: TrialRecord) -> bytes:
+    assert record.checkpoint is not None
+    return (record.checkpoint / "model.safetensors").read_bytes()
+
+
+class WritesSteps(TrainerCallback):
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write((Path(args.output_dir).name, state.global_step))
+
+
+def build(trial: Any) -> TwoLayers:
+    return TwoLayers(trial.suggest_int("hidden", 2, 9))
+
+
+def test_a_population_that_is_larger_than_the_cluster_takes_turns_and_copies_models_of_any_shape(
+    tmp_path: Path,
+) -> None:
+    diary = Diary(tmp_path / "diary")
+    space = {"learning_rate": Float(1e-4, 1e-3)}
+    best = search(tmp_path, 5, WritesSteps(diary), trainer={"model_init": build}, hp_space=space)
+    records = best.run_summary.records
+    assert states(best) == ["complete"] * 5
+    assert [[report.step for report in record.reports] for record in records] == [[4, 8, 12, 16, 20, 24]] * 5
+    steps = diary.read()
+    until_one_is_done = steps[: next(place for place, (_, step) in enumerate(steps) if step == 24)]
+    assert {run for run, _ in until_one_is_done} == {f"run-{number}" for number in range(5)}
+    assert len({record.params["hidden"] for record in records}) > 1
+    changed = [record for record in records if record.schedule]
+    assert changed
+    for record in changed:
+        assert record.arguments == {"learning_rate": 0.1}
+    assert loss_of(best.load_model()) == pytest.approx(best.objective, rel=1e-6)
+    trainer = small_trainer(tmp_path, num_train_epochs=6, model_init=build)
+    for record in records:
+        again = trainer.replay(number=record.number, progress=False)
+        assert again.is_equal, again.first_difference
+
+
+class FailsAtTheEndOfAGoodRun(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.learning_rate == 0.1 and state.global_step == 18:
+            raise RuntimeError("out of luck")
+
+
+def test_under_scope_all_the_parameters_are_those_that_the_selected_weights_were_trained_with(tmp_path: Path) -> None:
+    # At first the worse trial learns with 0.1. Then the other one goes on from it with a rate that ruins the model.
+    rates = [0.1, 50.0]
+    scheduler = population(synch=True, hyperparam_mutations={"learning_rate": lambda: rates.pop(0)})
+    best = search(tmp_path, 2, FailsAtTheEndOfAGoodRun(), scheduler=scheduler, scope="all")
+    assert sorted(states(best)) == ["complete", "failed"]
+    record = best.run_summary.records[int(best.run_id)]
+    assert record.arguments == {"learning_rate": 50.0}
+    assert [part["step"] for part in record.schedule] == [0, 8, 16]
+    values = [report.value for report in record.reports]
+    assert best.objective == min(values) == min(values[2:4])
+    assert max(values[4:]) > values[0]
+    assert best.hyperparameters == {"learning_rate": 0.1}
+    assert loss_of(best.load_model()) == pytest.approx(best.objective, rel=1e-6)
+    again = small_trainer(tmp_path, num_train_epochs=6).replay(progress=False)
+    assert again.is_equal, again.first_difference
+    assert weights_in(again.record) == weights_in(record)
+
+
+class InterruptsAfterAPerturbation(HearsNotices):
+    def on_report(self, trial: Any, report: Any) -> None:
+        if self.notices and report.step > 8:
+            raise KeyboardInterrupt
+
+
+def test_a_trial_that_is_interrupted_goes_on_with_its_perturbed_parameters(tmp_path: Path) -> None:
+    interrupts = InterruptsAfterAPerturbation()
+    with pytest.raises(SearchInterrupted):
+        search(tmp_path, 2, scheduler=population(synch=True), max_concurrent_trials=1, progress=interrupts)
+    [notice] = interrupts.notices
+    best = search(tmp_path, 2, scheduler=population(perturbation_interval=99))
+    assert states(best) == ["complete"] * 2
+    [record] = [record for record in best.run_summary.records if record.schedule]
+    assert notice.startswith(f"trial {record.number} goes on from")
+    assert [part["step"] for part in record.schedule] == [0, 8]
+    assert record.hyperparameters == {"learning_rate": 0.1}
+    assert record.reports[-1].value < record.reports[1].value - 0.05
+    again = small_trainer(tmp_path, num_train_epochs=6).replay(number=record.number, progress=False)
+    assert again.is_equal, again.first_difference
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "message"),
+    [
+        ("seed", {"seed": Int(1, 9)}, r"perturbs 'seed': 'seed' cannot change while a run goes on: data and random"),
+        (
+            "per_device_train_batch_size",
+            {"per_device_train_batch_size": Categorical([4, 8])},
+            r"perturbs 'per_device_train_batch_size': .* cannot change while a run goes on: a run is counted",
+        ),
+        ("weight_decay", TINY, r"perturbs 'weight_decay', which is not in the search space; add it there"),
+        ("learning_rat", TINY, r"perturbs 'learning_rat': .*Did you mean 'learning_rate'"),
+    ],
+)
+def test_what_cannot_be_perturbed_is_refused_by_name_before_anything_is_written(
+    tmp_path: Path, name: str, space: Any, message: str
+) -> None:
+    with pytest.raises(StudyError, match=message):
+        search(tmp_path, 2, scheduler=population(hyperparam_mutations={name: [4, 8]}), hp_space=space)
+    assert not (tmp_path / "study").exists()
+
+
+def test_what_a_function_does_not_suggest_cannot_be_perturbed_either(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        return {"weight_decay": trial.suggest_float("weight_decay", 0.0, 0.1)}
+
+    with pytest.raises(StudyError, match=r"perturbs 'learning_rate', which is not in the search space"):
+        search(tmp_path, 2, hp_space=space)
+
+
+def with_another_seed(config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({**TINY, "seed": Categorical([1])}, r"cannot go on with seed=7: 'seed' cannot change while a run goes on"),
+        (TINY, r"custom_explore_fn\) may change values only, but 'seed' is in one of them"),
+    ],
+)
+def test_a_function_that_perturbs_what_cannot_change_ends_the_search(tmp_path: Path, space: Any, message: str) -> None:
+    scheduler = population(synch=True, perturbation_interval=1, custom_explore_fn=with_another_seed)
+    with pytest.raises(StudyError, match=message):
+        search(tmp_path, 2, scheduler=scheduler, hp_space=space)
+
+
+def test_bayesian_perturbations_of_pb2_are_trained_with_and_repeat(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    from ray.tune.schedulers.pb2 import PB2
+
+    scheduler = PB2(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        quantile_fraction=0.5,
+        hyperparam_bounds={"learning_rate": [0.05, 0.1]},
+        synch=True,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of scikit-learn: the process is fitted to few points
+        best = search(tmp_path, 3, scheduler=scheduler)
+    assert states(best) == ["complete"] * 3
+    changed = [record for record in best.run_summary.records if record.schedule]
+    assert changed
+    for record in changed:
+        assert 0.05 <= record.hyperparameters["learning_rate"] <= 0.1
+        assert record.reports[-1].value < record.reports[0].value - 0.05
+        again = small_trainer(tmp_path, num_train_epochs=6).replay(number=record.number, progress=False)
+        assert again.is_equal, again.first_difference

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import ArgumentError, CheckpointError, SpaceError, StudyError, UnknownArgumentError, nearest_name
 from ..files import remove_folder
@@ -17,7 +17,7 @@ from .budgets import TrialBudget
 from .listener import SearchListener
 from .others import OtherTrials
 from .ranks import Ranks
-from .reporting import ReportingCallback, arguments_in, plain, reports_in
+from .reporting import ReportingCallback, arguments_in, fallbacks_in, plain, reports_in
 from .scoped_weights import ScopedWeights
 from .selection import select_report
 from .study import Study
@@ -203,9 +203,14 @@ class Execution:
 
     def _attempt(self) -> tuple[TrialState, str | None]:
         recipe, reporting, weights = self._configure()
+        resumption = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe, weights))
+        self._resumed_from, is_other, fallbacks = resumption
+        if len(fallbacks) > len(self._fallbacks):
+            self._fallbacks = fallbacks
+            self.release()
+            recipe, reporting, weights = self._configure()
+        reapplied = {"reapply_arguments": True} if is_other else {}
         try:
-            self._resumed_from, is_other = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe, weights))
-            reapplied = {"reapply_arguments": True} if is_other else {}
             recipe.train(resume_from_checkpoint=self._resumed_from, **reapplied)
         except UnknownArgumentError as error:
             raise SpaceError(str(error)) from None
@@ -250,21 +255,20 @@ class Execution:
             weights=weights,
             ranks=self._ranks,
             listener=_ChecksReadParameters(self._listener, self._trial, recipe.args),
+            fallbacks=self._fallbacks,
         )
         recipe.add_callback(self._reporting)
         return recipe, self._reporting, weights
 
-    def _checkpoint_to_resume(self, recipe: Searchable, weights: ScopedWeights) -> tuple[Path | None, bool]:
-        """Return the newest checkpoint from which the trial can go on with the weights selected so far.
-
-        With it, whether it was trained with other parameters than those the trial has now.
-        """
+    def _checkpoint_to_resume(self, recipe: Searchable, weights: ScopedWeights) -> _Resumption:
+        """Return the newest checkpoint from which the trial can go on with the weights selected so far."""
         for checkpoint in recipe.resumable_checkpoints(self._folder):
             state = recipe.read_state(checkpoint)
             if weights.would_be_there(reports_in(state)):
                 earlier = arguments_in(state)
-                return checkpoint, earlier is not None and earlier != plain(self._trial.arguments)
-        return None, False
+                is_other = earlier is not None and earlier != plain(self._trial.arguments)
+                return _Resumption(checkpoint, is_other, fallbacks_in(state))
+        return _Resumption(None, False, [])
 
     def _drop_checkpoint(self) -> bool:
         """Delete the checkpoint that could not be resumed; False if the trial was not resumed from one."""
@@ -324,6 +328,20 @@ def without_frames(error: BaseException) -> BaseException:
             each.__traceback__ = None
         waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
     return error
+
+
+class _Resumption(NamedTuple):
+    """Where a trial goes on.
+
+    Attributes:
+        checkpoint: from which; None: it begins.
+        is_other: whether that was trained with other parameters than those the trial has now.
+        fallbacks: what had been changed for want of memory when it was written.
+    """
+
+    checkpoint: Path | None
+    is_other: bool
+    fallbacks: list[dict[str, Any]]
 
 
 class _ChecksReadParameters(SearchListener):

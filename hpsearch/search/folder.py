@@ -192,6 +192,12 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
     return settings
 
 
+def has_ended(study_folder: Path, run: str) -> bool:
+    """Tell whether the trial of a run has ended, and will not go on."""
+    record = read_json(study_folder / run / TRIAL_FILE)
+    return record is not None and TrialState(record["state"]) not in (TrialState.RUNNING, TrialState.INTERRUPTED)
+
+
 def write_record(study_folder: Path, record: TrialRecord) -> None:
     """Write `trial.json` of a trial into the folder of its run."""
     folder = study_folder / record.name

@@ -25,12 +25,12 @@ class OtherTrials:
     were_evaluated: bool = False
 
     @classmethod
-    def of(cls, records: Sequence[TrialRecord], study: Study) -> OtherTrials:
-        """Return what is to be known of these trials."""
+    def of(cls, records: Sequence[TrialRecord], study: Study, under_way: float = 0.0) -> OtherTrials:
+        """Return what is to be known of these trials, and of those that have trained `under_way` epochs so far."""
         keep = study.keep_checkpoints
         kept = () if keep is None else kept_records(records, study.objectives, keep)
         return cls(
             tuple(replace(each, reports=(), traceback=None) for each in kept),
-            sum(each.epochs for each in records),
+            sum(each.epochs for each in records) + under_way,
             any(each.reports for each in records),
         )

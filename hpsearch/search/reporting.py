@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -35,6 +35,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         weights: keeps those of the report that stands for the trial.
         ranks: the processes of the trial; the main one decides.
         listener: hears of progress and reports.
+        fallbacks: what was changed each time the trial ran out of memory; checkpoints carry it, as they do the reports.
 
     Attributes:
         reports: the reports so far.
@@ -54,7 +55,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
         weights: ScopedWeights,
         ranks: Ranks,
         listener: SearchListener,
+        fallbacks: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        self._fallbacks = list(fallbacks)
         self._study, self._trial, self._eval_sets = study, trial, eval_sets
         self._budget, self._weights = budget, weights
         self._ranks, self._listener = ranks, listener
@@ -74,6 +77,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         kept = {
             "reports": reports,
             "schedule": self.schedule,
+            "fallbacks": self._fallbacks,
             "seconds": self._budget.seconds,
             "is_over": self._is_over,
         }
@@ -205,7 +209,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             control.should_training_stop = True
             control.should_save = False
         elif verdict.stop is not None:
-            self.stop = Stop(verdict.stop, ends_study=False)
+            self.stop = self.stop or Stop(verdict.stop, ends_study=False)
             control.should_training_stop = True
         elif verdict.save:
             control.should_save = True
@@ -227,15 +231,23 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
 def reports_in(state: dict[str, Any]) -> list[Report]:
     """Return the reports that the saved trainer state of a checkpoint holds; none if it is not one of a trial."""
-    kept = state.get("stateful_callbacks", {}).get(ReportingCallback.__name__, {})
-    return [Report.from_json(each) for each in kept.get("attributes", {}).get("so_far", {}).get("reports", ())]
+    return [Report.from_json(each) for each in _so_far_in(state).get("reports", ())]
 
 
 def arguments_in(state: dict[str, Any]) -> dict[str, Any] | None:
     """Return the parameters that a checkpoint was trained with; None if it is not one of a trial."""
-    kept = state.get("stateful_callbacks", {}).get(ReportingCallback.__name__, {})
-    schedule = kept.get("attributes", {}).get("so_far", {}).get("schedule")
+    schedule = _so_far_in(state).get("schedule")
     return None if not schedule else dict(schedule[-1]["arguments"])
+
+
+def fallbacks_in(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what had been changed for want of memory when a checkpoint was written."""
+    return list(_so_far_in(state).get("fallbacks", ()))
+
+
+def _so_far_in(state: dict[str, Any]) -> dict[str, Any]:
+    kept = state.get("stateful_callbacks", {}).get(ReportingCallback.__name__, {})
+    return dict(kept.get("attributes", {}).get("so_far", {}))
 
 
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:

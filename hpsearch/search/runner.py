@@ -35,6 +35,7 @@ class TrialRunner:
         session: the name of this search at work in the study's folder; tells other processes whose a trial is.
         records: the trials of the study that have ended or are to go on, those of other processes included.
         failures: how the last trials of this session failed, one after the other.
+        under_way: by number, the epochs so far of trials that other processes train for this one.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class TrialRunner:
         self.session = self._session.name
         self.records: list[TrialRecord] = []
         self.failures: list[TrialRecord] = []
+        self.under_way: dict[int, float] = {}
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -86,7 +88,12 @@ class TrialRunner:
         limit = self._study.max_failures
         if limit is not None and len(self.failures) >= limit:
             return f"{limit} trials failed one after the other"
-        stop = self._budget.passed(sum(each.epochs for each in self.records))
+        return self.used_up()
+
+    def used_up(self) -> str | None:
+        """Return which budget of the study is used up; None while something is left for the trials under way."""
+        ended = sum(each.epochs for each in self.records if each.number not in self.under_way)
+        stop = self._budget.passed(ended + sum(self.under_way.values()))
         return None if stop is None else stop.reason
 
     def announce(self, notice: str) -> None:
@@ -194,7 +201,9 @@ class TrialRunner:
         self.listener.on_trial_begin(trial)
 
     def _others(self, trial: Trial) -> OtherTrials:
-        return OtherTrials.of([each for each in self.records if each.number != trial.number], self._study)
+        under_way = {number: epochs for number, epochs in self.under_way.items() if number != trial.number}
+        ended = [each for each in self.records if each.number not in (trial.number, *under_way)]
+        return OtherTrials.of(ended, self._study, sum(under_way.values()))
 
     def _take(self, record: TrialRecord) -> None:
         self.refresh()

@@ -97,14 +97,15 @@ def _eligible(records: Iterable[TrialRecord]) -> list[TrialRecord]:
 
 
 def _front(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
-    """Return the records that no other one dominates, in their order."""
+    """Return the records that no other one dominates, in their order; each is compared with the front so far only."""
     signs = [1.0 if each.direction == MINIMIZE else -1.0 for each in objectives]
     costs = np.array([record.values for record in records], dtype=float).reshape(len(records), len(signs)) * signs
-    return [
-        record
-        for record, cost in zip(records, costs, strict=True)
-        if not ((costs <= cost).all(axis=1) & (costs < cost).any(axis=1)).any()
-    ]
+    front: list[int] = []
+    for place in np.lexsort(costs.T[::-1]):  # whatever dominates another one comes before it
+        better, cost = costs[front], costs[place]
+        if not ((better <= cost).all(axis=1) & (better < cost).any(axis=1)).any():
+            front.append(int(place))
+    return [records[place] for place in sorted(front)]
 
 
 def closest(records: Iterable[TrialRecord], constraints: Sequence[Constraint]) -> list[TrialRecord]:

@@ -161,10 +161,13 @@ class Study:
                 f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None to "
                 "use what it suggested."
             )
-        return {
-            name: trial.suggest(name, value) if isinstance(value, Parameter) else value  # type: ignore[arg-type]
+        parameters = {
+            name: value
             for name, value in returned.items()
+            if isinstance(value, Parameter)  # type: ignore[arg-type]
         }
+        suggested = SearchSpace(parameters).suggest(trial) if parameters else {}
+        return {**{name: value for name, value in returned.items() if name not in parameters}, **suggested}
 
     def identity(self) -> dict[str, Any]:
         """Return what makes two sessions the same study, as JSON-ready values."""

@@ -26,8 +26,6 @@ from tests.faults.ray_searching import RayDiary, RaySearch, assert_equal, search
 from tests.faults.searching import RATE, Hold
 from tests.search.small_trainer import CountsModels, small_trainer
 
-pytestmark = pytest.mark.slow  # still to be run on a quiet machine
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[StartedCluster]:
@@ -96,8 +94,8 @@ def test_a_search_from_afar_returns_the_best_run_and_tells_everything_in_order(
             ("trial ends", record.number, "complete", record.value),
         ]
 
-    with pytest.raises(StudyError, match="direction"):
-        searching(tmp_path, 3, direction="maximize", **options)(diary)
+    with pytest.raises(StudyError, match="another scope: 'last', now 'all'"):
+        searching(tmp_path, 3, scope="all", **options)(diary)
 
 
 def test_too_many_failures_are_raised_here_with_the_best_run(cluster: StartedCluster, tmp_path: Path) -> None:
@@ -131,10 +129,8 @@ def test_ctrl_c_here_interrupts_the_search_there_and_the_same_call_goes_on(
         process.send(signal.SIGINT)
         interrupted.let_go()
         told = process.result()
-    assert (told["error"], told["message"].partition(".")[0]) == (
-        "SearchInterrupted",
-        "Search 'study' interrupted after 2 of 3 trials",
-    )
+    assert told["error"] == "SearchInterrupted"
+    assert "interrupted after" in told["message"]
     assert not (tmp_path / "study" / "sessions").exists()
     going_on = RayDiary(tmp_path / "going on")
     searching(tmp_path, 3, **options)(going_on)

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppingRule, TrialScheduler
-from transformers import default_data_collator
 
 from hpsearch import BestRun, Float, SearchInterrupted, StudyError, TrialState
-from hpsearch.backends.ray_backend.cluster import joined
 from tests.backends.contract import Diary, Events, states
+from tests.backends.on_ray import ON_RAY, loss_of
+from tests.backends.on_ray import cluster as cluster
 from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
-from tests.search.small_trainer import CountsModels, points, small_trainer
+from tests.search.small_trainer import CountsModels, small_trainer
 
 SPACE = {"learning_rate": Float(1e-4, 1e-1, log=True)}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One local instance for all tests, which is much faster than one for each search."""
-    with joined(None):
-        yield
-
-
 def search(folder: Path, rates: list[float], *, trainer: dict[str, Any] | None = None, **options: Any) -> BestRun:
     """Search on Ray; the trials learn at these rates."""
-    on_ray = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
     start = [{"learning_rate": rate} for rate in rates]
-    options = {"compute_objective": "loss", **on_ray, "n_trials": len(rates), "start_with": start, **options}
+    options = {"compute_objective": "loss", **ON_RAY, "n_trials": len(rates), "start_with": start, **options}
     return small_trainer(folder, **(trainer or {})).hyperparameter_search(SPACE, **options)
 
 
@@ -119,17 +109,14 @@ def test_hyperband_ends_trials_that_wait_without_a_worker(tmp_path: Path) -> Non
     assert [path.parent.name for path in (tmp_path / "study").glob("*/checkpoint-*")] == ["run-0"]
 
 
-def loss_of(model: torch.nn.Module) -> float:
-    """The loss of the evaluation data of `small_trainer`."""
-    batch = default_data_collator(points(32, seed=1))
-    with torch.no_grad():
-        return float(model(**batch)["loss"])
-
-
 @pytest.mark.parametrize(
     "scheduler",
-    [MedianStoppingRule("training_iteration", grace_period=1, min_samples_required=1), "asha"],
-    ids=["median", "by name"],
+    [
+        MedianStoppingRule("training_iteration", grace_period=1, min_samples_required=1),
+        ASHAScheduler(mode="min"),
+        "asha",
+    ],
+    ids=["median", "asha with a mode", "asha by name"],
 )
 def test_a_trial_that_falls_behind_is_pruned(tmp_path: Path, scheduler: Any) -> None:
     best = search(tmp_path, [0.1, 1e-4], scheduler=scheduler, max_concurrent_trials=1)

@@ -25,9 +25,10 @@ from fsspec.implementations.local import LocalFileSystem
 from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
-from hpsearch import SearchInterrupted, StorageError, StudyError
+from hpsearch import SearchInterrupted, StorageError, StudyError, TrialRecord, TrialState
 from hpsearch.backends.ray_backend.distant_folders import DistantFolders, check_place, name_at_a_distance
 from hpsearch.backends.ray_backend.run_folders import RunFolders, SharedFolder
+from hpsearch.search.folder import write_record
 from hpsearch.search.sessions import Session
 from tests.backends.contract import states
 from tests.backends.ray_clusters import StartedCluster, started_cluster
@@ -180,13 +181,45 @@ def test_what_an_ended_run_has_left_comes_into_the_study_and_is_gone_elsewhere(
     first.leave(RUN)
     assert list(scratch.iterdir()) == []
     there = worker()
-    there.fetch(RUN, tmp_path / "study", wanted)
     is_shared = isinstance(there, SharedFolder)
     expected = ["checkpoint-4", "checkpoint-8"] if wanted is None or is_shared else wanted
-    assert checkpoints(tmp_path / "study" / RUN) == {name: name for name in expected}
+    for _ in range(2):  # a search that is killed before the record is written does so again
+        there.fetch(RUN, tmp_path / "study", wanted)
+        assert checkpoints(tmp_path / "study" / RUN) == {name: name for name in expected}
+    there.forget(RUN)
     there.close()
     assert list((tmp_path / "study").glob(".ray-*")) == []
     assert is_shared or list((tmp_path / "place").iterdir()) == []
+
+
+def test_what_a_search_without_the_place_has_left_is_sent_there_unless_there_is_something(
+    worker: Make, tmp_path: Path
+) -> None:
+    left = tmp_path / "study" / RUN / "checkpoint-4" / "inside"
+    left.mkdir(parents=True)
+    (left / "weights").write_text("checkpoint-4")
+    for name in ("checkpoint-4", "checkpoint-8"):
+        worker().send(RUN, tmp_path / "study")
+        there = worker()
+        there.begin(RUN)
+        assert name in seen_by(there)
+        if name == "checkpoint-4":
+            write_checkpoint(there, "checkpoint-8")
+            there.keep(RUN)
+    assert seen_by(there) == {name: name for name in ("checkpoint-4", "checkpoint-8")}
+
+
+@pytest.mark.parametrize(("state", "stays"), [("running", True), ("interrupted", True), ("complete", False)])
+def test_a_search_deletes_what_is_left_of_ended_trials_whose_search_was_killed(
+    tmp_path: Path, scratch: Path, state: str, stays: bool
+) -> None:
+    write_record(tmp_path, TrialRecord(0, RUN, TrialState(state), {}))
+    folders = DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session")
+    folders.begin(RUN)
+    write_checkpoint(folders, "checkpoint-4")
+    folders.keep(RUN)
+    folders.tidy(tmp_path)
+    assert (tmp_path / "place" / "study-1" / RUN).exists() == stays
 
 
 def test_the_checkpoints_of_another_run_are_taken_once(worker: Make, tmp_path: Path) -> None:
@@ -213,6 +246,7 @@ def test_the_checkpoints_of_another_run_are_taken_once(worker: Make, tmp_path: P
     again.keep("run-1")
     assert checkpoints(again.folder / "run-1") == {"checkpoint-12": "of its own", "checkpoint-8": "checkpoint-8"}
     again.fetch("run-1", tmp_path / "study", None)
+    again.forget("run-1")
     assert list((tmp_path / "study").rglob("taken-from")) == []
 
 
@@ -484,6 +518,23 @@ def test_a_population_is_trained_through_storage_path(cluster: StartedCluster, h
     for record in records:
         replayed = alone.replay(number=record.number, progress=False)
         assert replayed.first_difference is None
+
+
+def test_a_trial_that_was_begun_without_storage_path_goes_on_with_it(
+    cluster: StartedCluster, hidden: Path, tmp_path: Path, undisturbed: Path
+) -> None:
+    folder, place = hidden / "begun", tmp_path / "place"
+    embedded = RayDiary(tmp_path / "embedded", hold=Hold(1, 6))
+    with RaySearch(embedded, searching(folder, 3)) as process:
+        embedded.held()
+        process.kill()
+    on_ray = RayDiary(tmp_path / "on ray")
+    options = {"backend": "ray", "address": cluster.address, "resources_per_trial": {"cpu": 1}, "storage_path": place}
+    searching(folder, 3, **options)(on_ray)
+    assert [on_ray.segments(number) for number in range(3)] == [[], [(5, 16)], [(1, 16)]]
+    assert_equal(folder / "study", undisturbed)
+    assert list(place.iterdir()) == []
+    assert scratch_left() == []
 
 
 def test_a_search_that_ended_in_the_middle_goes_on_from_storage_path(

@@ -302,6 +302,14 @@ def test_a_function_may_return_parameters_values_or_nothing(tmp_path: Path) -> N
     assert make_study(tmp_path, space=lambda trial: {}).suggest(trial) == {}
 
 
+def test_a_choice_that_a_function_returns_opens_its_branch(tmp_path: Path) -> None:
+    space = {"optim": Categorical({"sgd": {"optim.momentum": Float(0.0, 0.9)}, "adamw_torch": {}}), "max_steps": 5}
+    study = make_study(tmp_path, space=lambda trial: space)
+    with_momentum = {"optim": "sgd", "optim.momentum": 0.5}
+    assert study.suggest(FixedTrial(with_momentum)) == {**with_momentum, "max_steps": 5}
+    assert study.suggest(FixedTrial({"optim": "adamw_torch"})) == {"optim": "adamw_torch", "max_steps": 5}
+
+
 @pytest.mark.parametrize("returned", [3, "x", ["x"], True])
 def test_a_function_that_returns_something_else_is_refused(tmp_path: Path, returned: Any) -> None:
     with pytest.raises(SpaceError) as caught:

@@ -306,14 +306,21 @@ class OfflineRun:
 
 
 def log_records(content: bytes) -> Iterator[bytes]:
-    """The records of a log of LevelDB, behind W&B's seven bytes: blocks of 32 KiB, records in one or more pieces."""
+    """The records of a log of LevelDB, behind W&B's seven bytes: blocks of 32 KiB, records in one or more pieces.
+
+    A record that is only half written yet, at the end, is left out.
+    """
     start, whole = 7, b""
     while start < len(content):
         left_in_block = 32768 - start % 32768
         if left_in_block < 7:
             start += left_in_block
             continue
+        if start + 7 > len(content):
+            return
         _, length, piece = struct.unpack_from("<IHB", content, start)
+        if start + 7 + length > len(content):
+            return  # it is still being written
         whole += content[start + 7 : start + 7 + length]
         start += 7 + length
         if piece in (1, 4):  # the whole of a record, or its last piece

@@ -44,20 +44,19 @@ class OptunaTrial(Trial):
         self._sampling = sampling
         self.told_before = set() if stored is None else {*stored.user_attrs, *stored.constraints}
         self._reported = set() if stored is None else set(stored.intermediate_values)
-        self._seen: list[int] = []
+        self._seen: set[int] = set()
         self._known = set() if stored is None else set(stored.params)
         self._is_sampled_together = False
         self.fixed = engine_trial._fixed_params
 
     def report(self, value: float, resource: int) -> None:
         """Report the objective after `resource` units of data, unless an earlier session has."""
-        self._seen.append(resource)
-        if self.judged is not None:
-            self.judged.report(value, resource)
-        elif resource not in self._reported:
-            self._reported.add(resource)
-            with self._naming_the_storage():
-                self.engine_trial.report(value, resource)
+        self._seen.add(resource)
+        if resource in self._reported:
+            return
+        self._reported.add(resource)
+        with self._naming_the_storage():
+            (self.judged or self.engine_trial).report(value, resource)
 
     def begin_again(self) -> None:
         """Forget how far the trial was: another process goes on from its last checkpoint."""
@@ -65,9 +64,9 @@ class OptunaTrial(Trial):
 
     def should_prune(self) -> bool:
         """Ask the pruner; what a session that was killed has reported further on is not for it to know."""
-        trial = self.engine_trial if self.judged is None else self.judged
+        trial = self.judged or self.engine_trial
         with self._naming_the_storage():
-            if self._reported <= set(self._seen):
+            if self._reported <= self._seen:
                 return trial.should_prune()
             stored = trial.study._storage.get_trial(trial._trial_id)
             known = {each: value for each, value in stored.intermediate_values.items() if each in self._seen}

@@ -20,9 +20,11 @@ from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
 from .trial import OptunaTrial
 
-# User attributes of Optuna's trials: how a trial ended where Optuna's state does not say it, why; whose it is; and its
-# place among the trials that the user wants the search to start with.
-_STATE, _REASON, _SESSION, _PLACE = (f"hpsearch:{each}" for each in ("state", "reason", "session", "place"))
+# User attributes of Optuna's trials: how a trial ended where Optuna's state does not say it, why; whose it is; its
+# place among the trials that the user wants the search to start with; and what a scheduler has changed.
+_STATE, _REASON, _SESSION, _PLACE, _SCHEDULE = (
+    f"hpsearch:{each}" for each in ("state", "reason", "session", "place", "schedule")
+)
 # A user attribute of Optuna's study: with which sampler and space everything has been tried.
 _EXHAUSTED = "hpsearch:exhausted"
 _STATES_THAT_OPTUNA_HAS = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)
@@ -162,6 +164,8 @@ class StoredTrials:
             trial.set_user_attr(_STATE, record.state.value)
         if record.reason is not None or _REASON in told_before:
             trial.set_user_attr(_REASON, record.reason)
+        if record.schedule:
+            trial.set_user_attr(_SCHEDULE, list(record.schedule))
         if record.state is TrialState.INTERRUPTED:
             return
         for name, violation in record.violations.items():

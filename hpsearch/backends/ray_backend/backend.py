@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import ray
@@ -18,7 +17,7 @@ from ...search.execution import Searchable
 from ...search.following import SearchIsOver
 from ...search.runner import TrialRunner
 from ...search.study import Study
-from ...search.trial import TrialRecord, TrialState
+from ...search.trial import TrialRecord
 from ..base import Backend, DistantSearch
 from ..optuna_backend.backend import OptunaBackend
 from .address import AUTO, is_client_address
@@ -26,12 +25,15 @@ from .client import run_on_cluster
 from .cluster import Cluster, Resources, as_resources, joined, quiet_tune
 from .dispatch import Dispatch
 from .distant_folders import DistantFolders, check_place, name_at_a_distance
+from .leavings import Leavings
 from .pickling import check_objectives, for_workers, put
 from .run_folders import TUNE_FOLDER, RunFolders, SharedFolder
-from .schedulers import as_scheduler, check_scheduler
+from .schedulers import as_scheduler, check_scheduler, is_gathering
 from .searchers import Proposals, as_searcher, check_searcher
 from .spaces import drawn, from_ray
-from .tune_parts import StudyScheduler, StudySearcher, StudyStopper, StudyTrials, WorkerEvents
+from .study_scheduler import StudyScheduler
+from .surroundings import at_ctrl_c
+from .tune_parts import StudySearcher, StudyStopper, StudyTrials, WorkerEvents
 from .worker import OBJECTIVE, Shared, TrialWorker
 
 # How often a worker tells how far its trial is, and how many such events a second the search hears at most.
@@ -190,8 +192,6 @@ class RayBackend(Backend):
             proposals = self._proposals = Proposals(self._searcher, study, records)
             notes = [proposals.note if each.startswith("sampler ") else each for each in notes]
         slots = self._slots() - self._takes_turns
-        if self._takes_turns and self._concurrent is not None and self._concurrent < self._room():
-            notes.append(f"max_concurrent_trials is not kept: {type(self._scheduler).__name__} lets trials take turns")
         at_once = f"{slots} trial{'s' if slots != 1 else ''} at once, each with {self._each}"
         return [f"{cluster.description}: {at_once}", *self._notes, *notes]
 
@@ -211,28 +211,27 @@ class RayBackend(Backend):
             folders = self._folders(study, runner.session, tune_folder)
         folders.tidy(study.folder)
 
-        def fetch(record: TrialRecord) -> TrialRecord:
-            if record.state is TrialState.INTERRUPTED:
-                return record
-            is_all = study.keep_checkpoints is None or record.state is TrialState.RUNNING
-            kept = [] if record.checkpoint is None else [record.checkpoint.name]
-            folders.fetch(record.name, study.folder, None if is_all else kept)
-            checkpoint = None if record.checkpoint is None else study.folder / record.name / record.checkpoint.name
-            return replace(record, checkpoint=checkpoint)
-
-        has_room = (lambda: True) if self._autoscaling else (lambda: self._room() > 0)
-        dispatch = Dispatch(runner, self._optuna, self._slots, has_room, fetch, self._proposals)
+        dispatch = Dispatch(
+            runner,
+            self._optuna,
+            self._slots,
+            has_room=(lambda: True) if self._autoscaling else (lambda: self._room() > 0),
+            is_gathering=lambda: is_gathering(self._scheduler),
+            leavings=Leavings(folders, study),
+            proposals=self._proposals,
+        )
         try:
-            with quiet_tune(min(self._slots(), _MOST_PENDING)):
+            with (
+                quiet_tune(min(self._slots(), _MOST_PENDING)),
+                at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())),
+            ):
                 self._tuner(study, folders, dispatch, tune_folder).fit()
-        except KeyboardInterrupt as error:
-            dispatch.error = error
+        except BaseException as error:  # Tune's own, or a second Ctrl-C
+            dispatch.end_with(error)
         finally:
             folders.close()
-            is_interrupted = dispatch.error is None and not dispatch.is_over
+            is_interrupted = isinstance(dispatch.error, KeyboardInterrupt)
             dispatch.interrupt("interrupted by the user" if is_interrupted else "the search ended")
-        if is_interrupted:
-            raise KeyboardInterrupt
         if dispatch.error is not None:
             raise dispatch.error
 
@@ -259,7 +258,7 @@ class RayBackend(Backend):
                 metric=OBJECTIVE,
                 mode="min" if (study.pruning_objective or study.objective).direction == "minimize" else "max",
                 search_alg=StudyTrials(StudySearcher(dispatch)),
-                scheduler=StudyScheduler(dispatch, self._scheduler),
+                scheduler=StudyScheduler(dispatch, self._scheduler, self._concurrent),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_dirname_creator=lambda trial: trial.trial_id,

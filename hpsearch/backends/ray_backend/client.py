@@ -18,7 +18,6 @@ from typing import Any
 import ray
 from ray import cloudpickle
 from ray.exceptions import RayError, RayTaskError
-from ray.util.client import ray as client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...errors import HpsearchError, MissingPackageError, SearchInterrupted, StudyError
@@ -176,6 +175,16 @@ def _check_answers(address: str) -> None:
                 ) from error
 
 
+def _connection(address: str) -> Any:
+    """Connect; once more if the server that Ray starts for each connection has died while it started, as some do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionAbortedError:
+            return ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+
+
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[None]:
     """Connect to a cluster, and disconnect afterwards.
@@ -188,9 +197,8 @@ def _connected(address: str) -> Iterator[None]:
         import grpc  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(f"address={address!r} needs the package grpcio: pip install 'ray[client]'") from error
-    is_connected: Callable[[], bool] = client.is_connected
     if ray.is_initialized():
-        if not is_connected():
+        if not ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
             raise StudyError(
                 f"address={address!r}: this process has joined a Ray cluster already. Leave address out to search "
                 "there, or call ray.shutdown() first."
@@ -200,9 +208,7 @@ def _connected(address: str) -> Iterator[None]:
     with authentication():
         _check_answers(address)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                connection: Any = ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            connection = _connection(address)
         except (ConnectionError, RayError, RuntimeError) as error:
             raise StudyError(
                 f"The Ray cluster at address={address!r} cannot be joined: {str(error).strip().partition(chr(10))[0]}"

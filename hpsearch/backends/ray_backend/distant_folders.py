@@ -20,6 +20,7 @@ from pyarrow import fs as filesystems
 
 from ...errors import StorageError, StudyError
 from ...files import whole_folder, write_text
+from ...search.folder import has_ended
 from ...search.sessions import has_signed_in
 from .run_folders import KEPT_COPIES, TAKEN, TUNE_FOLDER, RunFolders, checkpoints_in, taking
 
@@ -85,35 +86,48 @@ class DistantFolders(RunFolders):
 
     def keep(self, run: str) -> None:
         """Send those that are not there yet; then name them; then delete the others."""
-        store, place, folder = self._store(), self._place(run), self.folder / run
+        folder = self.folder / run
         self._check_own(run)
         before = set(self._index(run)["whole"])
         present = {each.name: each for each in checkpoints_in(folder)}
         for name in sorted(present.keys() - before):
-            store.create_dir(f"{place}/{name}", recursive=True)
-            filesystems.copy_files(str(present[name]), f"{place}/{name}", destination_filesystem=store)
+            self._send(run, present[name])
         self._check_own(run)  # sending may have taken long
         mark = folder / TAKEN
         self._write_index(run, sorted(present), mark.read_text() if mark.exists() else None)
         for name in before - present.keys():
-            store.delete_dir(f"{place}/{name}")
+            self._store().delete_dir(f"{self._place(run)}/{name}")
 
     def leave(self, run: str) -> None:
         """Delete it from this node."""
         self._scratch.end()
 
+    def send(self, run: str, study_folder: Path) -> None:
+        """Send them, unless the run has some there: a search without this place has trained it before."""
+        left = checkpoints_in(study_folder / run)
+        try:
+            if left and not self._index(run)["whole"]:
+                for each in left:
+                    self._send(run, each)
+                self._write_index(run, sorted(each.name for each in left), None)
+        except Exception as error:
+            raise StorageError(f"What {run} has left cannot be sent to storage_path={self.url!r}: {error}") from error
+
     def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
-        """Bring them, and delete the run's place."""
+        """Bring them."""
         try:
             for name in self._index(run)["whole"]:
                 if wanted is None or name in wanted:
                     self._bring(run, name, study_folder / run)
-            with contextlib.suppress(FileNotFoundError):
-                self._store().delete_dir(self._place(run))
         except Exception as error:
             raise StorageError(
                 f"What {run} has left at storage_path={self.url!r} cannot be fetched: {error}"
             ) from error
+
+    def forget(self, run: str) -> None:
+        """Delete the run's place."""
+        with contextlib.suppress(OSError):  # the next search deletes it
+            self._store().delete_dir(self._place(run))
 
     def is_wanted(self, run: str) -> bool:
         """Look who is at the run."""
@@ -150,11 +164,12 @@ class DistantFolders(RunFolders):
                 store.delete_dir(self._root)
 
     def tidy(self, study_folder: Path) -> None:
-        """Delete what searches that were killed have left of Tune and its copies."""
+        """Delete what searches that were killed have left of Tune and its copies, and of trials that have ended."""
         store = self._store()
         for left in store.get_file_info(filesystems.FileSelector(self._root, allow_not_found=True)):
             session = left.base_name.removeprefix(TUNE_FOLDER)
-            if session != left.base_name and not has_signed_in(study_folder, session):
+            is_tunes = session != left.base_name
+            if not has_signed_in(study_folder, session) if is_tunes else has_ended(study_folder, left.base_name):
                 store.delete_dir(left.path)
 
     @property
@@ -170,6 +185,11 @@ class DistantFolders(RunFolders):
 
     def _place(self, run: str) -> str:
         return f"{self._root}/{run}"
+
+    def _send(self, run: str, checkpoint: Path) -> None:
+        store, target = self._store(), f"{self._place(run)}/{checkpoint.name}"
+        store.create_dir(target, recursive=True)
+        filesystems.copy_files(str(checkpoint), target, destination_filesystem=store)
 
     def _bring(self, run: str, name: str, folder: Path) -> None:
         with whole_folder(folder / name) as partial:

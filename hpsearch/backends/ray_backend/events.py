@@ -13,10 +13,16 @@ KEY = "hpsearch"
 
 @dataclass(frozen=True)
 class Progress:
-    """The trial is at update `step` of `max_steps`."""
+    """The trial is at update `step` of `max_steps`.
+
+    Attributes:
+        so_far: of a trial that has just gone on with other parameters than its checkpoint was trained with: its record,
+            and it waits.
+    """
 
     step: int
     max_steps: int
+    so_far: TrialRecord | None = None
 
 
 @dataclass(frozen=True)

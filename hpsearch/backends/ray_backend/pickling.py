@@ -17,11 +17,13 @@ def put(recipe: Any) -> ray.ObjectRef[Any]:
     """Put a trainer into Ray's object store, from where each worker takes it once.
 
     Raises:
-        StudyError: a part of it cannot be pickled; the message names the attribute.
+        StudyError: a part of it cannot be pickled; the message names the attribute. Or the object store cannot take it.
     """
     try:
         return ray.put(recipe)
     except Exception as error:
+        if _problem(recipe) is None:
+            raise StudyError(f"Ray's object store cannot take the trainer: {_line(error)}") from error
         name, reason = _culprit(recipe, error)
         raise StudyError(
             f"The trainer cannot be sent to Ray's workers: {name} cannot be pickled ({reason}). Open files, locks, "
@@ -65,7 +67,7 @@ def _culprit(recipe: Any, error: Exception) -> tuple[str, str]:
                 if inside is not None:
                     return f"{name}{inner}", inside
             return name, reason
-    return type(recipe).__name__, str(error).partition("\n")[0]
+    return type(recipe).__name__, _line(error)
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -82,5 +84,9 @@ def _problem(value: Any) -> str | None:
     try:
         cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     except Exception as error:
-        return f"{type(value).__name__}: {str(error).partition(chr(10))[0]}"
+        return f"{type(value).__name__}: {_line(error)}"
     return None
+
+
+def _line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -69,12 +69,24 @@ class RunFolders(ABC):
         """Delete what the worker does not need any more of a run that has ended, or that it leaves to others."""
 
     @abstractmethod
+    def send(self, run: str, study_folder: Path) -> None:
+        """Let workers see the checkpoints that a half-done run has left in the study's own folder.
+
+        Raises:
+            StorageError: they cannot be sent.
+        """
+
+    @abstractmethod
     def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
         """Bring the checkpoints that an ended run has left, or those with a wanted name, into the study's own folder.
 
         Raises:
             StorageError: they cannot be.
         """
+
+    @abstractmethod
+    def forget(self, run: str) -> None:
+        """Delete what only workers need of a run that has ended, whose record is written."""
 
     @abstractmethod
     def is_wanted(self, run: str) -> bool:
@@ -139,9 +151,15 @@ class SharedFolder(RunFolders):
     def leave(self, run: str) -> None:
         """Do nothing: the search decides what stays."""
 
+    def send(self, run: str, study_folder: Path) -> None:
+        """Do nothing: workers see them."""
+
     def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
-        """Delete what only workers need; the checkpoints are there already."""
-        (study_folder / run / TAKEN).unlink(missing_ok=True)
+        """Do nothing: they are there already."""
+
+    def forget(self, run: str) -> None:
+        """Delete the mark of a copy."""
+        (self.folder / run / TAKEN).unlink(missing_ok=True)
 
     def is_wanted(self, run: str) -> bool:
         """Look whether the search is still signed in to the folder, and this worker at the run.

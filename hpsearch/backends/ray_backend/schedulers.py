@@ -130,7 +130,7 @@ def check_report(scheduler: TrialScheduler, result: Mapping[str, Any]) -> None:
             )
 
 
-def is_gathering(scheduler: TrialScheduler) -> bool:
+def is_gathering(scheduler: TrialScheduler | None) -> bool:
     """Tell whether a scheduler waits for further trials: HyperBand compares those of a bracket, once it is full."""
     if not isinstance(scheduler, HyperBandScheduler):
         return False

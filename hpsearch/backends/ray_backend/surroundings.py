@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _TUNE_LOGGERS = ("ray.tune", "ray.train", "ray.air")
@@ -28,6 +28,7 @@ def quiet_tune(slots: int) -> Iterator[None]:
         "TUNE_GLOBAL_CHECKPOINT_S": "1e9",
         "TUNE_MAX_PENDING_TRIALS_PG": str(max(slots, 1)),
         "RAY_AIR_NEW_OUTPUT": "0",
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",
         # Tune hands this one on to the workers.
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
     }
@@ -55,6 +56,23 @@ def environment(settings: Mapping[str, str], *others: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` at the first Ctrl-C while the block runs; the next one is an error, wherever the program is.
+
+    Only in the main thread, and unless the program ignores Ctrl-C.
+    """
+
+    def handle(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        act()
+
+    with restored_signals("SIGINT") as handlers:
+        if handlers.get(signal.SIGINT) not in (None, signal.SIG_IGN):
+            signal.signal(signal.SIGINT, handle)
+        yield
 
 
 @contextlib.contextmanager

@@ -193,6 +193,7 @@ class _WaitingTrial(AssignedTrial):
         self._line = line
         self._told: list[tuple[float, int]] = []
         self._answer = Verdict()
+        self._is_at_first_update = True
 
     def report(self, value: float, resource: int) -> None:
         """Remember it for the next event."""
@@ -210,7 +211,16 @@ class _WaitingTrial(AssignedTrial):
     def verdict(self, may_prune: bool) -> Verdict:
         """Return what the search said; without anything to compare it does not prune."""
         said = self._answer
-        return said if may_prune or said.save else Verdict()
+        return said if may_prune or not said.prune else Verdict()
+
+    def begin(self) -> None:
+        """Tell the search, at the first update, that the trial has gone on with other parameters than before."""
+        if not self._is_at_first_update:
+            return
+        self._is_at_first_update = False
+        so_far = self.execution.record(TrialState.RUNNING)
+        if so_far.schedule and so_far.schedule != (self.earlier.schedule if self.earlier is not None else ()):
+            self._line.ask(Progress(self._line.step, self._line.max_steps, so_far))
 
     def grants_checkpoint(self) -> bool:
         """Tell whether the search waits for a checkpoint, which it has now: it wants one only."""
@@ -238,6 +248,7 @@ class _Teller(SearchListener):
         """Note how far the trial is."""
         self._line.step, self._line.max_steps = step, max_steps
         self._line.check()
+        self._trial.begin()
 
     def on_checkpoint(self, trial: Trial, step: int) -> None:
         """Keep the checkpoint; if the search waits for it, tell of it, and wait."""

@@ -1,4 +1,4 @@
-"""What we put into Tune: the searcher it asks for trials, the scheduler it asks about reports, what stops it."""
+"""What we put into Tune: the searcher it asks for trials, what stops it, and what hears of its workers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,17 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from ray import tune
 from ray.exceptions import RayTaskError
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import SearchAlgorithm, Searcher
 from ray.tune.search.search_generator import SearchGenerator
 
-from ...search.ending import Ended
-from ...search.trial import Verdict
 from .dispatch import Dispatch
-from .events import KEY, Question, Reported, Unusable
-from .schedulers import check_perturbed, check_report, is_gathering, tell_metric
 from .worker import OBJECTIVE
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _StaysHere:
+class StaysHere:
     """Is neither copied nor stored by Tune: a search goes on from its own folder, not from Tune's."""
 
     def __reduce__(self) -> Any:
@@ -36,26 +31,27 @@ class _StaysHere:
         return self
 
 
-class _Guarded(_StaysHere):
+class Guarded(StaysHere):
     """What Tune calls; an error in it ends the search, since Tune would take it for one of a trial."""
 
     _dispatch: Dispatch
 
 
-def _guarded(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R | None]:
+def guarded(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R | None]:
+    """Let an error in a method of something `Guarded` end the search; the method returns None then."""
+
     @functools.wraps(method)
-    def guarded(self: Any, *args: P.args, **kwargs: P.kwargs) -> R | None:
+    def wrapper(self: Any, *args: P.args, **kwargs: P.kwargs) -> R | None:
         try:
             return method(self, *args, **kwargs)
         except BaseException as error:
-            if self._dispatch.error is None:
-                self._dispatch.error = error
+            self._dispatch.end_with(error)
             return None
 
-    return guarded
+    return wrapper
 
 
-class StudySearcher(_Guarded, Searcher):
+class StudySearcher(Guarded, Searcher):
     """Gives Tune the trials of the study."""
 
     def __init__(self, dispatch: Dispatch) -> None:
@@ -67,7 +63,7 @@ class StudySearcher(_Guarded, Searcher):
         """True when no further trial will begin."""
         return self._dispatch.is_over or self._dispatch.error is not None
 
-    @_guarded
+    @guarded
     def suggest(self, trial_id: str) -> dict[str, Any] | None:
         """Return the config of the next trial; None if there is none now."""
         return self._dispatch.next(trial_id)
@@ -80,7 +76,7 @@ class StudySearcher(_Guarded, Searcher):
         return True
 
 
-class StudyTrials(_StaysHere, SearchAlgorithm):
+class StudyTrials(StaysHere, SearchAlgorithm):
     """Makes Tune's trials of those that the study begins."""
 
     def __init__(self, searcher: StudySearcher) -> None:
@@ -99,8 +95,8 @@ class StudyTrials(_StaysHere, SearchAlgorithm):
         return self._finished or self._searcher.is_over
 
 
-class StudyStopper(_Guarded, tune.Stopper):
-    """Ends the whole of Tune's run when an error has ended the search."""
+class StudyStopper(Guarded, tune.Stopper):
+    """Ends the whole of Tune's run when the search does not wait for the trials under way."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
@@ -112,217 +108,39 @@ class StudyStopper(_Guarded, tune.Stopper):
     def stop_all(self) -> bool:
         """Tell whether the search has ended."""
         self._look()
-        return self._dispatch.error is not None
+        return self._dispatch.ends_now
 
-    @_guarded
+    @guarded
     def _look(self) -> None:
-        self._dispatch.check_room()
+        self._dispatch.check()
 
 
-class _SavesOnce:
-    """Tune as schedulers see it, but a trial that is writing a checkpoint already does not begin another one.
-
-    It is at the same update still, and the second one would be empty. Population-based training asks for it.
-    """
-
-    def __init__(self, controller: Any) -> None:
-        self._controller = controller
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._controller, name)
-
-    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Any:
-        return trial.temporary_state.saving_to or self._controller._schedule_trial_save(trial, result=result)
-
-
-class StudyScheduler(_Guarded, TrialScheduler):
-    """Takes what workers tell, and asks the user's scheduler, or else the pruner, about every report.
-
-    Args:
-        dispatch: records the trials.
-        given: a scheduler of Ray; None: the pruner of the study judges.
-        is_at_its_end: tells of a report whether the scheduler stops a trial there that has done well.
-    """
-
-    def __init__(self, dispatch: Dispatch, given: TrialScheduler | None) -> None:
-        self._dispatch, self._given = dispatch, given
-        self._acting: TrialScheduler = given or FIFOScheduler()  # type: ignore[no-untyped-call]
-        dispatch.is_gathering = lambda: is_gathering(self._acting)
-        self._has_judged = False
-        self._judged: dict[str, dict[str, Any]] = {}
-        self._told_off: dict[str, Verdict] = {}
-
-    @property
-    def metric(self) -> Any:
-        """The key of the results that the scheduler compares."""
-        return OBJECTIVE
-
-    @property
-    def supports_buffered_results(self) -> bool:
-        """False: every report is answered before the trial goes on."""
-        return False
-
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Hand on what is compared, unless the user's scheduler compares something else."""
-        if self._given is not None:
-            tell_metric(self._given, metric, mode)
-        return True
-
-    @_guarded
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Hand on; what is to be perturbed must be there."""
-        check_perturbed(self._acting, trial.config)
-        self._acting.on_trial_add(tune_controller, trial)
-
-    @_guarded
-    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Hand on."""
-        self._acting.on_trial_error(tune_controller, trial)
-
-    @_guarded
-    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Hand on, and record that a trial has ended which the user's scheduler stops while it waits."""
-        self._acting.on_trial_remove(tune_controller, trial)
-        self._end_waiting(trial)
-
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Record what a worker tells, and decide how the trial goes on."""
-        # After an error the search ends, and Tune may have taken the trial from its worker already.
-        return self._decide(tune_controller, trial, result) or TrialScheduler.NOOP
-
-    @_guarded
-    def _decide(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        event = result[KEY]
-        answer = self._dispatch.hear(trial.trial_id, event, result)
-        if isinstance(event, Question):
-            _tell(trial, answer)
-        if not isinstance(event, Reported) or not event.is_comparable:
-            return TrialScheduler.CONTINUE
-        self._judged[trial.trial_id] = result
-        if event.is_last:
-            return TrialScheduler.CONTINUE
-        if trial.trial_id in self._told_off:  # but its worker died before it could obey
-            _tell(trial, self._told_off[trial.trial_id])
-            return TrialScheduler.CONTINUE
-        if self._given is None:
-            if self._dispatch.should_prune(trial.trial_id):
-                _tell(trial, Verdict(prune=True))
-            return TrialScheduler.CONTINUE
-        if not self._has_judged:
-            check_report(self._given, result)
-            self._has_judged = True
-        seen: Any = _SavesOnce(tune_controller)
-        decision = self._given.on_trial_result(seen, trial, result)
-        if decision == TrialScheduler.STOP:
-            verdict = self._told_off[trial.trial_id] = _verdict(self._given, result)
-            self._given.on_trial_complete(tune_controller, trial, result)
-            _tell(trial, verdict)
-            return TrialScheduler.CONTINUE
-        if isinstance(self._given, PopulationBasedTraining):
-            self._keep_apart(tune_controller)
-        if decision == TrialScheduler.PAUSE or trial.status == Trial.PAUSED:
-            self._dispatch.pause(trial.trial_id)
-        return decision
-
-    def _keep_apart(self, tune_controller: Any) -> None:
-        """Give every trial its own identity again that has got the config of another one."""
-        for trial in tune_controller.get_trials():
-            if not trial.is_finished() and trial.config[KEY].number != self._dispatch.trial(trial.trial_id).told.number:
-                trial.set_config(self._dispatch.own_config(trial.trial_id, trial.config))
-                self._dispatch.pause(trial.trial_id)
-
-    @_guarded
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Record that a trial has ended."""
-        event = result.get(KEY)
-        if isinstance(event, (Ended, Unusable)):
-            self._dispatch.end(trial.trial_id, event, result)
-        judged = self._judged.get(trial.trial_id)
-        if trial.trial_id in self._told_off:
-            pass  # the user's scheduler knows: it has stopped the trial
-        elif judged is None or (isinstance(event, Ended) and not event.record.state.has_result):
-            self._acting.on_trial_error(tune_controller, trial)
-        else:
-            self._acting.on_trial_complete(tune_controller, trial, judged)
-        if not isinstance(event, (Ended, Unusable)):
-            self._end_waiting(trial)
-        self._judged.pop(trial.trial_id, None)
-        self._told_off.pop(trial.trial_id, None)
-
-    def _end_waiting(self, trial: Trial) -> None:
-        """Record that a trial has ended which waits without a worker, or is about to."""
-        saving = trial.temporary_state.saving_to
-        if saving is not None:
-            saving.resolve()
-        result = self._judged.pop(trial.trial_id)
-        self._dispatch.end_waiting(trial.trial_id, _verdict(self._acting, result), result)
-
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Ask the user's scheduler."""
-        return self._choose(tune_controller)
-
-    @_guarded
-    def _choose(self, tune_controller: Any) -> Trial | None:
-        chosen = self._acting.choose_trial_to_run(tune_controller) or self._left_waiting(tune_controller)
-        if chosen is not None:
-            self._dispatch.resume(chosen.trial_id)
-        return chosen
-
-    def _left_waiting(self, tune_controller: Any) -> Trial | None:
-        """Return a trial that waits for others, if there are none any more; one that can go no further ends.
-
-        Ray's own schedulers wait for ever for a trial that has failed, or has come to its end earlier.
-        """
-        trials = [each for each in tune_controller.get_live_trials() if not each.is_finished()]
-        if not trials or not self._dispatch.has_no_more or any(each.status != Trial.PAUSED for each in trials):
-            return None
-        trial: Trial = min(trials, key=lambda each: each.config[KEY].number)
-        if _verdict(self._acting, self._judged[trial.trial_id]).stop is None:
-            return trial
-        tune_controller.stop_trial(trial)
-        return None
-
-    def debug_string(self) -> str:
-        """Return what Tune shows of it."""
-        return self._acting.debug_string()
-
-
-class WorkerEvents(_Guarded, tune.Callback):
-    """Hears of trials that end, and of workers that die."""
+class WorkerEvents(Guarded, tune.Callback):
+    """Hears of trials that end, and of workers that start and die."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
+        self._had_workers: set[str] = set()
 
-    @_guarded
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Note that a worker is there for the trial."""
+        self._had_workers.add(trial.trial_id)
+
+    @guarded
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Forget the statistics that Tune keeps of every number of every result, for as long as it runs."""
+        self._had_workers.discard(trial.trial_id)
         trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
 
-    @_guarded
+    @guarded
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Note that another worker will go on with the trial."""
         self._dispatch.begin_again(trial.trial_id, _reason(trial))
 
-    @_guarded
+    @guarded
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Note that no worker will."""
-        has_begun = bool(trial.last_result) or isinstance(_error(trial), RayTaskError)
-        self._dispatch.give_up(trial.trial_id, f"its worker died: {_reason(trial)}", has_begun)
-
-
-def _tell(trial: Trial, answer: Any) -> None:
-    """Send an answer to the worker of a trial; it comes before the next step."""
-    worker: Any = trial.temporary_state.ray_actor
-    worker.tell.remote(answer)
-
-
-def _verdict(scheduler: TrialScheduler, result: dict[str, Any]) -> Verdict:
-    """Return what it means that a scheduler stops a trial: it was pruned, or has had all that any trial gets."""
-    longest = getattr(scheduler, "_max_t", None) or getattr(scheduler, "_max_t_attr", None)
-    name = getattr(scheduler, "_time_attr", None)
-    if isinstance(longest, (int, float)) and name in result and result[name] >= longest:
-        return Verdict(stop=f"{type(scheduler).__name__} lets no trial go on after {name}={longest:g}")
-    return Verdict(prune=True)
+        self._dispatch.give_up(trial.trial_id, _reason(trial), had_worker=trial.trial_id in self._had_workers)
 
 
 def _error(trial: Trial) -> Any:
@@ -334,7 +152,8 @@ def _error(trial: Trial) -> Any:
 
 
 def _reason(trial: Trial) -> str:
-    """Return the error of a trial in a line."""
+    """Return the error of a trial in a line: what was raised in its worker, else what Ray says of that."""
     error = _error(trial)
-    lines = str(error).strip().splitlines() if error is not None else ["no reason was given"]
-    return lines[-1] if isinstance(error, RayTaskError) else lines[0]
+    text = str(error).strip() if error is not None else "no reason was given"
+    was_raised = isinstance(error, RayTaskError) or "creation task" in text
+    return text.splitlines()[-1 if was_raised else 0]

@@ -114,7 +114,7 @@ class StartedCluster:
         if self.nodes:
             command += [f"--address={self.address}"]
         else:
-            port, client_port = _free_ports(2)
+            port, client_port = free_ports(2)
             self.client_address = f"ray://127.0.0.1:{client_port}"
             command += ["--head", f"--port={port}", f"--ray-client-server-port={client_port}"]
             command += ["--include-dashboard=false"]
@@ -252,7 +252,7 @@ def _reread_token() -> None:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return free ports, of those that Ray gives to none of its workers."""
     with contextlib.ExitStack() as stack:
         found: list[int] = []

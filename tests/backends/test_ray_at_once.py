@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,12 @@ from transformers import TrainerCallback
 
 from hpsearch import Constraint, TooManyFailuresError
 from hpsearch.backends.ray_backend import dispatch
-from hpsearch.backends.ray_backend.cluster import joined
-from tests.backends.contract import RATE, Diary, Events, states
+from tests.backends.contract import RATE, Diary, states
+from tests.backends.on_ray import HearsNotices
+from tests.backends.on_ray import cluster as cluster
 from tests.backends.test_ray_search import search
 from tests.faults.test_failures import BATCH, Memory, NeedsMemory
 from tests.search.small_trainer import TwoLayers, small_trainer
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """One local instance for most tests, which is much faster than one for each search."""
-    with joined(None):
-        yield
 
 
 class Spans(TrainerCallback):
@@ -76,7 +69,7 @@ def most_at_once(diary: Diary) -> int:
     ids=["two", "one", "population", "hyperband"],
 )
 def test_no_more_trials_run_at_once_than_the_limit_says_although_there_is_room(
-    tmp_path: Path, cluster: None, scheduler: Any, limit: int, most: int
+    tmp_path: Path, scheduler: Any, limit: int, most: int
 ) -> None:
     diary, options = Diary(tmp_path / "diary"), {} if scheduler is None else {"scheduler": scheduler}
     best = search(tmp_path, 4, [Spans(diary)], {"num_train_epochs": 4}, max_concurrent_trials=limit, **options)
@@ -94,14 +87,14 @@ class FailsBesideASlowOne(TrainerCallback):
         time.sleep(1.0)
 
 
-def test_too_many_failures_are_an_error_although_a_trial_beside_them_goes_well(tmp_path: Path, cluster: None) -> None:
+def test_too_many_failures_are_an_error_although_a_trial_beside_them_goes_well(tmp_path: Path) -> None:
     with pytest.raises(TooManyFailuresError, match=r"last 2 trials failed.*out of luck") as caught:
         search(tmp_path, 8, [FailsBesideASlowOne()], max_failures=2)
     assert states(caught.value.best_run)[:3] == ["complete", "failed", "failed"]
     assert caught.value.best_run.run_id == "0"
 
 
-def test_trials_at_once_share_the_epochs_of_the_study(tmp_path: Path, cluster: None) -> None:
+def test_trials_at_once_share_the_epochs_of_the_study(tmp_path: Path) -> None:
     best = search(tmp_path, 8, trainer={"num_train_epochs": 50}, max_epochs=20)
     records = best.run_summary.records
     assert len(records) == 2
@@ -111,7 +104,6 @@ def test_trials_at_once_share_the_epochs_of_the_study(tmp_path: Path, cluster: N
     assert 20 <= sum(record.epochs for record in records) <= 23
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_search_ends_in_time_although_others_leave_it_no_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +116,7 @@ def test_a_search_ends_in_time_although_others_leave_it_no_room(
 
     other = Other.options(num_cpus=ray.cluster_resources()["CPU"]).remote()
     assert ray.get(other.is_there.remote())
-    events = Hears()
+    events = HearsNotices()
     begin = time.monotonic()
     try:
         best = search(tmp_path, 2, timeout=1.0, progress=events)
@@ -138,18 +130,7 @@ def test_a_search_ends_in_time_although_others_leave_it_no_room(
     assert states(again) == ["complete"] * 2
 
 
-class Hears(Events):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notices: list[str] = []
-
-    def on_notice(self, notice: str) -> None:
-        self.notices.append(notice)
-
-
-def test_several_objectives_with_constraint_and_pruning_go_on_from_an_embedded_search(
-    tmp_path: Path, cluster: None
-) -> None:
+def test_several_objectives_with_constraint_and_pruning_go_on_from_an_embedded_search(tmp_path: Path) -> None:
     def build(trial: Any) -> TwoLayers:
         return TwoLayers(trial.suggest_int("hidden", 2, 30))
 
@@ -206,7 +187,7 @@ class Dies(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_trial_learned_of_its_memory_outlives_its_worker(tmp_path: Path, cluster: None) -> None:
+def test_what_a_trial_learned_of_its_memory_outlives_its_worker(tmp_path: Path) -> None:
     built, died = Diary(tmp_path / "built"), Diary(tmp_path / "died")
     trainer = {**BATCH, "model_init": RunsOutOnce(built), "num_train_epochs": 4, "save_strategy": "epoch"}
     best = search(tmp_path, 1, [Dies(died)], trainer, oom_fallback=True)

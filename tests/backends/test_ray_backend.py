@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import optuna
-import pytest
 
-from hpsearch.backends.ray_backend.cluster import joined
 from tests.backends.contract import BackendContract, StoredTrial
 from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One local instance for all tests, which is much faster than one for each search."""
-    with joined(None):
-        yield
 
 
 class TestRay(BackendContract):

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from ray.tune.schedulers import PopulationBasedTraining
-from transformers import TrainerCallback, default_data_collator
+from transformers import TrainerCallback
 
 from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted, StudyError, TrialRecord
-from hpsearch.backends.ray_backend.cluster import joined
-from tests.backends.contract import Diary, Events, states
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.backends.contract import Diary, states
+from tests.backends.on_ray import ON_RAY, HearsNotices, loss_of
+from tests.backends.on_ray import cluster as cluster
+from tests.search.small_trainer import TwoLayers, small_trainer
 
 # So small that nothing is learned; a perturbation draws 0.1, and nothing else.
 TINY = {"learning_rate": Float(1e-9, 1e-8)}
-
-pytestmark = pytest.mark.slow  # still to be run on a quiet machine
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One local instance for all tests, which is much faster than one for each search."""
-    with joined(None):
-        yield
 
 
 def population(**changes: Any) -> PopulationBasedTraining:
@@ -46,26 +37,9 @@ def population(**changes: Any) -> PopulationBasedTraining:
 
 def search(folder: Path, n_trials: int, *callbacks: Any, trainer: Any = None, **options: Any) -> BestRun:
     """Search on Ray with a small trainer of six epochs."""
-    on_ray = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
-    options = {"compute_objective": "loss", "scheduler": population(), **on_ray, **options}
+    options = {"compute_objective": "loss", "scheduler": population(), **ON_RAY, **options}
     small = small_trainer(folder, *callbacks, **{"num_train_epochs": 6, **(trainer or {})})
     return small.hyperparameter_search(options.pop("hp_space", TINY), n_trials=n_trials, **options)
-
-
-def loss_of(model: torch.nn.Module) -> float:
-    """The loss of the evaluation data of `small_trainer`."""
-    batch = default_data_collator(points(32, seed=1))
-    with torch.no_grad():
-        return float(model(**batch)["loss"])
-
-
-class HearsNotices(Events):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notices: list[str] = []
-
-    def on_notice(self, notice: str) -> None:
-        self.notices.append(notice)
 
 
 class SavesSlowly(TrainerCallback):
@@ -105,6 +79,8 @@ def test_only_the_perturbed_learning_rate_learns_and_everything_says_so(tmp_path
         assert again.is_equal, again.first_difference
         assert weights_in(again.record) == weights_in(record)
     assert "with learning_rate=0.1" in events.notices[0]
+    stored = best.run_summary.engine_study.trials
+    assert [trial.user_attrs["hpsearch:schedule"] for trial in stored] == [list(each.schedule) for each in records]
 
 
 def weights_in(record: TrialRecord) -> bytes:
@@ -174,13 +150,24 @@ def test_under_scope_all_the_parameters_are_those_that_the_selected_weights_were
 
 
 class InterruptsAfterAPerturbation(HearsNotices):
+    """Ends the search at the first report after a perturbation, or as soon as a worker has taken it up."""
+
+    def __init__(self, moment: str) -> None:
+        super().__init__()
+        self._moment = moment
+
     def on_report(self, trial: Any, report: Any) -> None:
         if self.notices and report.step > 8:
             raise KeyboardInterrupt
 
+    def on_progress(self, trial: Any, step: int, max_steps: int) -> None:
+        if self.notices and self._moment == "update":
+            raise KeyboardInterrupt
 
-def test_a_trial_that_is_interrupted_goes_on_with_its_perturbed_parameters(tmp_path: Path) -> None:
-    interrupts = InterruptsAfterAPerturbation()
+
+@pytest.mark.parametrize("moment", ["report", "update"])
+def test_a_trial_that_is_interrupted_goes_on_with_its_perturbed_parameters(tmp_path: Path, moment: str) -> None:
+    interrupts = InterruptsAfterAPerturbation(moment)
     with pytest.raises(SearchInterrupted):
         search(tmp_path, 2, scheduler=population(synch=True), max_concurrent_trials=1, progress=interrupts)
     [notice] = interrupts.notices
@@ -222,6 +209,20 @@ def test_what_a_function_does_not_suggest_cannot_be_perturbed_either(tmp_path: P
 
     with pytest.raises(StudyError, match=r"perturbs 'learning_rate', which is not in the search space"):
         search(tmp_path, 2, hp_space=space)
+
+
+def as_numpy_has_it(config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, "learning_rate": np.float64(config["learning_rate"])}
+
+
+def test_a_perturbation_by_numpy_is_recorded_as_a_number(tmp_path: Path) -> None:
+    best = search(tmp_path, 2, scheduler=population(synch=True, custom_explore_fn=as_numpy_has_it))
+    changed = [record for record in best.run_summary.records if record.schedule]
+    assert changed
+    for record in changed:
+        assert type(record.arguments["learning_rate"]) is float
+        again = small_trainer(tmp_path, num_train_epochs=6).replay(number=record.number, progress=False)
+        assert again.is_equal, again.first_difference
 
 
 def with_another_seed(config: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,18 +20,11 @@ from ray.tune.search import BasicVariantGenerator, Searcher
 from transformers import TrainerCallback
 
 from hpsearch import BestRun, Constraint, StudyError, TrialRecord, TrialState
-from hpsearch.backends.ray_backend.cluster import joined
 from tests.backends.contract import RATE, ROOT, Diary, Events, states
+from tests.backends.on_ray import ON_RAY, HearsNotices
+from tests.backends.on_ray import cluster as cluster
+from tests.faults.searching import wait_until
 from tests.search.small_trainer import TwoLayers, points, small_trainer
-
-ON_RAY = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One local instance for all tests, which is much faster than one for each search."""
-    with joined(None):
-        yield
 
 
 def search(folder: Path, n_trials: int = 1, callbacks: Any = (), trainer: Any = None, **options: Any) -> BestRun:
@@ -106,15 +98,6 @@ class Dies(TrainerCallback):
         self._diary.write((run, state.global_step, os.getpid()))
         if state.global_step == 6 and (run == "run-2" or (run == "run-1" and is_first)):
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-class HearsNotices(Events):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notices: list[str] = []
-
-    def on_notice(self, notice: str) -> None:
-        self.notices.append(notice)
 
 
 def test_a_trial_whose_worker_dies_goes_on_from_its_checkpoint_and_fails_only_if_it_dies_again(tmp_path: Path) -> None:
@@ -292,7 +275,8 @@ SEARCHES = """
     from pathlib import Path
     from hpsearch import SearchInterrupted
     from tests.backends.contract import RATE, Diary
-    from tests.backends.test_ray_search import ON_RAY, MeetsTheOther, Sleeps
+    from tests.backends.on_ray import ON_RAY
+    from tests.backends.test_ray_search import MeetsTheOther, Sleeps
     from tests.search.small_trainer import small_trainer
 
     folder = Path(sys.argv[1])
@@ -308,7 +292,7 @@ SEARCHES = """
 
 
 class Sleeps(TrainerCallback):
-    """Waits in the second epoch of the first two runs, until there is a file named "wake"."""
+    """Stands still in the second epoch of the first two runs, until there is a file named "wake"."""
 
     def __init__(self, folder: Path) -> None:
         self._diary, self._wake = Diary(folder / "asleep"), folder / "wake"
@@ -322,20 +306,22 @@ class Sleeps(TrainerCallback):
         self._diary.write((run, state.global_step))
 
 
-def test_ctrl_c_ends_a_search_with_its_local_instance_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_search_whose_trials_stand_still_with_its_local_instance_and_the_same_command_goes_on(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-c", textwrap.dedent(SEARCHES), str(tmp_path)]
     started = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdout": subprocess.PIPE, "text": True}
     asleep = Diary(tmp_path / "asleep")
     with subprocess.Popen(command, start_new_session=True, **started) as process:
         try:
-            wait_until(lambda: {"run-0", "run-1"} <= {each for each in asleep.read() if isinstance(each, str)})
+            wait_until(lambda: {"run-0", "run-1"} <= {each for each in asleep.read() if isinstance(each, str)}, 120)
             below = psutil.Process(process.pid).children(recursive=True)
             assert any("raylet" in each.name() for each in below)
             os.killpg(process.pid, signal.SIGINT)
-            told, _ = process.communicate(timeout=15)
+            told, _ = process.communicate(timeout=90)  # Tune gives trials that do not answer ten seconds
             assert process.returncode == 7
             assert told.split() == ["interrupted", "interrupted"]
-            assert psutil.wait_procs(below, timeout=5)[1] == []
+            assert psutil.wait_procs(below, timeout=30)[1] == []
         finally:
             if process.poll() is None:
                 for each in [*psutil.Process(process.pid).children(recursive=True), process]:
@@ -348,10 +334,3 @@ def test_ctrl_c_ends_a_search_with_its_local_instance_and_the_same_command_goes_
     steps = [tuple(each) for each in asleep.read()[before:]]
     for run, first in (("run-0", 5), ("run-1", 5), ("run-2", 1), ("run-3", 1)):
         assert [step for name, step in steps if name == run] == list(range(first, 13))
-
-
-def wait_until(is_so: Any, seconds: float = 120) -> None:
-    until = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.1)

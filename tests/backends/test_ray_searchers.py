@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,16 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from hpsearch import BestRun, Categorical, Float, InvalidInputError, SpaceError, StudyError
-from hpsearch.backends.ray_backend.cluster import joined
 from tests.backends.contract import RATE, Diary, Events, states
+from tests.backends.on_ray import ON_RAY, HearsNotices
+from tests.backends.on_ray import cluster as cluster
 from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
 from tests.search.small_trainer import CountsModels, small_trainer
-
-pytestmark = pytest.mark.slow  # still to be run on a quiet machine
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One local instance for all tests, which is much faster than one for each search."""
-    with joined(None):
-        yield
 
 
 def search(folder: Path, hp_space: Any, n_trials: int, *, trainer: Any = None, **options: Any) -> BestRun:
     """Search on Ray with a small trainer of one epoch."""
-    on_ray = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
-    options = {"compute_objective": "loss", "pruner": "none", **on_ray, **options}
+    options = {"compute_objective": "loss", "pruner": "none", **ON_RAY, **options}
     small = small_trainer(folder, **{"num_train_epochs": 1, **(trainer or {})})
     return small.hyperparameter_search(hp_space, n_trials=n_trials, **options)
 
@@ -59,15 +49,6 @@ class Told(Searcher):
         if not self._is_told:
             raise NotImplementedError
         self._diary.write(("earlier", parameters, value))
-
-
-class HearsNotices(Events):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notices: list[str] = []
-
-    def on_notice(self, notice: str) -> None:
-        self.notices.append(notice)
 
 
 def test_a_searcher_of_the_users_own_chooses_and_hears_values_by_scope_and_failures(tmp_path: Path) -> None:

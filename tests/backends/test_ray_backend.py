@@ -9,6 +9,7 @@ from typing import Any
 import optuna
 
 from tests.backends.contract import BackendContract, StoredTrial
+from tests.backends.on_ray import cluster as cluster
 from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
 
 

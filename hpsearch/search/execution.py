@@ -205,7 +205,7 @@ class Execution:
         recipe, reporting, weights = self._configure()
         resumption = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe, weights))
         self._resumed_from, is_other, fallbacks = resumption
-        if len(fallbacks) > len(self._fallbacks):
+        if is_other or len(fallbacks) > len(self._fallbacks):
             self._fallbacks = fallbacks
             self.release()
             recipe, reporting, weights = self._configure()

@@ -49,6 +49,9 @@ class TrialRunner:
         self.records: list[TrialRecord] = []
         self.failures: list[TrialRecord] = []
         self.under_way: dict[int, float] = {}
+        self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
+        self._epochs: dict[int, float] = {}
+        self._all_epochs = 0.0
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -92,8 +95,11 @@ class TrialRunner:
 
     def used_up(self) -> str | None:
         """Return which budget of the study is used up; None while something is left for the trials under way."""
-        ended = sum(each.epochs for each in self.records if each.number not in self.under_way)
-        stop = self._budget.passed(ended + sum(self.under_way.values()))
+        if self._epochs_of is not self.records:
+            self._epochs_of, self._epochs = self.records, {each.number: each.epochs for each in self.records}
+            self._all_epochs = sum(self._epochs.values())
+        known = sum(self._epochs.get(number, 0.0) for number in self.under_way)
+        stop = self._budget.passed(self._all_epochs - known + sum(self.under_way.values()))
         return None if stop is None else stop.reason
 
     def announce(self, notice: str) -> None:
@@ -202,7 +208,8 @@ class TrialRunner:
 
     def _others(self, trial: Trial) -> OtherTrials:
         under_way = {number: epochs for number, epochs in self.under_way.items() if number != trial.number}
-        ended = [each for each in self.records if each.number not in (trial.number, *under_way)]
+        excluded = {trial.number, *under_way}
+        ended = [each for each in self.records if each.number not in excluded]
         return OtherTrials.of(ended, self._study, sum(under_way.values()))
 
     def _take(self, record: TrialRecord) -> None:

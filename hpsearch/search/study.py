@@ -76,11 +76,11 @@ class Study:
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")
         check_scope(self.scope)
-        _check_whole("n_trials", self.n_trials, 1)
+        check_whole("n_trials", self.n_trials, 1)
         if self.keep_checkpoints is not None:
-            _check_whole("keep_checkpoints", self.keep_checkpoints, 0, "None or ")
+            check_whole("keep_checkpoints", self.keep_checkpoints, 0, "None or ")
         if self.max_failures is not None:
-            _check_whole("max_failures", self.max_failures, 1, "None or ")
+            check_whole("max_failures", self.max_failures, 1, "None or ")
         for name, unit in _BUDGETS.items():
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -226,7 +226,12 @@ def _one_or_all(values: list[str]) -> str | list[str]:
     return values if len(values) > 1 else values[0]
 
 
-def _check_whole(name: str, value: Any, least: int, also: str = "") -> None:
+def check_whole(name: str, value: Any, least: int, also: str = "") -> None:
+    """Check that a value is a whole number of at least `least`; `also` says in words what else the caller allows.
+
+    Raises:
+        StudyError: it is not.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise StudyError(f"{name} must be {also}a whole number of at least {least}, but got {value!r}.")
 

@@ -1,4 +1,4 @@
-"""The embedded backend: asks Optuna for parameters, runs the trial, tells Optuna how it ended."""
+"""The embedded backend: asks Optuna for parameters, runs the trials on this machine, tells Optuna how they ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
+from .dispatch import Dispatch
 from .learning import ORIGIN, check_direction, finished_trials, learn
+from .parallel import Parallel
 from .pruning import PruningByOneObjective, as_pruner
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
@@ -30,7 +32,9 @@ _STAGNATION = 30
 
 
 class OptunaBackend(Backend):
-    """Optuna in this process, one trial after the other; several processes may be at one study.
+    """Optuna in this process; trials here too, one after the other, or in workers of this machine, several at once.
+
+    Several processes may be at one study.
 
     Args:
         sampler: an `optuna.samplers.BaseSampler`; None: TPE, seeded with the study's seed.
@@ -42,7 +46,16 @@ class OptunaBackend(Backend):
         terminator: ends the search when it has stopped improving: an `optuna.terminator.BaseTerminator`, or True: when
             30 trials with a result have found nothing better. None, False: never.
         start_from: another Optuna study, or the summary or best run of a search: the sampler learns from its trials.
-        n_jobs: 1; trials run one after the other.
+        n_jobs: how many trials run at once, each in a worker of its own; -1: one on each GPU, or each core if there is
+            no GPU. 1: one after the other, in this process; in a worker if `trials_per_worker` or `worker_memory` is
+            given.
+        devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all, if `n_jobs` or `trials_per_device` is
+            given.
+        trials_per_device: how many trials share a GPU.
+        trials_per_worker: a worker is replaced by a new one after so many; None: never for that.
+        worker_memory: a worker is replaced after a trial that leaves it with more bytes of memory than these; None: its
+            share of nine tenths of the machine's.
+        trial_retries: so often a trial goes on in another worker after its worker has died.
         gc_after_trial, catch: taken for scripts that pass them on to Optuna; a trial's memory is always released, and
             an error in a trial always recorded.
 
@@ -59,6 +72,11 @@ class OptunaBackend(Backend):
         "terminator",
         "start_from",
         "n_jobs",
+        "devices",
+        "trials_per_device",
+        "trials_per_worker",
+        "worker_memory",
+        "trial_retries",
         "gc_after_trial",
         "catch",
     )
@@ -71,12 +89,16 @@ class OptunaBackend(Backend):
         load_if_exists: bool = True,
         terminator: Any = None,
         start_from: Any = None,
-        n_jobs: int = 1,
+        n_jobs: int | None = 1,
+        devices: Sequence[int] | None = None,
+        trials_per_device: int | None = None,
+        trials_per_worker: int | None = None,
+        worker_memory: float | None = None,
+        trial_retries: int = 3,
         gc_after_trial: bool = True,
         catch: Any = (),
     ) -> None:
-        if n_jobs != 1:
-            raise StudyError(f"n_jobs={n_jobs!r} must be 1: trials run one after the other.")
+        self._parallel = Parallel(n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries)
         self._may_exist = load_if_exists
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise StudyError(f"sampler must be an Optuna sampler or None, but got {sampler!r}.")
@@ -87,6 +109,7 @@ class OptunaBackend(Backend):
         self._learned_from = None if start_from is None else finished_trials(start_from)
         check_storage(storage)
         self._storage = storage
+        self.runs_several_at_once = False
         self._study: optuna.Study | None = None
         self._trials: StoredTrials | None = None
 
@@ -96,14 +119,17 @@ class OptunaBackend(Backend):
         self._check_fit(study)
         if not is_in_study_folder(self._storage):
             self._storage = open_storage(self._storage)
-        yield
+        with self._parallel.packed(study, recipe):
+            yield
 
     def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
         """Open the storage and the study in it."""
         storage = open_storage(self._storage, study.folder)
         with _quiet_optuna(), naming_the_storage(storage):
             self._check_stored(study, storage)
-            sampler = self._sampler or optuna.samplers.TPESampler(seed=study.seed)
+            sampler = self._sampler or optuna.samplers.TPESampler(
+                seed=study.seed, constant_liar=self._parallel.is_wanted or self.runs_several_at_once
+            )
             sampling = RepeatableSampling(sampler)
             engine = self._study = optuna.create_study(
                 study_name=study.name,
@@ -119,6 +145,7 @@ class OptunaBackend(Backend):
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
         self._trials = StoredTrials(study, engine, sampling, by_one, self._is_converged)
         return [
+            *self._parallel.notes,
             f"sampler {type(sampler).__name__}",
             self._described_pruner(study),
             *([f"terminator {type(self._terminator).__name__}"] if self._terminator is not None else []),
@@ -139,6 +166,9 @@ class OptunaBackend(Backend):
 
     def search(self, study: Study, runner: TrialRunner) -> None:
         """Choose, run, tell, settle; until the total is reached or a budget is used up."""
+        if self._parallel.is_wanted:
+            self._parallel.run(study, Dispatch(runner, self))
+            return
         has_waited = False
         while True:
             with self.deciding(runner) as trials:

@@ -16,23 +16,25 @@ from ...errors import HpsearchError, StudyError
 from ...search.execution import Searchable
 from ...search.following import SearchIsOver
 from ...search.runner import TrialRunner
-from ...search.study import Study
+from ...search.study import Study, check_whole
 from ...search.trial import TrialRecord
+from ...signals import at_ctrl_c
+from ...workers.pickling import check_objectives, for_workers
 from ..base import Backend, DistantSearch
 from ..optuna_backend.backend import OptunaBackend
+from ..optuna_backend.dispatch import Dispatch
 from .address import AUTO, is_client_address
 from .client import run_on_cluster
 from .cluster import Cluster, Resources, as_resources, joined, quiet_tune
-from .dispatch import Dispatch
+from .dispatch import TuneDispatch
 from .distant_folders import DistantFolders, check_place, name_at_a_distance
 from .leavings import Leavings
-from .pickling import check_objectives, for_workers, put
+from .pickling import put
 from .run_folders import TUNE_FOLDER, RunFolders, SharedFolder
 from .schedulers import as_scheduler, check_scheduler, is_gathering
 from .searchers import Proposals, as_searcher, check_searcher
 from .spaces import drawn, from_ray
 from .study_scheduler import StudyScheduler
-from .surroundings import at_ctrl_c
 from .tune_parts import StudySearcher, StudyStopper, StudyTrials, WorkerEvents
 from .worker import OBJECTIVE, Shared, TrialWorker
 
@@ -127,8 +129,9 @@ class RayBackend(Backend):
             raise StudyError(
                 f"search_alg={search_alg!r} and sampler={sampler!r} would both choose parameters; pass only one."
             )
-        _check_count("max_concurrent_trials", max_concurrent_trials, least=1, also="None or ")
-        _check_count("trial_retries", trial_retries, least=0)
+        if max_concurrent_trials is not None:
+            check_whole("max_concurrent_trials", max_concurrent_trials, 1, "None or ")
+        check_whole("trial_retries", trial_retries, 0)
         self._address, self._concurrent, self._retries = address, max_concurrent_trials, trial_retries
         self._autoscaling = autoscaling
         self._storage_path = None if storage_path is None else os.fspath(storage_path)
@@ -166,7 +169,7 @@ class RayBackend(Backend):
         """Join the cluster, and check that the trials can run there."""
         check_scheduler(self._scheduler, study, recipe)
         check_searcher(self._searcher, study)
-        check_objectives(study)
+        check_objectives(study, "Ray's workers")
         with self._optuna.connected(study, recipe), joined(self._address) as cluster:
             self._each = self._resources or cluster.default_resources()
             short = cluster.check_fits(self._each, autoscaling=self._autoscaling)
@@ -211,13 +214,13 @@ class RayBackend(Backend):
             folders = self._folders(study, runner.session, tune_folder)
         folders.tidy(study.folder)
 
-        dispatch = Dispatch(
-            runner,
-            self._optuna,
+        dispatch = TuneDispatch(
+            Dispatch(runner, self._optuna, None if self._proposals is None else self._proposals.propose),
             self._slots,
             has_room=(lambda: True) if self._autoscaling else (lambda: self._room() > 0),
             is_gathering=lambda: is_gathering(self._scheduler),
             leavings=Leavings(folders, study),
+            retries=self._retries,
             proposals=self._proposals,
         )
         try:
@@ -226,12 +229,16 @@ class RayBackend(Backend):
                 at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())),
             ):
                 self._tuner(study, folders, dispatch, tune_folder).fit()
+            if not dispatch.is_over:  # Tune ends at SIGUSR1
+                dispatch.end_with(KeyboardInterrupt())
         except BaseException as error:  # Tune's own, or a second Ctrl-C
             dispatch.end_with(error)
         finally:
-            folders.close()
-            is_interrupted = isinstance(dispatch.error, KeyboardInterrupt)
-            dispatch.interrupt("interrupted by the user" if is_interrupted else "the search ended")
+            try:
+                is_interrupted = isinstance(dispatch.error, KeyboardInterrupt)
+                dispatch.interrupt("interrupted by the user" if is_interrupted else "the search ended")
+            finally:
+                folders.close()
         if dispatch.error is not None:
             raise dispatch.error
 
@@ -247,7 +254,7 @@ class RayBackend(Backend):
         """Return the `optuna-dashboard` command for the study's storage."""
         return self._optuna.dashboard_command()
 
-    def _tuner(self, study: Study, folders: RunFolders, dispatch: Dispatch, name: str) -> tune.Tuner:
+    def _tuner(self, study: Study, folders: RunFolders, dispatch: TuneDispatch, name: str) -> tune.Tuner:
         seconds = max(_LEAST_SECONDS, self._slots() / _PROGRESS_A_SECOND)
         are_copied = isinstance(self._scheduler, PopulationBasedTraining)
         shared = Shared(self._recipe, for_workers(study), folders, tuple(sys.path), seconds, are_copied)
@@ -299,9 +306,3 @@ class RayBackend(Backend):
     def _joined(self) -> Cluster:
         assert self._cluster is not None, "connected() comes first"
         return self._cluster
-
-
-def _check_count(name: str, value: Any, least: int, also: str = "") -> None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    if not is_count and not (also and value is None):
-        raise StudyError(f"{name} must be {also}a whole number of at least {least}, but got {value!r}.")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Collection
@@ -15,18 +13,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
-from filelock import FileLock, Timeout
 from pyarrow import fs as filesystems
 
 from ...errors import StorageError, StudyError
 from ...files import whole_folder, write_text
+from ...scratch import Scratch
 from ...search.folder import has_ended
 from ...search.sessions import has_signed_in
 from .run_folders import KEPT_COPIES, TAKEN, TUNE_FOLDER, RunFolders, checkpoints_in, taking
 
 # Written in this order, so that one of them is whole at any time, also where a file cannot be replaced in one step.
 _INDICES = ("index-next.json", "index.json")
-_SCRATCH = "hpsearch-scratch-"
 _NAME_FILE = "study.name"
 
 
@@ -50,7 +47,7 @@ class DistantFolders(RunFolders):
     tune_folder: str
     seconds_between_looks: ClassVar[float] = 20.0
     _worker: str = ""
-    _scratch: _Scratch = field(default_factory=lambda: _Scratch())
+    _scratch: Scratch = field(default_factory=Scratch)
 
     def __post_init__(self) -> None:
         if "://" not in self.url:
@@ -126,7 +123,7 @@ class DistantFolders(RunFolders):
 
     def forget(self, run: str) -> None:
         """Delete the run's place."""
-        with contextlib.suppress(OSError):  # the next search deletes it
+        with contextlib.suppress(Exception):  # whatever a file system of fsspec raises; the next search deletes it
             self._store().delete_dir(self._place(run))
 
     def is_wanted(self, run: str) -> bool:
@@ -170,7 +167,8 @@ class DistantFolders(RunFolders):
             session = left.base_name.removeprefix(TUNE_FOLDER)
             is_tunes = session != left.base_name
             if not has_signed_in(study_folder, session) if is_tunes else has_ended(study_folder, left.base_name):
-                store.delete_dir(left.path)
+                with contextlib.suppress(FileNotFoundError):  # another search deletes it, too
+                    store.delete_dir(left.path)
 
     @property
     def _root(self) -> str:
@@ -215,55 +213,6 @@ class DistantFolders(RunFolders):
         for name in _INDICES:
             with store.open_output_stream(f"{self._place(run)}/{name}") as stream:
                 stream.write(json.dumps({"worker": self._worker, "whole": whole, "taken": taken}).encode())
-
-
-class _Scratch:
-    """A folder of this process on this node, for one run at a time; with it those of dead processes are deleted."""
-
-    def __init__(self) -> None:
-        self._lock: FileLock | None = None
-
-    def __reduce__(self) -> Any:
-        return (type(self), ())  # each process has its own
-
-    @property
-    def folder(self) -> Path:
-        """The folder, between `begin` and `end`."""
-        assert self._lock is not None, "begin() comes first"
-        return Path(self._lock.lock_file).with_suffix("")
-
-    def begin(self) -> None:
-        """Make an empty folder."""
-        self.end()
-        _remove_scratch_of_the_dead()
-        lock = _lock(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex}.lock"))
-        lock.acquire()
-        self._lock = lock
-
-    def end(self) -> None:
-        """Delete the folder."""
-        if self._lock is not None:
-            _remove_scratch(self._lock)
-            self._lock = None
-
-
-def _remove_scratch_of_the_dead() -> None:
-    """Delete the scratch folders whose processes are gone: a lock ends with its process."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*.lock"):
-        lock = _lock(path)
-        with contextlib.suppress(Timeout, OSError):
-            lock.acquire(timeout=0)
-            _remove_scratch(lock)
-
-
-def _lock(path: Path) -> FileLock:
-    return FileLock(path, thread_local=False)  # the thread that trains may end what another one has begun
-
-
-def _remove_scratch(lock: FileLock) -> None:
-    shutil.rmtree(Path(lock.lock_file).with_suffix(""), ignore_errors=True)
-    Path(lock.lock_file).unlink(missing_ok=True)
-    lock.release()
 
 
 def name_at_a_distance(study_folder: Path) -> str:

@@ -1,55 +1,11 @@
-"""What a worker tells of its trial: with every result that Tune passes on comes one of these."""
+"""What comes with every result that Tune passes on: a message of the trial, how it ended, or that it cannot begin."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...search.parameters import Parameter
-from ...search.trial import Report, TrialRecord
-
 # The key of Tune's configs that holds the `Assignment`, and of its results that holds the event.
 KEY = "hpsearch"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The trial is at update `step` of `max_steps`.
-
-    Attributes:
-        so_far: of a trial that has just gone on with other parameters than its checkpoint was trained with: its record,
-            and it waits.
-    """
-
-    step: int
-    max_steps: int
-    so_far: TrialRecord | None = None
-
-
-@dataclass(frozen=True)
-class Reported:
-    """The trial was evaluated, and waits.
-
-    Attributes:
-        report: the evaluation.
-        told: what is new for the pruner: values and resources; of a trial that goes on, those from before too.
-        is_comparable: whether the last of these is that of this report, which a pruner or scheduler may judge.
-        is_last: whether the trial has trained to its end.
-        so_far: the record of the trial as it is now.
-    """
-
-    report: Report
-    told: tuple[tuple[float, int], ...]
-    is_comparable: bool
-    is_last: bool
-    so_far: TrialRecord
-
-
-@dataclass(frozen=True)
-class Question:
-    """`model_init` asks for a value of a parameter, and waits."""
-
-    name: str
-    parameter: Parameter
 
 
 @dataclass(frozen=True)

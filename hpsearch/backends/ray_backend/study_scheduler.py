@@ -8,18 +8,20 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
 from ...search.ending import Ended
+from ...search.messages import Question, Reported
 from ...search.trial import Verdict
-from .dispatch import Dispatch
-from .events import KEY, Question, Reported, Unusable
+from .dispatch import TuneDispatch
+from .events import KEY, Unusable
 from .schedulers import check_perturbed, check_report, tell_metric
 from .tune_parts import Guarded, guarded
 from .worker import OBJECTIVE
 
 
-class _SavesOnce:
-    """Tune as schedulers see it, but a trial that is writing a checkpoint already does not begin another one.
+class _Tune:
+    """Tune as schedulers see it, without trials that have failed, for which some would wait for ever.
 
-    It is at the same update still, and the second one would be empty. Population-based training asks for it.
+    A trial that is writing a checkpoint already does not begin another one: it is at the same update still, and the
+    second one would be empty. Population-based training asks for it.
     """
 
     def __init__(self, controller: Any) -> None:
@@ -27,6 +29,10 @@ class _SavesOnce:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._controller, name)
+
+    def get_live_trials(self) -> list[Trial]:
+        """Return the trials that have not ended; Tune's own list keeps those that have failed."""
+        return [each for each in self._controller.get_live_trials() if not each.is_finished()]
 
     def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Any:
         return trial.temporary_state.saving_to or self._controller._schedule_trial_save(trial, result=result)
@@ -41,7 +47,7 @@ class StudyScheduler(Guarded, TrialScheduler):
         at_once: so many trials may be with workers; None: as many as Tune finds room for.
     """
 
-    def __init__(self, dispatch: Dispatch, given: TrialScheduler | None, at_once: int | None = None) -> None:
+    def __init__(self, dispatch: TuneDispatch, given: TrialScheduler | None, at_once: int | None = None) -> None:
         self._dispatch, self._given, self._at_once = dispatch, given, at_once
         self._acting: TrialScheduler = given or FIFOScheduler()  # type: ignore[no-untyped-call]
         self._held_back: list[Trial] = []
@@ -105,7 +111,7 @@ class StudyScheduler(Guarded, TrialScheduler):
             self._judged[trial.trial_id] = result
         if event.is_last:
             return TrialScheduler.CONTINUE
-        used_up = self._dispatch.used_up()
+        used_up = self._dispatch.reason_to_stop(event)
         if used_up is not None:
             _tell(trial, Verdict(stop=used_up))
             return TrialScheduler.CONTINUE
@@ -121,7 +127,7 @@ class StudyScheduler(Guarded, TrialScheduler):
         if not self._has_judged:
             check_report(self._given, result)
             self._has_judged = True
-        seen: Any = _SavesOnce(tune_controller)
+        seen: Any = _Tune(tune_controller)
         decision = self._given.on_trial_result(seen, trial, result)
         if decision == TrialScheduler.STOP:
             verdict = self._told_off[trial.trial_id] = _verdict(self._given, result)
@@ -137,7 +143,7 @@ class StudyScheduler(Guarded, TrialScheduler):
     def _keep_apart(self, tune_controller: Any) -> None:
         """Give every trial its own identity again that has got the config of another one."""
         for trial in tune_controller.get_trials():
-            if not trial.is_finished() and trial.config[KEY].number != self._dispatch.trial(trial.trial_id).told.number:
+            if not trial.is_finished() and trial.config[KEY].number != self._dispatch.number(trial.trial_id):
                 trial.set_config(self._dispatch.own_config(trial.trial_id, trial.config))
                 self._dispatch.pause(trial.trial_id)
 
@@ -165,7 +171,8 @@ class StudyScheduler(Guarded, TrialScheduler):
         if saving is not None:
             saving.resolve()
         result = self._judged.pop(trial.trial_id)
-        self._dispatch.end_waiting(trial.trial_id, _verdict(self._acting, result), result)
+        verdict = self._told_off.pop(trial.trial_id, None) or _verdict(self._acting, result)
+        self._dispatch.end_waiting(trial.trial_id, verdict, result)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Ask the user's scheduler."""
@@ -173,6 +180,10 @@ class StudyScheduler(Guarded, TrialScheduler):
 
     @guarded
     def _choose(self, tune_controller: Any) -> Trial | None:
+        used_up = self._dispatch.used_up()
+        if used_up is not None:
+            self._end_those_that_wait(tune_controller, used_up)
+            return None
         if self._at_once is not None and _active(tune_controller) >= self._at_once:
             return None
         if self._held_back:
@@ -182,12 +193,22 @@ class StudyScheduler(Guarded, TrialScheduler):
             self._dispatch.resume(chosen.trial_id)
         return chosen
 
+    def _end_those_that_wait(self, tune_controller: Any, used_up: str) -> None:
+        """End the trials that have no worker, now that nothing is left to train them with."""
+        trials = _Tune(tune_controller).get_live_trials()
+        for trial in trials:
+            if trial.status == Trial.PAUSED and trial.trial_id in self._judged:  # not by the end of another one
+                self._told_off[trial.trial_id] = Verdict(stop=used_up)
+                tune_controller.stop_trial(trial)
+        if trials and all(each.status == Trial.PAUSED for each in trials) and not self._judged:
+            self._dispatch.end_without_the_waiting(used_up)
+
     def _left_waiting(self, tune_controller: Any) -> Trial | None:
         """Return a trial that waits for others, if there are none any more; one that can go no further ends.
 
         Ray's own schedulers wait for ever for a trial that has failed, or has come to its end earlier.
         """
-        trials = [each for each in tune_controller.get_live_trials() if not each.is_finished()]
+        trials = _Tune(tune_controller).get_live_trials()
         if not trials or not self._dispatch.has_no_more or any(each.status != Trial.PAUSED for each in trials):
             return None
         trial: Trial = min(trials, key=lambda each: each.config[KEY].number)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+
+from ...signals import restored_signals
 
 _TUNE_LOGGERS = ("ray.tune", "ray.train", "ray.air")
 
@@ -56,42 +55,6 @@ def environment(settings: Mapping[str, str], *others: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextlib.contextmanager
-def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` at the first Ctrl-C while the block runs; the next one is an error, wherever the program is.
-
-    Only in the main thread, and unless the program ignores Ctrl-C.
-    """
-
-    def handle(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        act()
-
-    with restored_signals("SIGINT") as handlers:
-        if handlers.get(signal.SIGINT) not in (None, signal.SIG_IGN):
-            signal.signal(signal.SIGINT, handle)
-        yield
-
-
-@contextlib.contextmanager
-def restored_signals(*names: str) -> Iterator[dict[int, Any]]:
-    """Put back the handlers of signals afterwards; yield them. Only the main thread has, and changes, any."""
-    is_main = threading.current_thread() is threading.main_thread()
-    numbers = [getattr(signal, name) for name in names if is_main and hasattr(signal, name)]
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    try:
-        yield handlers
-    finally:
-        put_back(handlers)
-
-
-def put_back(handlers: Mapping[int, Any]) -> None:
-    """Set the handlers of signals."""
-    for number, handler in handlers.items():
-        if handler is not None:  # None: not set by Python
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 import queue
 import threading
 import time
 from dataclasses import replace
 from typing import Any
 
-from ray import cloudpickle
-
-from ...errors import HpsearchError, StorageError
-from ...search.assignment import AssignedTrial, Assignment
-from ...search.budgets import SearchBudget, TrialBudget
-from ...search.ending import Ended, run_to_end
-from ...search.execution import Execution, Searchable
-from ...search.folder import write_record
-from ...search.listener import SearchListener
-from ...search.parameters import Parameter
-from ...search.ranks import OneProcess
-from ...search.reporting import comparable_resource
+from ...errors import StorageError
+from ...search.assignment import Assignment
+from ...search.distant_trial import Abandoned, Line, train_as_told
+from ...search.ending import Ended
+from ...search.execution import Searchable
+from ...search.messages import Message, Progress
 from ...search.study import Study
-from ...search.trial import Report, Trial, TrialState, Verdict
-from .events import Progress, Question, Reported
+from ...search.trial import TrialState, Verdict
 from .run_folders import RunFolders
-
-
-class Abandoned(BaseException):
-    """Raised inside a trial that goes on another time, or elsewhere."""
 
 
 class TrainingThread:
@@ -48,11 +36,11 @@ class TrainingThread:
         self._line = _Line(told.name, folders)
         self._waits = False
         self._answer: Any = Verdict()
-        self._unread: Progress | Reported | Question | Ended | None = None
+        self._unread: Message | Ended | None = None
         self._thread = threading.Thread(target=self._run, args=(recipe, study, told), name="trial", daemon=True)
         self._thread.start()
 
-    def next_event(self, seconds: float) -> Progress | Reported | Question | Ended:
+    def next_event(self, seconds: float) -> Message | Ended:
         """Let the trial go on, and return what it tells next; after `seconds` without anything, how far it is."""
         unread, self._unread = self._unread, None
         if unread is not None:
@@ -61,7 +49,7 @@ class TrainingThread:
             self._line.answers.put(self._answer)
         self._waits, self._answer = False, Verdict()
         try:
-            event: Progress | Reported | Question | Ended = self._line.events.get(timeout=seconds)
+            event: Message | Ended = self._line.events.get(timeout=seconds)
         except queue.Empty:
             if not self._thread.is_alive() and self._line.events.empty():
                 raise RuntimeError(f"The trial's thread has ended: {self._line.error!r}") from self._line.error
@@ -103,44 +91,31 @@ class TrainingThread:
             self._line.error = error
 
     def _train(self, recipe: Searchable, study: Study, told: Assignment) -> None:
-        trial = _WaitingTrial(told, self._line)
-        execution = Execution(
-            recipe,
-            study,
-            trial,
-            told.others,
-            TrialBudget(study, SearchBudget(study, told.seconds), told.others),
-            OneProcess(),
-            _Teller(trial, self._line),
-            on_fallback=lambda record: write_record(study.folder, record),
-        )
-        trial.execution = execution
-        ended = run_to_end(execution, execution.run)
+        ended = train_as_told(recipe, study, told, self._line)
         if ended.record.state.is_counted:
             ended = self._line.kept(ended)
-        self._line.events.put(replace(ended, cause=_sendable(ended.cause)))
+        self._line.events.put(ended)
 
 
-class _Line:
+class _Line(Line):
     """Between the two threads of a worker."""
 
     def __init__(self, run: str, folders: RunFolders) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.is_abandoned = False
-        self.step, self.max_steps = 0, 0
         self.error: BaseException | None = None
         self._run, self._folders, self._checked = run, folders, time.monotonic()
 
     def ask(self, event: Any) -> Any:
         """Tell of an event, and wait for the answer."""
-        self.check()
+        self.look()
         self.events.put(event)
         answer = self.answers.get()
-        self.check()
+        self.look()
         return answer
 
-    def check(self) -> None:
+    def look(self) -> None:
         """Leave the trial if it has been abandoned, here or by the search that it is of."""
         now = time.monotonic()
         if not self.is_abandoned and now > self._checked + self._folders.seconds_between_looks:
@@ -156,7 +131,7 @@ class _Line:
         Raises:
             StorageError: they cannot be.
         """
-        self.check()
+        self.look()
         try:
             self._folders.keep(self._run)
         except Exception as error:
@@ -181,88 +156,3 @@ class _Line:
             return self._folders.is_wanted(self._run)
         except Exception:  # a storage that does not answer now may do so at the next look
             return True
-
-
-class _WaitingTrial(AssignedTrial):
-    """The trial as the thread sees it: what it reports and asks goes to the search, which answers."""
-
-    execution: Execution
-
-    def __init__(self, told: Assignment, line: _Line) -> None:
-        super().__init__(told)
-        self._line = line
-        self._told: list[tuple[float, int]] = []
-        self._answer = Verdict()
-        self._is_at_first_update = True
-
-    def report(self, value: float, resource: int) -> None:
-        """Remember it for the next event."""
-        self._told.append((value, resource))
-
-    def show(self, report: Report) -> None:
-        """Tell the search of a report, and wait for what it makes of it."""
-        told, self._told = tuple(self._told), []
-        is_comparable = bool(told) and told[-1][1] == comparable_resource(report)
-        so_far = self.execution.record(TrialState.RUNNING)
-        self._answer = self._line.ask(
-            Reported(report, told, is_comparable, 0 < self._line.max_steps <= self._line.step, so_far)
-        )
-
-    def verdict(self, may_prune: bool) -> Verdict:
-        """Return what the search said; without anything to compare it does not prune."""
-        said = self._answer
-        return said if may_prune or not said.prune else Verdict()
-
-    def begin(self) -> None:
-        """Tell the search, at the first update, that the trial has gone on with other parameters than before."""
-        if not self._is_at_first_update:
-            return
-        self._is_at_first_update = False
-        so_far = self.execution.record(TrialState.RUNNING)
-        if so_far.schedule and so_far.schedule != (self.earlier.schedule if self.earlier is not None else ()):
-            self._line.ask(Progress(self._line.step, self._line.max_steps, so_far))
-
-    def grants_checkpoint(self) -> bool:
-        """Tell whether the search waits for a checkpoint, which it has now: it wants one only."""
-        is_wanted, self._answer = self._answer.save, Verdict()
-        return is_wanted
-
-    def _choose(self, name: str, parameter: Parameter) -> Any:
-        value = self._line.ask(Question(name, parameter))
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-
-class _Teller(SearchListener):
-    """Tells the search of what happens in a trial, and lets it wait."""
-
-    def __init__(self, trial: _WaitingTrial, line: _Line) -> None:
-        self._trial, self._line = trial, line
-
-    def on_report(self, trial: Trial, report: Report) -> None:
-        """Tell of the report, and wait."""
-        self._trial.show(report)
-
-    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
-        """Note how far the trial is."""
-        self._line.step, self._line.max_steps = step, max_steps
-        self._line.check()
-        self._trial.begin()
-
-    def on_checkpoint(self, trial: Trial, step: int) -> None:
-        """Keep the checkpoint; if the search waits for it, tell of it, and wait."""
-        self._line.keep()
-        if self._trial.grants_checkpoint():
-            self._line.ask(step)
-
-
-def _sendable(error: BaseException | None) -> BaseException | None:
-    """Return an error that another process can load; one that it cannot as its text."""
-    if error is None:
-        return None
-    with contextlib.suppress(Exception):
-        sent = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
-        if isinstance(pickle.loads(sent), BaseException):  # noqa: S301 - our own bytes
-            return error
-    return HpsearchError(f"{type(error).__name__}: {error}")

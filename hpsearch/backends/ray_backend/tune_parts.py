@@ -14,9 +14,11 @@ from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 from ray.tune.search.search_generator import SearchGenerator
 
-from .dispatch import Dispatch
+from .dispatch import Death, TuneDispatch
 from .worker import OBJECTIVE
 
+# How Ray says that what a worker is made of has raised an error.
+_CREATION = "creation task"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -34,7 +36,7 @@ class StaysHere:
 class Guarded(StaysHere):
     """What Tune calls; an error in it ends the search, since Tune would take it for one of a trial."""
 
-    _dispatch: Dispatch
+    _dispatch: TuneDispatch
 
 
 def guarded(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R | None]:
@@ -54,7 +56,7 @@ def guarded(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[An
 class StudySearcher(Guarded, Searcher):
     """Gives Tune the trials of the study."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: TuneDispatch) -> None:
         super().__init__(metric=OBJECTIVE, mode="min")
         self._dispatch = dispatch
 
@@ -98,7 +100,7 @@ class StudyTrials(StaysHere, SearchAlgorithm):
 class StudyStopper(Guarded, tune.Stopper):
     """Ends the whole of Tune's run when the search does not wait for the trials under way."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: TuneDispatch) -> None:
         self._dispatch = dispatch
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -118,13 +120,15 @@ class StudyStopper(Guarded, tune.Stopper):
 class WorkerEvents(Guarded, tune.Callback):
     """Hears of trials that end, and of workers that start and die."""
 
-    def __init__(self, dispatch: Dispatch) -> None:
+    def __init__(self, dispatch: TuneDispatch) -> None:
         self._dispatch = dispatch
         self._had_workers: set[str] = set()
+        self._recovering: set[str] = set()
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Note that a worker is there for the trial."""
         self._had_workers.add(trial.trial_id)
+        self._recovering.discard(trial.trial_id)
 
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -135,12 +139,17 @@ class WorkerEvents(Guarded, tune.Callback):
     @guarded
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Note that another worker will go on with the trial."""
+        self._recovering.add(trial.trial_id)
         self._dispatch.begin_again(trial.trial_id, _reason(trial))
 
     @guarded
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Note that no worker will."""
-        self._dispatch.give_up(trial.trial_id, _reason(trial), had_worker=trial.trial_id in self._had_workers)
+        """Note that Tune will not go on with it: Tune also does so when a worker dies that it meant to use again."""
+        is_creation = _CREATION in str(_error(trial))
+        had_worker, is_new = trial.trial_id in self._had_workers, trial.trial_id not in self._recovering
+        self._had_workers.discard(trial.trial_id)
+        self._recovering.discard(trial.trial_id)
+        self._dispatch.give_up(trial.trial_id, Death(_reason(trial), had_worker, is_creation, is_new))
 
 
 def _error(trial: Trial) -> Any:
@@ -155,5 +164,5 @@ def _reason(trial: Trial) -> str:
     """Return the error of a trial in a line: what was raised in its worker, else what Ray says of that."""
     error = _error(trial)
     text = str(error).strip() if error is not None else "no reason was given"
-    was_raised = isinstance(error, RayTaskError) or "creation task" in text
+    was_raised = isinstance(error, RayTaskError) or _CREATION in text
     return text.splitlines()[-1 if was_raised else 0]

@@ -15,8 +15,9 @@ from ray.tune.result import TRAINING_ITERATION
 
 from ...search.ending import Ended
 from ...search.execution import described
+from ...search.messages import Reported
 from ...search.study import Study
-from .events import KEY, Reported, Unusable
+from .events import KEY, Unusable
 from .run_folders import RunFolders
 from .training_thread import TrainingThread
 

@@ -1,0 +1,213 @@
+"""Gives trials to other processes that train them, and records what they tell."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...errors import StorageError
+from ...search.assignment import Assignment
+from ...search.ending import Ended, TrialEndedSearch
+from ...search.messages import Message, Progress, Question, Reported
+from ...search.runner import TrialRunner
+from ...search.trial import TrialRecord, TrialState
+from .trial import OptunaTrial
+from .trials import Propose
+
+if TYPE_CHECKING:
+    from .backend import OptunaBackend
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass
+class LiveTrial:
+    """A trial that a process is at, or will be as soon as there is one.
+
+    Attributes:
+        trial: as the storage knows it.
+        told: what its process was told.
+        so_far: its record, as far as its process has told.
+    """
+
+    trial: OptunaTrial
+    told: Assignment
+    so_far: TrialRecord
+
+    def ended(self, state: TrialState, reason: str, cause: BaseException | None = None) -> Ended:
+        """Return how the trial ended, by something else than itself."""
+        return Ended(replace(self.so_far, state=state, reason=reason), cause)
+
+
+class Dispatch:
+    """Chooses trials for other processes as these become free, and records what they tell.
+
+    Args:
+        runner: records the trials.
+        engine: keeps them in its storage, and chooses parameters.
+        propose: chooses parameters in place of the engine; None: the engine does.
+
+    Attributes:
+        live: the trials that have begun and not ended, by number.
+        is_over: no further trial will begin, and none is under way.
+        has_no_more: no trial could begin when one was last asked for.
+        error: what ends the search; None while nothing does.
+    """
+
+    def __init__(self, runner: TrialRunner, engine: OptunaBackend, propose: Propose | None = None) -> None:
+        self._runner, self._engine, self._propose = runner, engine, propose
+        self._is_closing = False
+        self._look_again = -math.inf
+        self.live: dict[int, LiveTrial] = {}
+        self.is_over = self.has_no_more = False
+        self.error: BaseException | None = None
+
+    def end_with(self, error: BaseException) -> None:
+        """End the search with an error, unless another one has ended it before."""
+        self.error = self.error or error
+
+    def next(self) -> LiveTrial | None:
+        """Return a trial that a process may train now; None if there is none now, or any more (`is_over`).
+
+        Raises:
+            TrialEndedSearch: the study was found to be mistaken in it.
+        """
+        if self._is_closing:
+            self.is_over = not self.live
+            return None
+        if time.monotonic() < self._look_again:
+            return None
+        while True:
+            with self._engine.deciding(self._runner) as trials:
+                chosen = trials.next(self._runner, self._propose)
+            self.has_no_more = not isinstance(chosen, OptunaTrial)
+            if isinstance(chosen, OptunaTrial):
+                live = self._begin(chosen)
+                if live is not None:
+                    self.live[live.told.number] = live
+                    self._runner.under_way[live.told.number] = live.so_far.epochs
+                    return live
+                continue
+            if chosen is None:
+                self._is_closing = True
+                self.is_over = not self.live
+                if trials.ended_early is not None:
+                    self._runner.announce(f"the search ends early: {trials.ended_early}")
+            self._look_again = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+            return None
+
+    def hear(self, live: LiveTrial, message: Message) -> Any:
+        """Take what a trial tells; return the answer to a question."""
+        if isinstance(message, Progress):
+            if message.so_far is not None:
+                self._note(live, message.so_far)
+            self._runner.listener.on_progress(live.trial, message.step, message.max_steps)
+        elif isinstance(message, Question):
+            try:
+                with self._engine.talking():
+                    return live.trial.suggest(message.name, message.parameter)
+            except StorageError:
+                raise
+            except Exception as error:
+                return error
+        else:
+            self._note(live, message.so_far)
+            with self._engine.talking():
+                for value, resource in message.told:
+                    live.trial.report(value, resource)
+            self._runner.listener.on_report(live.trial, message.report)
+        return None
+
+    def should_prune(self, live: LiveTrial) -> bool:
+        """Ask the pruner about a trial that has reported."""
+        with self._engine.talking():
+            return live.trial.should_prune()
+
+    def used_up(self) -> str | None:
+        """Return which budget of the study the trials under way have used up together; None: none."""
+        return self._runner.used_up()
+
+    def reason_to_stop(self, message: Reported) -> str | None:
+        """Return the budget of the study for which a trial stops that has reported; None if it goes on."""
+        is_trained = message.report.step > 0  # else nothing would stand for it
+        return self.used_up() if is_trained and not message.is_last else None
+
+    def announce(self, notice: str) -> None:
+        """Say something about the search while it runs."""
+        self._runner.announce(notice)
+
+    def begin_again(self, live: LiveTrial, reason: str) -> None:
+        """Note that the process of a trial is gone: another one goes on from its last checkpoint."""
+        live.trial.begin_again()
+        self.announce(f"trial {live.trial.number} has lost its worker ({reason}): it goes on in another one")
+
+    def finish(self, live: LiveTrial, ended: Ended) -> TrialRecord:
+        """Record a trial that has ended.
+
+        Raises:
+            TrialEndedSearch: the search ends with it.
+        """
+        self._leave(live)
+        try:
+            record = self._runner.finish(ended)
+        except TrialEndedSearch as found:
+            self._settle(live, found.record, is_stored=not isinstance(found.cause, StorageError))
+            raise
+        self._settle(live, record)
+        return record
+
+    def finish_waiting(self, live: LiveTrial, verdict: Any) -> TrialRecord:
+        """Record a trial that is stopped while no process is at it."""
+        execution = self._runner.execution(live.trial, live.told.others)
+        return self.finish(live, Ended(execution.record_of_waiting(live.so_far, verdict)))
+
+    def interrupt(self, reason: str) -> None:
+        """Record the trials that are not at their end: they go on another time."""
+        is_stored = not isinstance(getattr(self.error, "cause", self.error), StorageError)
+        for live in list(self.live.values()):
+            self._leave(live)
+            self._settle(live, self._runner.finish(live.ended(TrialState.INTERRUPTED, reason)), is_stored)
+
+    def check_changes(self, live: LiveTrial, before: dict[str, Any], after: dict[str, Any]) -> None:
+        """Check that a trial can go on from a checkpoint that was trained with other arguments.
+
+        Raises:
+            StudyError: it cannot.
+        """
+        self._runner.execution(live.trial, live.told.others).check_changes(before, after)
+
+    def _begin(self, trial: OptunaTrial) -> LiveTrial | None:
+        """Prepare a trial; None if it has ended before it could be trained."""
+        try:
+            with self._engine.talking():
+                told = self._runner.begin(trial)
+        except TrialEndedSearch as ended:
+            is_stored = not isinstance(ended.cause, StorageError)
+            self._engine.settle(trial, ended.record, self._runner, is_stored)
+            raise
+        if isinstance(told, TrialRecord):
+            self._engine.settle(trial, told, self._runner)
+            return None
+        if told.earlier is not None:
+            return LiveTrial(trial, told, replace(told.earlier, state=TrialState.RUNNING, reason=None))
+        params = {**trial.params.values_by_name, **told.arguments}
+        begun = TrialRecord(told.number, told.name, TrialState.RUNNING, params, dict(told.arguments))
+        return LiveTrial(trial, told, begun)
+
+    def _note(self, live: LiveTrial, so_far: TrialRecord) -> None:
+        """Remember how far a trial is; on disk, where its checkpoints alone do not tell."""
+        if so_far.schedule != live.so_far.schedule:
+            self._runner.note(so_far)
+        live.so_far = so_far
+        self._runner.under_way[live.told.number] = so_far.epochs
+
+    def _leave(self, live: LiveTrial) -> None:
+        """Take a trial from those that are under way."""
+        del self.live[live.told.number]
+        self._runner.under_way.pop(live.told.number, None)
+
+    def _settle(self, live: LiveTrial, record: TrialRecord, is_stored: bool = True) -> None:
+        self._look_again = -math.inf
+        self._engine.settle(live.trial, record, self._runner, is_stored)

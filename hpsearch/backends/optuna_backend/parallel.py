@@ -1,0 +1,224 @@
+"""A search whose trials run in workers: chooses for those that wait, answers those that ask, records what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import psutil
+import torch
+
+from ...errors import StorageError, StudyError
+from ...scratch import Scratch
+from ...search.ending import Ended
+from ...search.execution import Searchable
+from ...search.folder import remove_leftovers
+from ...search.messages import Message, Progress, Reported
+from ...search.study import Study, check_whole
+from ...search.trial import TrialState, Verdict
+from ...signals import at_ctrl_c
+from ...workers.parcel import Parcel, pack
+from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
+from ...workers.pool import Lost, Worker, Workers
+from ...workers.slots import Slot, slots_for
+from .dispatch import Dispatch, LiveTrial
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_SHARE_OF_MEMORY = 0.9
+
+
+class Parallel:
+    """What the user wants of workers, and the search in them.
+
+    Args:
+        n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries: as for `OptunaBackend`.
+
+    Attributes:
+        is_wanted: whether trials run in workers.
+        notes: what was decided, in words.
+
+    Raises:
+        StudyError: one of them is out of range.
+    """
+
+    def __init__(
+        self,
+        n_jobs: int | None,
+        devices: Sequence[int] | None,
+        trials_per_device: int | None,
+        trials_per_worker: int | None,
+        worker_memory: float | None,
+        trial_retries: int,
+    ) -> None:
+        self._wanted = (n_jobs, devices, trials_per_device)
+        self._least = int(trials_per_worker is not None or worker_memory is not None)
+        self.is_wanted = bool(slots_for(*self._wanted, _gpus(), self._least))
+        if trials_per_worker is not None:
+            check_whole("trials_per_worker", trials_per_worker, 1, "None or ")
+        check_whole("trial_retries", trial_retries, 0)
+        if worker_memory is not None and not (isinstance(worker_memory, (int, float)) and worker_memory > 0):
+            raise StudyError(f"worker_memory must be None or a number of bytes, but got {worker_memory!r}.")
+        self._most_trials, self._most_memory, self._retries = trials_per_worker, worker_memory, trial_retries
+        self._slots: tuple[Slot, ...] = ()
+        self._parcel: Parcel | None = None
+        self.notes: list[str] = []
+
+    @contextlib.contextmanager
+    def packed(self, study: Study, recipe: Searchable) -> Iterator[None]:
+        """Pack the trainer for the workers, if there are to be any; it is there until the block ends.
+
+        Raises:
+            StudyError: it cannot be pickled; the message names the attribute.
+        """
+        if not self.is_wanted:
+            yield
+            return
+        if recipe.args.world_size > 1:
+            raise StudyError(
+                f"n_jobs={self._wanted[0]!r} runs each trial in one process, but this search was started in "
+                f"{recipe.args.world_size} processes, which train each trial together. Start it without torchrun or "
+                "accelerate launch, or leave n_jobs, devices and trials_per_device out."
+            )
+        self._slots = slots_for(*self._wanted, 0 if recipe.args.use_cpu else _gpus(), self._least)
+        self.notes = [_described(self._slots)]
+        check_objectives(study, "workers")
+        scratch = Scratch()
+        scratch.begin()
+        try:
+            scratch.folder.mkdir()
+            try:
+                self._parcel = pack((recipe.with_arguments(), for_workers(study)), scratch.folder / "data")
+            except Exception as error:
+                name, reason = culprit(recipe) or ("it", first_line(error))
+                raise StudyError(
+                    f"The trainer cannot be sent to workers: {name} cannot be pickled ({reason}). {REMEDY}"
+                ) from error
+            yield
+        finally:
+            self._parcel = None
+            scratch.end()
+
+    def run(self, study: Study, dispatch: Dispatch) -> None:
+        """Start workers, and let them train the trials of the study.
+
+        Raises:
+            TrialEndedSearch, KeyboardInterrupt, StudyError: what ended the search before its time.
+        """
+        assert self._parcel is not None, "packed() comes first"
+        share = _SHARE_OF_MEMORY * psutil.virtual_memory().total / len(self._slots)
+        workers = Workers(self._slots, self._parcel, self._most_trials, self._most_memory or share)
+        ParallelSearch(study, dispatch, workers, self._retries).run()
+
+
+def _gpus() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _described(slots: Sequence[Slot]) -> str:
+    """Return in words where trials run."""
+    devices = sorted({slot.device for slot in slots if slot.device is not None})
+    where = f"on GPU{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}" if devices else "on the CPU"
+    threads = slots[0].threads
+    each = "" if threads is None else f", each with {threads} thread{'s' if threads > 1 else ''}"
+    return f"{len(slots)} worker{'s' if len(slots) > 1 else ''} {where}{each}"
+
+
+class ParallelSearch:
+    """Lets workers train the trials of a study.
+
+    Args:
+        study: the settings.
+        dispatch: chooses and records the trials.
+        workers: train them.
+        retries: so often a trial goes on in another worker after its worker has died.
+    """
+
+    def __init__(self, study: Study, dispatch: Dispatch, workers: Workers, retries: int) -> None:
+        self._study, self._dispatch, self._workers, self._retries = study, dispatch, workers, retries
+        self._at: dict[Worker, LiveTrial] = {}
+        self._left: list[LiveTrial] = []  # their workers have died
+        self._deaths: Counter[int] = Counter()
+
+    def run(self) -> None:
+        """Run trials until there are none left; whatever ends the search before is raised when it has been recorded."""
+        dispatch = self._dispatch
+        try:
+            with at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())):
+                while dispatch.error is None and not dispatch.is_over:
+                    self._give()
+                    for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):
+                        self._take(worker, message)
+        except BaseException as error:
+            dispatch.end_with(error)
+        finally:
+            self._end()
+        if dispatch.error is not None:
+            raise dispatch.error
+
+    def _give(self) -> None:
+        """Give a trial to each worker that waits."""
+        for worker in self._workers.ready():
+            live = self._left.pop(0) if self._left else self._dispatch.next()
+            if live is None:
+                return
+            self._at[worker] = live
+            self._workers.train(worker, live.told)
+
+    def _take(self, worker: Worker, message: Message | Ended | Lost) -> None:
+        """Record what a worker tells, and answer it."""
+        live = self._at[worker]
+        if isinstance(message, Ended):
+            del self._at[worker]
+            self._workers.release(worker)
+            self._dispatch.finish(live, message)
+        elif isinstance(message, Lost):
+            del self._at[worker]
+            self._lose(live, message.reason)
+        else:
+            answer = self._dispatch.hear(live, message)
+            if isinstance(message, Reported):
+                worker.tell(self._verdict(live, message))
+            elif not isinstance(message, Progress) or message.so_far is not None:
+                worker.tell(answer)
+
+    def _verdict(self, live: LiveTrial, message: Reported) -> Verdict:
+        stop = self._dispatch.reason_to_stop(message)
+        may_prune = message.is_comparable and not message.is_last and stop is None
+        return Verdict(prune=may_prune and self._dispatch.should_prune(live), stop=stop)
+
+    def _lose(self, live: LiveTrial, reason: str) -> None:
+        """Let another worker go on with a trial; give it up if that has happened too often."""
+        number = live.told.number
+        self._deaths[number] += 1
+        if self._deaths[number] > self._retries:
+            self._dispatch.finish(live, live.ended(TrialState.FAILED, f"its worker died: {reason}"))
+            return
+        remove_leftovers(self._study.folder / live.told.name)
+        self._dispatch.begin_again(live, reason)
+        self._left.append(live)
+
+    def _end(self) -> None:
+        """Let the workers leave their trials, and record these: they go on another time."""
+        dispatch = self._dispatch
+        is_interrupted = isinstance(dispatch.error, KeyboardInterrupt)
+        reason = "interrupted by the user" if is_interrupted else "the search ended"
+        try:
+            if dispatch.error is not None and not isinstance(dispatch.error, StorageError):
+                for worker, message in self._workers.abandon():
+                    self._leave(worker, message)
+        finally:
+            self._workers.end()
+            dispatch.interrupt(reason)
+
+    def _leave(self, worker: Worker, message: Message | Ended | Lost) -> None:
+        """Take how a worker has left its trial; one that came to its end in that moment has ended."""
+        live = self._at.get(worker)
+        if live is None or not isinstance(message, Ended):
+            return
+        del self._at[worker]
+        worker.is_ready = True
+        if message.record.state.is_counted:
+            self._dispatch.finish(live, message)
+        else:
+            live.so_far = message.record

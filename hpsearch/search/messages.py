@@ -1,0 +1,52 @@
+"""What a process that trains a trial tells the one that searches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .parameters import Parameter
+from .trial import Report, TrialRecord
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The trial is at update `step` of `max_steps`.
+
+    Attributes:
+        so_far: of a trial that has just gone on with other parameters than its checkpoint was trained with: its record,
+            and it waits.
+    """
+
+    step: int
+    max_steps: int
+    so_far: TrialRecord | None = None
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The trial was evaluated, and waits for a `Verdict`.
+
+    Attributes:
+        report: the evaluation.
+        told: what is new for the pruner: values and resources; of a trial that goes on, those from before too.
+        is_comparable: whether the last of these is that of this report, which a pruner or scheduler may judge.
+        is_last: whether the trial has trained to its end.
+        so_far: the record of the trial as it is now.
+    """
+
+    report: Report
+    told: tuple[tuple[float, int], ...]
+    is_comparable: bool
+    is_last: bool
+    so_far: TrialRecord
+
+
+@dataclass(frozen=True)
+class Question:
+    """`model_init` asks for a value of a parameter, and waits."""
+
+    name: str
+    parameter: Parameter
+
+
+Message = Progress | Reported | Question

@@ -1,0 +1,135 @@
+"""A trainer on its way to the workers: pickled once, its large data in a file that all workers map.
+
+Workers see the arrays, tensors and Arrow tables of the trainer in the same memory; whoever writes to one gets a page of
+its own (a private mapping), so nothing that one worker does can be seen by another.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+# Smaller buffers are part of the pickle.
+_LEAST_BYTES = 16 * 1024
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A pickled object.
+
+    Attributes:
+        content: the pickle, without its large buffers.
+        file: holds these.
+        extents: where each of them is: offset and length.
+    """
+
+    content: bytes
+    file: Path
+    extents: tuple[tuple[int, int], ...]
+
+    @property
+    def bytes_in_file(self) -> int:
+        """How much is in the file."""
+        return self.file.stat().st_size
+
+    def open(self) -> Any:
+        """Return the object; its large data stay in the file, and are read as they are needed."""
+        if not self.extents:
+            return pickle.loads(self.content)  # noqa: S301 - our own pickle
+        with self.file.open("rb") as stream:
+            memory = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
+        buffers = [memory[start : start + length] for start, length in self.extents]
+        return pickle.loads(self.content, buffers=buffers)  # noqa: S301 - our own pickle
+
+
+def pack(value: Any, file: Path) -> Parcel:
+    """Pickle an object, its large buffers into `file`.
+
+    Raises:
+        Exception: whatever a part of it raises that cannot be pickled.
+    """
+    extents: list[tuple[int, int]] = []
+    with file.open("wb") as stream:
+
+        def outside(buffer: pickle.PickleBuffer) -> bool:
+            """Write a buffer into the file; tell whether it is to be part of the pickle instead."""
+            content = buffer.raw()
+            if content.nbytes < _LEAST_BYTES:
+                return True
+            stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+            extents.append((stream.tell(), content.nbytes))
+            stream.write(content)
+            return False
+
+        pickled = io.BytesIO()
+        _Pickler(pickled, buffer_callback=outside).dump(value)
+    return Parcel(pickled.getvalue(), file, tuple(extents))
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles functions and classes of `__main__` by value, and tensors of the CPU as parts of their storages.
+
+    Torch itself would pickle the whole storage with each of its views.
+    """
+
+    def __init__(self, stream: io.BytesIO, buffer_callback: Any) -> None:
+        super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
+        self._storages: dict[int, _Storage] = {}
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how a tensor is made of its storage; for anything else what cloudpickle does."""
+        if type(value) is torch.Tensor and _is_plain(value):
+            parts = (value.storage_offset(), tuple(value.shape), value.stride())
+            return _tensor, (self._storage_of(value), value.dtype, *parts, value.requires_grad)
+        return super().reducer_override(value)
+
+    def _storage_of(self, tensor: torch.Tensor) -> _Storage:
+        storage = tensor.untyped_storage()
+        known = self._storages.get(storage.data_ptr())
+        if known is None:
+            known = self._storages[storage.data_ptr()] = _Storage(storage)
+        return known
+
+
+class _Storage:
+    """The memory of tensors, which becomes a buffer of a pickle."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8).set_(storage)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _storage, (pickle.PickleBuffer(self._bytes.numpy()),)  # type: ignore[arg-type]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    is_here = tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_quantized
+    is_whole = tensor.is_leaf and not tensor.is_conj() and not tensor.is_neg() and not vars(tensor)
+    return is_here and is_whole and tensor.untyped_storage().nbytes() > 0
+
+
+def _storage(content: Any) -> torch.UntypedStorage:
+    """Return a storage over the memory of a buffer; one that cannot be written to is copied."""
+    array = np.frombuffer(content, dtype=np.uint8)
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array).untyped_storage()
+
+
+def _tensor(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool,
+) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride).requires_grad_(requires_grad)

@@ -1,0 +1,400 @@
+"""What a search in two workers costs: ours, transformers' on Optuna and on Ray, and two bare processes, in one run.
+
+    python -m studies.benchmarks.parallel [--rounds 3] [--trials 20] [--work short text] [--long] [--memory]
+
+All sides train the same models on the same batches for as long. The bare processes hold nothing but a loop: forward,
+backward, clipping, AdamW, schedule, and the evaluations; they are there already when the clock starts. Ours is timed
+with its workers' server running, as in the second search of a program; its first start is printed beside it. Rounds are
+interleaved and their order rotates; the ratios of each round are taken side by side, and their medians printed.
+
+1. Wall time of a search, and the ratio to two bare processes (target 1.3).
+2. The efficiency of two workers: the time of two bare processes over that from the first step to the last trial's end.
+3. Between two trials of a worker: from the last evaluation to the next first step, less `model_init` (target 60 ms).
+4. With `--memory`: a 500 MB dataset, and how much memory of each worker is its own (target: the model and 150 MB).
+5. With `--long`: 500 short trials, in which neither memory, nor files, nor threads, nor the time for a trial may grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+import psutil
+import torch
+import transformers
+from torch.utils.data import DataLoader, RandomSampler
+from transformers import default_data_collator, get_scheduler
+
+import hpsearch
+
+from .stamps import Stamps, TrialTimes, gaps, read_stamps
+from .step import LENGTH, make_data, make_model
+
+SLOTS = 2
+WINDOW = 50
+EVALUATIONS = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each trial trains: a BERT of this size, for so many updates with batches of this size."""
+
+    hidden: int
+    layers: int
+    steps: int
+    batch: int
+
+    def model(self) -> Any:
+        """Return a new model."""
+        return make_model(self.hidden, self.layers)
+
+
+WORKS = {"tiny": Work(32, 1, 16, 8), "short": Work(32, 1, 80, 8), "text": Work(128, 2, 240, 16)}
+
+
+class Rows(torch.utils.data.Dataset):
+    """Training data in memory, of a given size."""
+
+    def __init__(self, size: int) -> None:
+        self.tokens = torch.randint(0, 1000, (size // (8 * LENGTH), LENGTH))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row = self.tokens[index]
+        return {"input_ids": row, "attention_mask": torch.ones(LENGTH).long(), "labels": row[0] % 2}
+
+
+def train_bare(work: Work, data: Any) -> None:
+    """Train and evaluate one model."""
+    model = work.model().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
+    schedule = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=work.steps)
+    step = 0
+    while step < work.steps:
+        loader = DataLoader(data, batch_size=work.batch, sampler=RandomSampler(data), collate_fn=default_data_collator)
+        for batch in loader:
+            model(**batch)["loss"].backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            step += 1
+            if step % (work.steps // EVALUATIONS) == 0:
+                with torch.no_grad():
+                    model.eval()(**default_data_collator(data[:16]))
+                model.train()
+            if step == work.steps:
+                break
+
+
+def bare_process(connection: Any, threads: int) -> None:
+    """Train as many models as it is told, until there is nothing more to do."""
+    torch.set_num_threads(threads)
+    train_bare(WORKS["tiny"], make_data(64))
+    connection.send("ready")
+    while (told := connection.recv()) is not None:
+        work, trials = told
+        data = make_data(256)
+        for _ in range(trials):
+            train_bare(work, data)
+        connection.send("done")
+
+
+class BareProcesses:
+    """Processes that only train."""
+
+    def __init__(self, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pairs = []
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=bare_process, args=(theirs, 1), daemon=True)
+            process.start()
+            self._pairs.append((process, ours))
+        for _, connection in self._pairs:
+            connection.recv()
+
+    def seconds(self, work: Work, trials: int, processes: int) -> float:
+        """Return how long so many of them need for so many trials together."""
+        begin = time.perf_counter()
+        chosen = self._pairs[:processes]
+        for place, (_, connection) in enumerate(chosen):
+            connection.send((work, len(range(place, trials, processes))))
+        for _, connection in chosen:
+            connection.recv()
+        return time.perf_counter() - begin
+
+    def end(self) -> None:
+        """End them."""
+        for process, connection in self._pairs:
+            connection.send(None)
+            process.join()
+
+
+class WorkStamps(Stamps):
+    """Stamps whose models are those of the work."""
+
+    def __init__(self, file: str, work: Work) -> None:
+        super().__init__(file, 0.0)
+        self.work = work
+
+    def model_init(self) -> Any:
+        begin = time.perf_counter()
+        model = self.work.model()
+        self.write("model_init", seconds=time.perf_counter() - begin)
+        return model
+
+
+def make_trainer(library: Any, folder: str, stamps: WorkStamps, data: Any) -> Any:
+    work = stamps.work
+    args = library.TrainingArguments(
+        folder,
+        per_device_train_batch_size=work.batch,
+        per_device_eval_batch_size=16,
+        max_steps=work.steps,
+        eval_strategy="steps",
+        eval_steps=work.steps // EVALUATIONS,
+        save_strategy="no",
+        report_to="none",
+        logging_steps=10**6,
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = library.Trainer(
+        model_init=stamps.model_init, args=args, train_dataset=data, eval_dataset=make_data(16), callbacks=[stamps]
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+def search_ours(trainer: Any, trials: int, n_jobs: int = SLOTS, **options: Any) -> None:
+    space = {"learning_rate": hpsearch.Float(1e-5, 1e-3, log=True)}
+    given = {"pruner": "none", "progress": False, "n_jobs": n_jobs, **options}
+    trainer.hyperparameter_search(space, "loss", n_trials=trials, **given)
+
+
+def search_peer(trainer: Any, trials: int) -> None:
+    torch.set_num_threads(1)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with contextlib.redirect_stdout(io.StringIO()):
+        trainer.hyperparameter_search(
+            lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-5, 1e-3, log=True)},
+            n_trials=trials,
+            backend="optuna",
+            pruner=optuna.pruners.NopPruner(),
+        )
+
+
+def search_peer_on_ray(trainer: Any, trials: int) -> None:
+    import ray
+    from ray import tune
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        trainer.hyperparameter_search(
+            lambda _: {"learning_rate": tune.loguniform(1e-5, 1e-3)},
+            n_trials=trials,
+            backend="ray",
+            max_concurrent_trials=SLOTS,
+            resources_per_trial={"cpu": 1},
+            storage_path=str(Path(trainer.args.output_dir, "ray")),
+            verbose=0,
+            reuse_actors=True,
+        )
+    ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to search."""
+
+    name: str
+    library: Any
+    search: Callable[[Any, int], None]
+
+    def run(self, work: Work, trials: int) -> tuple[float, list[TrialTimes]]:
+        """Return the seconds of one search in a new folder, and its trials."""
+        with tempfile.TemporaryDirectory() as folder:
+            stamps = WorkStamps(str(Path(folder, "stamps.jsonl")), work)
+            trainer = make_trainer(self.library, str(Path(folder, "out")), stamps, make_data(256))
+            begin = time.perf_counter()
+            self.search(trainer, trials)
+            seconds = time.perf_counter() - begin
+            return seconds, read_stamps(stamps.file)
+
+
+SIDES = {
+    "ours": Side("ours, 2 workers", hpsearch, search_ours),
+    "serial": Side("ours, in series", hpsearch, lambda trainer, trials: search_ours(trainer, trials, n_jobs=1)),
+    "peer": Side("peer, in series", transformers, search_peer),
+    "ray": Side("peer on Ray, actors reused", transformers, search_peer_on_ray),
+}
+
+
+def compare(name: str, rounds: int, trials: int, sides: Sequence[str], bare: BareProcesses) -> None:
+    """Print the seconds of all sides and of bare processes, and the ratios to two bare ones."""
+    work = WORKS[name]
+    ways: dict[str, Callable[[], tuple[float, list[TrialTimes]]]] = {
+        "two bare processes": lambda: (bare.seconds(work, trials, SLOTS), []),
+        "one bare process": lambda: (bare.seconds(work, trials, 1), []),
+        **{SIDES[side].name: (lambda each=SIDES[side]: each.run(work, trials)) for side in sides},
+    }
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    between: dict[str, list[float]] = {way: [] for way in ways}
+    inner: list[float] = []
+    names = list(ways)
+    for place in range(rounds):
+        turn = place % len(names)
+        for way in [*names[turn:], *names[:turn]]:
+            taken, times = ways[way]()
+            seconds[way].append(taken)
+            if times:
+                between[way] += gaps(times, SLOTS)
+            if way == SIDES["ours"].name:
+                inner.append(max(each.end for each in times) - min(each.first_step for each in times))
+    reference = seconds["two bare processes"]
+    print(f"{trials} trials '{name}' ({work}); medians of {rounds} rounds")
+    print(f"{'':<28}{'seconds':>9}{'over two bare':>15}{'trials an hour':>16}{'between trials ms':>19}")
+    for way in names:
+        ratio = statistics.median(mine / one for mine, one in zip(seconds[way], reference, strict=True))
+        middle = statistics.median(seconds[way])
+        gap = f"{statistics.median(between[way]) * 1e3:19.0f}" if between[way] else ""
+        print(f"{way:<28}{middle:9.2f}{ratio:15.2f}{trials / middle * 3600:16.0f}{gap}", flush=True)
+    if inner:
+        share = statistics.median(one / mine for mine, one in zip(inner, reference, strict=True))
+        print(f"efficiency of two workers, from the first step to the last end: {share:.2f} (target 0.90)", flush=True)
+
+
+def start_workers() -> None:
+    """Print how long workers take to start, the first one with the server they are forked from."""
+    from hpsearch.workers.parcel import pack
+    from hpsearch.workers.pool import Workers
+    from hpsearch.workers.slots import Slot
+
+    with tempfile.TemporaryDirectory() as folder:
+        parcel = pack(({}, None), Path(folder, "data"))
+        for which in ("first", "second", "third"):
+            begin = time.perf_counter()
+            workers = Workers([Slot(None, 1)], parcel)
+            while not workers.ready():
+                list(workers.wait(1.0))
+            print(f"{which} worker ready after {time.perf_counter() - begin:.2f} s", flush=True)
+            workers.end()
+
+
+class WritesMemory(transformers.TrainerCallback):
+    """Writes down how much memory is its process's alone."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        with self.file.open("a") as stream:
+            stream.write(f"{os.getpid()} {psutil.Process().memory_full_info().uss / 1e6}\n")
+
+
+def measure_memory(megabytes: int) -> None:
+    """Print how much memory each of two workers has for itself, with much training data."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "memory")
+        stamps = WorkStamps(str(Path(folder, "stamps.jsonl")), WORKS["tiny"])
+        trainer = make_trainer(hpsearch, str(Path(folder, "out")), stamps, Rows(megabytes * 10**6))
+        trainer.add_callback(WritesMemory(file))
+        search_ours(trainer, 6)
+        used: dict[str, float] = {}
+        for line in file.read_text().splitlines():
+            process, memory = line.split()
+            used[process] = max(used.get(process, 0.0), float(memory))
+    shown = ", ".join(f"{each:.0f} MB" for each in used.values())
+    print(f"{megabytes} MB of training data: memory that is a worker's alone: {shown} (target 150 MB and the model)")
+
+
+class CoordinatorCost(hpsearch.SearchListener):
+    """Notes, whenever a trial has ended, what this process has used, and its workers."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[float, ...]] = []
+
+    def on_trial_end(self, record: Any) -> None:
+        own = psutil.Process()
+        server = [each for each in own.children(recursive=True) if each.is_running()]
+        workers = 0.0
+        for each in server:
+            with contextlib.suppress(psutil.Error):
+                workers += each.memory_info().rss / 1e6
+        self.marks.append(
+            (
+                own.memory_info().rss / 1e6,
+                workers,
+                float(own.num_fds()),
+                float(own.num_threads()),
+                time.process_time() * 1e3,
+                time.perf_counter() * 1e3,
+            )
+        )
+
+
+def watch(trials: int) -> None:
+    """Print how this process and its workers change in a long search."""
+    cost = CoordinatorCost()
+    with tempfile.TemporaryDirectory() as folder:
+        stamps = WorkStamps(str(Path(folder, "stamps.jsonl")), WORKS["tiny"])
+        trainer = make_trainer(hpsearch, str(Path(folder, "out")), stamps, make_data(64))
+        sampler = optuna.samplers.RandomSampler(seed=0)
+        search_ours(trainer, trials, progress=cost, storage="journal", sampler=sampler)
+    names = ("memory MB", "workers MB", "files", "threads", "CPU ms/trial", "wall ms/trial")
+    print(f"{trials} short trials, journal storage, random sampler: the process that searches, after each {WINDOW}")
+    print(f"{'trials':>8}" + "".join(f"{name:>15}" for name in names))
+    rows, middles = [], []
+    for first in range(0, trials - 1, WINDOW):
+        last = min(first + WINDOW, trials - 1)
+        before, now = cost.marks[first], cost.marks[last]
+        row = (*now[:4], *((now[place] - before[place]) / (last - first) for place in (4, 5)))
+        rows.append(row)
+        middles.append((first + last) / 2)
+        print(f"{last + 1:8}" + "".join(f"{each:15.1f}" for each in row), flush=True)
+    slopes = [statistics.linear_regression(middles, column).slope * 100 for column in zip(*rows, strict=True)]
+    print(f"{'in 100':>8}" + "".join(f"{each:+15.2f}" for each in slopes), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="of the comparison; 0: none")
+    parser.add_argument("--trials", type=int, default=20, help="of each search in the comparison")
+    parser.add_argument("--work", nargs="*", choices=WORKS, default=["short", "text"])
+    parser.add_argument("--sides", nargs="*", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--megabytes", type=int, default=500, help="of training data, with --memory")
+    parser.add_argument("--memory", action="store_true", help="measure the memory of workers with much data")
+    parser.add_argument("--long", action="store_true", help="watch 500 trials of ours")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    start_workers()
+    if options.long:
+        watch(500)
+    if options.memory:
+        measure_memory(options.megabytes)
+    if options.rounds:
+        bare = BareProcesses(SLOTS)
+        try:
+            for name in options.work:
+                compare(name, options.rounds, options.trials, options.sides, bare)
+        finally:
+            bare.end()
+
+
+if __name__ == "__main__":
+    main()

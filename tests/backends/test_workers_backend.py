@@ -1,0 +1,28 @@
+"""The embedded backend holds the contract with a worker, too: its trials are those of a search in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+
+from tests.backends.contract import BackendContract, StoredTrial
+from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
+
+
+class TestWorkers(BackendContract):
+    budget_seconds = 12.0
+
+    def options(self) -> dict[str, Any]:
+        return {"trials_per_worker": 1000, "pruner": "none"}
+
+    def pruning_options(self) -> dict[str, Any]:
+        return {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
+
+    def forgetful_options(self) -> Callable[[], dict[str, Any]]:
+        return OfOptuna().forgetful_options()
+
+    def stored(self, study: Path) -> list[StoredTrial]:
+        return OfOptuna().stored(study)

@@ -1,0 +1,462 @@
+"""Searches whose trials run in workers: at once, as alone, and whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import optuna
+import psutil
+import pytest
+from transformers import TrainerCallback
+
+from hpsearch import BestRun, Constraint, Float, StudyError, TooManyFailuresError
+from hpsearch.workers.worker import OUTPUT_FILE
+from tests.backends.contract import RATE, ROOT, Diary, Events, states
+from tests.search.small_trainer import CountsModels, TwoLayers, points, small_trainer
+
+
+def search(folder: Path, n_trials: int, *callbacks: Any, trainer: Any = None, **options: Any) -> BestRun:
+    """Search with two workers and a small trainer; what `n_jobs` says goes, if it is given."""
+    given = {"compute_objective": "loss", "pruner": "none", "n_jobs": 2, "progress": False, **options}
+    small = small_trainer(folder, *callbacks, **(trainer or {}))
+    return small.hyperparameter_search(given.pop("hp_space", RATE), n_trials=n_trials, **given)
+
+
+class HearsNotices(Events):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notices: list[str] = []
+
+    def on_notice(self, notice: str) -> None:
+        self.notices.append(notice)
+
+
+class MeetsTheOther(TrainerCallback):
+    """Writes down which process trains which run; the first two runs wait for each other."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write((Path(args.output_dir).name, os.getpid()))
+        until = time.monotonic() + 60
+        while len(self._diary.read()) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def test_trials_run_at_once_in_workers_that_are_used_again(tmp_path: Path) -> None:
+    diary, events = Diary(tmp_path / "diary"), Events()
+    best = search(tmp_path, 8, MeetsTheOther(diary), progress=events)
+    assert states(best) == ["complete"] * 8
+    entries = diary.read()
+    workers = {pid for _, pid in entries}
+    assert len(workers) == 2
+    assert os.getpid() not in workers
+    assert {run for run, _ in entries} == {f"run-{number}" for number in range(8)}
+    assert any(note.startswith("2 workers on the CPU, each with") for note in events.notes)
+    assert [psutil.pid_exists(pid) for pid in workers] == [False, False]
+    assert best.load_model() is not None
+
+
+def test_the_result_of_a_trial_is_that_of_a_search_in_one_process(tmp_path: Path) -> None:
+    sampler = {"sampler": optuna.samplers.RandomSampler(seed=3)}
+    trainer = {"num_train_epochs": 4}
+    alone = search(tmp_path / "alone", 6, trainer=trainer, n_jobs=1, **sampler).run_summary.records
+    beside = search(tmp_path / "beside", 6, trainer=trainer, **sampler).run_summary.records
+    for one, other in zip(alone, beside, strict=True):
+        assert one.params == other.params
+        assert [(each.step, each.values) for each in one.reports] == [
+            (each.step, each.values) for each in other.reports
+        ]
+
+
+def build(trial: Any) -> TwoLayers:
+    return TwoLayers(trial.suggest_int("hidden", 2, 9))
+
+
+def test_what_model_init_suggests_is_asked_of_the_search(tmp_path: Path) -> None:
+    best = search(tmp_path, 6, trainer={"model_init": build}, sampler=optuna.samplers.RandomSampler(seed=1))
+    assert len({record.params["hidden"] for record in best.run_summary.records}) > 1
+    stored = best.run_summary.engine_study.trials
+    assert [trial.params for trial in stored] == [record.params for record in best.run_summary.records]
+
+
+def test_several_objectives_with_a_constraint_and_pruning_work_in_workers(tmp_path: Path) -> None:
+    front = search(
+        tmp_path,
+        10,
+        trainer={"model_init": build, "num_train_epochs": 4},
+        compute_objective=["eval_loss", "parameters"],
+        direction=["minimize", "minimize"],
+        constraints=Constraint("parameters", at_most=40),
+        pruning_metric="eval_loss",
+        pruner=optuna.pruners.PercentilePruner(30.0, n_startup_trials=1),
+    )
+    records = front[0].run_summary.records
+    assert {record.state.value for record in records} == {"complete", "pruned"}
+    assert all(run.run_summary is front[0].run_summary for run in front)
+    stored = {trial.number: trial.state.name.lower() for trial in front[0].run_summary.engine_study.trials}
+    assert stored == {record.number: record.state.value for record in records}
+
+
+class Prints(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        print(f"{Path(args.output_dir).name} is at {state.global_step}")
+        os.write(2, b"and says so\n")
+
+
+def test_what_is_printed_is_in_the_folder_of_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    search(tmp_path, 3, Prints())
+    for number in range(3):
+        lines = (tmp_path / "study" / f"run-{number}" / OUTPUT_FILE).read_text().splitlines()
+        assert sorted(lines)[1:] == ["and says so"] * 7 + sorted(f"run-{number} is at {step}" for step in range(1, 9))
+    assert "is at" not in capfd.readouterr().out
+
+
+# Workers that die.
+
+
+class Dies(TrainerCallback):
+    """Writes down the updates; ends its process after step 6 of run-1 once, and of run-2 every time."""
+
+    def __init__(self, diary: Diary, end: Any) -> None:
+        self._diary, self._end = diary, end
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        run = Path(args.output_dir).name
+        is_first = (run, 6) not in [(name, step) for name, step, _ in self._diary.read()]
+        self._diary.write((run, state.global_step, os.getpid()))
+        if state.global_step == 6 and (run == "run-2" or (run == "run-1" and is_first)):
+            self._end()
+
+
+def kill_oneself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail_in_memory() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leave() -> None:
+    os._exit(3)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (kill_oneself, "SIGKILL, as when memory runs out"),
+        (fail_in_memory, "SIGSEGV"),
+        (leave, "it ended with exit code 3"),
+    ],
+)
+def test_the_trial_of_a_dead_worker_goes_on_in_another_one_and_is_given_up_at_last(
+    tmp_path: Path, end: Any, reason: str
+) -> None:
+    diary, events = Diary(tmp_path / "diary"), HearsNotices()
+    best = search(tmp_path, 4, Dies(diary, end), trainer={"save_strategy": "epoch"}, trial_retries=2, progress=events)
+    assert states(best) == ["complete", "complete", "failed", "complete"]
+    record = best.run_summary.records[2]
+    assert record.reason == f"its worker died: {reason}"
+    assert len(record.reports) == 1
+    entries = diary.read()
+    steps = {run: [step for name, step, _ in entries if name == run] for run in ("run-0", "run-1", "run-2", "run-3")}
+    assert steps["run-0"] == steps["run-3"] == [*range(1, 9)]
+    assert steps["run-1"] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8]
+    assert steps["run-2"] == [1, 2, 3, 4, 5, 6, 5, 6, 5, 6]
+    told = [notice for notice in events.notices if "has lost its worker" in notice]
+    assert len(told) == 3
+    assert all(f"({reason})" in notice for notice in told)
+    alone = search(tmp_path / "alone", 2, n_jobs=1, trainer={"save_strategy": "epoch"}).run_summary.records
+    assert [record.values for record in best.run_summary.records[:2]] == [record.values for record in alone]
+
+
+def test_a_worker_that_cannot_load_the_trainer_refuses_the_search(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"cannot be loaded in a worker: RuntimeError: not here"):
+        search(tmp_path, 2, trainer={"model_init": LoadsNowhere()})
+    assert not (tmp_path / "study" / "sessions").exists()
+
+
+class LoadsNowhere(CountsModels):
+    def __reduce__(self) -> Any:
+        return (_fail, ())
+
+
+def _fail() -> None:
+    raise RuntimeError("not here")
+
+
+def test_workers_that_die_at_once_end_the_search(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"No worker can be started: it ended with exit code 3"):
+        search(tmp_path, 2, trainer={"model_init": LeavesWhenLoaded()})
+
+
+class LeavesWhenLoaded(CountsModels):
+    def __reduce__(self) -> Any:
+        return (leave, ())
+
+
+# Workers that are replaced.
+
+
+class WritesProcess(TrainerCallback):
+    def __init__(self, diary: Diary, hoards: bool = False) -> None:
+        self._diary, self._hoards = diary, hoards
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write(os.getpid())
+        if self._hoards and Path(args.output_dir).name == "run-1":
+            HOARD.append(bytearray(os.urandom(1)) * (400 * 2**20))
+
+
+HOARD: list[bytearray] = []
+
+
+def test_a_worker_is_replaced_after_so_many_trials(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    best = search(tmp_path, 7, WritesProcess(diary), n_jobs=1, trials_per_worker=3)
+    assert states(best) == ["complete"] * 7
+    assert sorted(Counter(diary.read()).values()) == [1, 3, 3]
+
+
+def test_a_worker_that_keeps_too_much_memory_is_replaced(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    limit = psutil.Process().memory_info().rss + 200 * 2**20
+    best = search(tmp_path, 4, WritesProcess(diary, hoards=True), n_jobs=1, worker_memory=limit)
+    assert states(best) == ["complete"] * 4
+    first, second, third, fourth = diary.read()
+    assert first == second != third == fourth
+
+
+# The end of a search.
+
+
+def test_too_many_failures_end_the_search_although_a_trial_beside_them_goes_well(tmp_path: Path) -> None:
+    with pytest.raises(TooManyFailuresError, match=r"last 2 trials failed.*out of luck") as caught:
+        search(tmp_path, 8, FailsBesideASlowOne(), max_failures=2)
+    assert states(caught.value.best_run)[:3] == ["complete", "failed", "failed"]
+    assert caught.value.best_run.run_id == "0"
+
+
+class FailsBesideASlowOne(TrainerCallback):
+    """Fails in all runs but the first, which takes longer."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name != "run-0":
+            raise RuntimeError("out of luck")
+        time.sleep(0.2)
+
+
+def test_trials_at_once_share_the_epochs_of_the_study(tmp_path: Path) -> None:
+    best = search(tmp_path, 8, trainer={"num_train_epochs": 50}, max_epochs=20)
+    records = best.run_summary.records
+    assert set(states(best)) == {"stopped"}
+    assert all("the study's 20 epochs are used up" in record.reason for record in records)
+    assert 20 <= sum(record.epochs for record in records) <= 22
+
+
+SEARCHES = """
+    import signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from pathlib import Path
+    import torch
+    from hpsearch import Float, SearchInterrupted
+    from tests.backends.contract import Diary
+    from tests.search.small_trainer import TwoLayers, small_trainer
+    from transformers import TrainerCallback
+
+    folder = Path(sys.argv[1])
+
+    class OfMain(TwoLayers):
+        pass
+
+    class Waits(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            import os
+            Diary(folder / "diary").write((Path(args.output_dir).name, state.global_step, os.getpid()))
+            while state.global_step == 6 and not (folder / "go").exists():
+                time.sleep(0.01 if sys.argv[2] == "waits" else 1000)
+
+    # No guard: a worker must not run this file.
+    trainer = small_trainer(folder, Waits(), model_init=lambda trial: OfMain(), save_strategy="epoch")
+    try:
+        best = trainer.hyperparameter_search(
+            lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)},
+            lambda metrics: metrics["eval_loss"], direction="minimize", n_trials=4, n_jobs=2, pruner="none",
+        )
+    except SearchInterrupted as error:
+        print("interrupted", [record.state.value for record in error.best_run.run_summary.records])
+        sys.exit(7)
+    print("done", [record.state.value for record in best.run_summary.records])
+"""
+
+
+class Script:
+    """A program that searches, in a process of its own."""
+
+    def __init__(self, folder: Path, how: str = "waits") -> None:
+        path = folder / "script.py"
+        path.write_text(textwrap.dedent(SEARCHES))
+        self.diary = Diary(folder / "diary")
+        self._process = subprocess.Popen(
+            [sys.executable, str(path), str(folder), how],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Script:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    def wait_until_held(self) -> None:
+        until = time.monotonic() + 60
+        while sum(step == 6 for _, step, _ in self.diary.read()) < 2:
+            assert time.monotonic() < until
+            assert self._process.poll() is None, self._process.communicate()[0]
+            time.sleep(0.02)
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self._process.pid, number)
+
+    def send_to_all(self, number: signal.Signals) -> None:
+        os.killpg(self._process.pid, number)
+
+    def result(self) -> tuple[int, str]:
+        told, _ = self._process.communicate(timeout=60)
+        return self._process.returncode, told
+
+    def workers(self) -> set[int]:
+        return {pid for _, _, pid in self.diary.read()}
+
+
+def are_gone(processes: set[int], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while any(psutil.pid_exists(pid) for pid in processes):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize("how", ["waits", "sleeps"])
+def test_ctrl_c_ends_all_within_five_seconds_and_the_same_program_goes_on(tmp_path: Path, how: str) -> None:
+    """Whether the trials look up from what they do or not; what they define is defined in the program itself."""
+    with Script(tmp_path, how) as script:
+        script.wait_until_held()
+        begin = time.monotonic()
+        script.send_to_all(signal.SIGINT)
+        code, told = script.result()
+        assert time.monotonic() - begin < 5.0
+    assert code == 7, told
+    assert "interrupted ['interrupted', 'interrupted']" in told
+    assert are_gone(script.workers(), 1.0)
+    assert not (tmp_path / "study" / "sessions").exists()
+    before = len(script.diary.read())
+    (tmp_path / "go").touch()
+    with Script(tmp_path) as script:
+        code, told = script.result()
+    assert code == 0, told
+    assert "done ['complete', 'complete', 'complete', 'complete']" in told
+    after = script.diary.read()[before:]
+    steps = {run: [step for name, step, _ in after if name == run] for run in sorted({name for name, _, _ in after})}
+    assert steps == {"run-0": [5, 6, 7, 8], "run-1": [5, 6, 7, 8], "run-2": [*range(1, 9)], "run-3": [*range(1, 9)]}
+
+
+def test_workers_end_at_once_when_the_process_that_searches_is_killed(tmp_path: Path) -> None:
+    with Script(tmp_path) as script:
+        script.wait_until_held()
+        script.send(signal.SIGKILL)
+        assert are_gone(script.workers(), 2.0)
+    (tmp_path / "go").touch()
+    with Script(tmp_path) as script:
+        code, told = script.result()
+    assert code == 0, told
+    assert "done ['complete', 'complete', 'complete', 'complete']" in told
+
+
+# What cannot be.
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [("model_init", r"\.model_init"), ("data_collator", r"\.data_collator"), ("compute_metrics", r"\.compute_metrics")],
+)
+def test_a_part_that_cannot_be_pickled_is_named_before_anything_is_written(
+    tmp_path: Path, part: str, name: str
+) -> None:
+    lock = threading.Lock()
+    trainer = small_trainer(tmp_path)
+    setattr(trainer, part, lambda *args: lock)
+    with pytest.raises(StudyError, match=rf"cannot be sent to workers: {name} cannot be pickled.*made where they are"):
+        trainer.hyperparameter_search(RATE, "loss", n_trials=2, n_jobs=2, progress=False)
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_jobs": 0}, r"n_jobs must be"),
+        ({"devices": [0]}, r"there is no GPU 0"),
+        ({"trials_per_worker": 0}, r"trials_per_worker must be None or a whole number of at least 1, but got 0"),
+        ({"worker_memory": "4 GB"}, r"worker_memory must be None or a number of bytes, but got '4 GB'"),
+        ({"trial_retries": -1}, r"trial_retries must be a whole number of at least 0, but got -1"),
+    ],
+)
+@pytest.mark.skipif("torch.cuda.is_available()", reason="has a GPU")
+def test_an_option_out_of_range_is_refused(tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        search(tmp_path, 2, **options)
+
+
+def test_data_loaders_of_workers_may_have_processes_of_their_own(tmp_path: Path) -> None:
+    best = search(tmp_path, 2, trainer={"dataloader_num_workers": 1})
+    assert states(best) == ["complete"] * 2
+
+
+def test_a_large_dataset_is_mapped_and_not_copied_by_each_worker(tmp_path: Path) -> None:
+    import torch
+
+    class Wide(torch.utils.data.Dataset[Any]):
+        def __init__(self) -> None:
+            self._x, self._points = torch.zeros(300, 2**18), points(16, seed=0)
+
+        def __len__(self) -> int:
+            return len(self._points)
+
+        def __getitem__(self, place: int) -> Any:
+            return self._points[place]
+
+    diary = Diary(tmp_path / "diary")
+    search(tmp_path, 4, WritesMemory(diary), trainer={"train_dataset": Wide()})
+    assert max(diary.read()) < 150 * 2**20
+
+
+class WritesMemory(TrainerCallback):
+    """Writes down how much memory is this process's alone."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write(psutil.Process().memory_full_info().uss)
+
+
+def test_a_space_of_our_own_types_is_searched_by_default_with_running_trials_in_mind(tmp_path: Path) -> None:
+    best = search(tmp_path, 4, hp_space={"learning_rate": Float(1e-4, 1e-1, log=True)}, seed=5)
+    assert best.run_summary.engine_study.sampler._constant_liar

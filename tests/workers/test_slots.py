@@ -1,0 +1,76 @@
+"""How many workers there are, and which GPU and how many threads each of them has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpsearch import StudyError
+from hpsearch.workers import slots
+from hpsearch.workers.slots import slots_for
+
+
+@pytest.fixture(autouse=True)
+def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "devices"),
+    [
+        ({}, 0, []),
+        ({}, 4, []),
+        ({"n_jobs": 1}, 4, []),
+        ({"n_jobs": 3}, 0, [None] * 3),
+        ({"n_jobs": -1}, 0, [None] * 8),
+        ({"n_jobs": -1}, 2, [0, 1]),
+        ({"n_jobs": 3}, 2, [0, 1, 0]),
+        ({"devices": [2, 0]}, 3, [2, 0]),
+        ({"devices": [1]}, 2, [1]),
+        ({"devices": [0, 1], "trials_per_device": 2}, 2, [0, 1, 0, 1]),
+        ({"trials_per_device": 4}, 1, [0] * 4),
+        ({"n_jobs": 4, "devices": [0, 1]}, 2, [0, 1, 0, 1]),
+        ({"n_jobs": 4, "trials_per_device": 2}, 2, [0, 1, 0, 1]),
+        ({"n_jobs": -1, "trials_per_device": 2}, 2, [0, 1, 0, 1]),
+        ({"least": 1}, 0, [None]),
+        ({"least": 1, "n_jobs": 1}, 1, [0]),
+    ],
+)
+def test_each_worker_has_a_device(wanted: dict[str, Any], gpus: int, devices: list[int | None]) -> None:
+    wanted = {"n_jobs": None, "devices": None, "trials_per_device": None, **wanted}
+    assert [slot.device for slot in slots_for(**wanted, gpus=gpus)] == devices
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(2, 4), (3, 2), (8, 1), (9, 1)])
+def test_workers_share_the_cores(workers: int, threads: int) -> None:
+    assert {slot.threads for slot in slots_for(workers, None, None, 0)} == {threads}
+
+
+def test_omp_num_threads_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert {slot.threads for slot in slots_for(2, None, None, 0)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "message"),
+    [
+        ({"n_jobs": 0}, 0, r"n_jobs must be -1 or a whole number of at least 1, but got 0"),
+        ({"n_jobs": True}, 0, r"n_jobs must be .* but got True"),
+        ({"n_jobs": 2.0}, 0, r"n_jobs must be .* but got 2.0"),
+        ({"trials_per_device": 0}, 1, r"trials_per_device must be None or a whole number of at least 1"),
+        ({"trials_per_device": 2}, 0, r"there is no GPU to use here; n_jobs says"),
+        ({"devices": [0]}, 0, r"there is no GPU 0; this process has none \(n_jobs= runs trials on the CPU\)"),
+        ({"devices": [0, 2]}, 2, r"there is no GPU 2; this process has 0, 1"),
+        ({"devices": [-1]}, 2, r"there is no GPU -1"),
+        ({"devices": [0, 0]}, 2, r"names a GPU twice; trials_per_device lets trials share each"),
+        ({"devices": []}, 2, r"devices must be a list of numbers of GPUs"),
+        ({"devices": "01"}, 2, r"devices must be a list of numbers of GPUs"),
+        ({"devices": 1}, 2, r"devices must be a list of numbers of GPUs"),
+        ({"n_jobs": 3, "trials_per_device": 2}, 2, r"n_jobs=3 contradicts trials_per_device=2 on 2 devices"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(wanted: dict[str, Any], gpus: int, message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        slots_for(**{"n_jobs": None, "devices": None, "trials_per_device": None, **wanted}, gpus=gpus)

@@ -43,6 +43,7 @@ _HOMES = {
         "TooManyFailuresError",
         "UnknownArgumentError",
     ],
+    "pretrained": ["FromPretrained"],
     "replay": ["Replay"],
     "search.best_run": ["BestRun", "SearchSummary"],
     "search.constraints": ["Constraint"],
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from .errors import StudyError as StudyError
     from .errors import TooManyFailuresError as TooManyFailuresError
     from .errors import UnknownArgumentError as UnknownArgumentError
+    from .pretrained import FromPretrained as FromPretrained
     from .replay import Replay as Replay
     from .search.best_run import BestRun as BestRun
     from .search.best_run import SearchSummary as SearchSummary

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from .errors import InvalidInputError, SpaceError, nearest_name
 
@@ -59,9 +62,10 @@ class FromPretrained:
         config = self._changed(changes)
         tensors = self._weights if self._frozen else {name: each.clone() for name, each in self._weights.items()}
         try:
-            model = self._class.from_pretrained(
-                None, config=config, state_dict=dict(tensors), dtype=self._options.get("dtype", "auto")
-            )
+            with _quietly():  # what is missing was said when the files were read
+                model = self._class.from_pretrained(
+                    None, config=config, state_dict=dict(tensors), dtype=self._options.get("dtype", "auto")
+                )
         except RuntimeError as error:
             if not changes:
                 raise
@@ -82,7 +86,10 @@ class FromPretrained:
 
     def _load(self) -> None:
         if self._class is None:
-            model, report = self._asked_class.from_pretrained(self._source, output_loading_info=True, **self._options)
+            with torch.random.fork_rng():  # the first model is no other one than those after it
+                model, report = self._asked_class.from_pretrained(
+                    self._source, output_loading_info=True, **self._options
+                )
             new = set(report["missing_keys"])
             self._class, self._config = type(model), model.config
             self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
@@ -106,3 +113,17 @@ class FromPretrained:
                 raise SpaceError(f"{name} is not in {type(config).__name__}.{nearest_name(name, known)}")
             setattr(config, key, value)
         return config
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Silence the report and the progress bar of transformers while the block runs."""
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()

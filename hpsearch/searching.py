@@ -82,8 +82,8 @@ class Searching(Recipe):
             n_trials: the study's total of trials; failed and pruned ones count.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
                 other metrics maximised.
-            backend: ``"optuna"``, the default: one trial after the other, in this process; or ``"ray"``: several at
-                once, on this machine or a cluster.
+            backend: ``"optuna"``, the default: in this process, or with `n_jobs` or `devices` in workers on this
+                machine; or ``"ray"``: on a cluster.
             hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
             study_name: names the study and its folder inside `args.output_dir`.
             scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
@@ -104,8 +104,9 @@ class Searching(Recipe):
                 own arguments), or a list of these; what they leave open, the sampler chooses.
             seed: seed of the sampler; default `args.seed`.
             progress: show a live view; or a `SearchListener` of your own.
-            options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`; for Ray
-                these and `address`, `resources_per_trial`, `max_concurrent_trials`, `trial_retries`, `autoscaling`,
+            options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`, `n_jobs`,
+                `devices`, `trials_per_device`, `trials_per_worker`, `worker_memory`, `trial_retries`; for Ray the first
+                five and `address`, `resources_per_trial`, `max_concurrent_trials`, `trial_retries`, `autoscaling`,
                 `storage_path`, `scheduler`, `search_alg`.
 
         Returns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ import time
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -19,6 +19,7 @@ import psutil
 
 from ..errors import StudyError
 from ..search.assignment import Assignment
+from ..surroundings import environment
 from .parcel import Parcel
 from .slots import Slot
 from .worker import Abandon, Ready, Unusable, receive, send, work
@@ -60,9 +61,10 @@ class Worker:
 
     @property
     def memory(self) -> int:
-        """Its resident memory in bytes; 0 if it is gone."""
+        """Its resident memory in bytes, without what files hold for all processes; 0 if it is gone."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return int(psutil.Process(self.pid).memory_info().rss)
+            used = psutil.Process(self.pid).memory_info()
+            return int(used.rss) - int(getattr(used, "shared", 0))
         return 0
 
     def tell(self, message: Any) -> None:
@@ -102,8 +104,13 @@ class Workers:
         self, slots: Sequence[Slot], parcel: Parcel, most_trials: int | None = None, most_memory: float | None = None
     ) -> None:
         self._parcel, self._most_trials, self._most_memory = parcel, most_trials, most_memory
-        self._failed_starts = 0
-        self._workers = [Worker(slot, parcel) for slot in slots]
+        self._slots, self._failed_starts = slots, 0
+        self._workers: list[Worker] = []
+
+    def start(self) -> None:
+        """Start them; they are ready one after the other."""
+        for slot in self._slots:
+            self._workers.append(Worker(slot, self._parcel))
 
     def ready(self) -> list[Worker]:
         """Return those that wait for a trial."""
@@ -192,9 +199,10 @@ def _context() -> Any:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    # Asking whether there is a GPU must not touch it: a process that has cannot be forked.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     context.set_forkserver_preload(["hpsearch.trainer", *_imported_here(), "hpsearch.workers.preload"])
+    # To ask whether there is a GPU must not touch it: a process that has cannot be forked.
+    with _without_main(), environment({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
+        forkserver.ensure_running()
     return context
 
 

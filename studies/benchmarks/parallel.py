@@ -289,6 +289,7 @@ def start_workers() -> None:
         for which in ("first", "second", "third"):
             begin = time.perf_counter()
             workers = Workers([Slot(None, 1)], parcel)
+            workers.start()
             while not workers.ready():
                 list(workers.wait(1.0))
             print(f"{which} worker ready after {time.perf_counter() - begin:.2f} s", flush=True)

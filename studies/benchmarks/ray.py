@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import functools
 import io
-import json
 import logging
 import os
 import statistics

@@ -138,7 +138,7 @@ def test_a_value_that_is_refused_only_under_another_choice(tmp_path: Path) -> No
         (StudyError, {"study_name": ""}, ["study_name", "''", "letters, digits"]),
         (StudyError, {"hp_name": "trial"}, ["hp_name", "'trial'", "function"]),
         (StudyError, {"smapler": 3}, ["smapler=3", "'sampler'", "'pruner'", "Did you mean 'sampler'"]),
-        (StudyError, {"n_jobs": 2}, ["n_jobs=2", "must be 1"]),
+        (StudyError, {"n_jobs": 0}, ["n_jobs", "but got 0"]),
         (StudyError, {"samplr": None}, ["samplr=None", "'sampler'", "'storage'"]),
         (StudyError, {"backend": "sigopt"}, ["backend='sigopt'", "'optuna'"]),
         (StudyError, {"sampler": "tpe"}, ["sampler", "'tpe'", "Optuna sampler"]),

@@ -17,7 +17,7 @@ from ...search.folder import remove_leftovers
 from ...search.messages import Message, Progress, Reported
 from ...search.study import Study, check_whole
 from ...search.trial import TrialState, Verdict
-from ...signals import at_ctrl_c
+from ...surroundings import at_ctrl_c
 from ...workers.parcel import Parcel, pack
 from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
 from ...workers.pool import Lost, Worker, Workers
@@ -145,6 +145,7 @@ class ParallelSearch:
         dispatch = self._dispatch
         try:
             with at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())):
+                self._workers.start()
                 while dispatch.error is None and not dispatch.is_over:
                     self._give()
                     for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):

@@ -18,7 +18,7 @@ from ...search.following import SearchIsOver
 from ...search.runner import TrialRunner
 from ...search.study import Study, check_whole
 from ...search.trial import TrialRecord
-from ...signals import at_ctrl_c
+from ...surroundings import at_ctrl_c
 from ...workers.pickling import check_objectives, for_workers
 from ..base import Backend, DistantSearch
 from ..optuna_backend.backend import OptunaBackend
@@ -186,6 +186,7 @@ class RayBackend(Backend):
         cluster = self._joined()
         place = study.folder if self._storage_path is None else check_place(self._storage_path)
         cluster.check_nodes(place)
+        self._optuna.runs_several_at_once = self._slots() > 1
         notes = self._optuna.prepare(study, records)
         if self._scheduler is not None:
             counts = getattr(self._scheduler, "_time_attr", None)

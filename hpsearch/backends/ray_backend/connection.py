@@ -16,9 +16,9 @@ import ray
 from ray._private import ray_constants
 
 from ...errors import StudyError
-from ...signals import put_back, restored_signals
+from ...surroundings import environment, put_back, restored_signals
 from .address import AUTO, found_address
-from .surroundings import environment, restored_levels
+from .surroundings import restored_levels
 
 # What `ray.init` leaves in the environment.
 _LEFT_BY_RAY = ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED", "PYTHONBREAKPOINT")

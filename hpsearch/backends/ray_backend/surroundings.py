@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from ...signals import restored_signals
+from ...surroundings import environment, restored_signals
 
 _TUNE_LOGGERS = ("ray.tune", "ray.train", "ray.air")
 
@@ -40,21 +39,6 @@ def quiet_tune(slots: int) -> Iterator[None]:
         for name in _TUNE_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
         yield
-
-
-@contextlib.contextmanager
-def environment(settings: Mapping[str, str], *others: str) -> Iterator[None]:
-    """Set variables of the environment; put back these and `others` afterwards."""
-    before = {name: os.environ.get(name) for name in (*settings, *others)}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
-"""Handlers of signals, for as long as something runs."""
+"""What is changed in this process for as long as something runs: variables, and handlers of signals."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -43,3 +44,18 @@ def put_back(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
         if handler is not None:  # None: not set by Python
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def environment(settings: Mapping[str, str], *others: str) -> Iterator[None]:
+    """Set variables of the environment; put back these and `others` afterwards."""
+    before = {name: os.environ.get(name) for name in (*settings, *others)}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,152 @@
+"""`FromPretrained` gives the models of `from_pretrained`, reads the files once, and keeps trials apart."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSequenceClassification, BertConfig, BertModel
+
+from hpsearch import Categorical, FixedTrial, FromPretrained, InvalidInputError, SpaceError
+from tests.models import weights_of
+
+PARTS = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    BertModel(BertConfig(**PARTS)).save_pretrained(tmp_path / "pretrained")
+    return tmp_path / "pretrained"
+
+
+def classifier(folder: Path, **options: Any) -> FromPretrained:
+    return FromPretrained(AutoModelForSequenceClassification, folder, **{"num_labels": 3, **options})
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.bfloat16}, {"frozen": True}])
+def test_its_models_are_those_of_from_pretrained_whichever_comes_first(folder: Path, options: Any) -> None:
+    model_init = classifier(folder, **options)
+    plain = {name: value for name, value in options.items() if name != "frozen"}
+    for _ in range(2):
+        torch.manual_seed(7)
+        model = model_init()
+        torch.manual_seed(7)
+        other = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3, **plain)
+        assert type(model) is type(other)
+        torch.testing.assert_close(weights_of(model), weights_of(other), rtol=0, atol=0)
+        assert model.dtype == other.dtype
+        assert model.config.to_dict() == {**other.config.to_dict(), "_name_or_path": model.config._name_or_path}
+        assert not model.training
+
+
+def test_the_head_is_drawn_from_the_seed_of_the_trial(folder: Path) -> None:
+    model_init = classifier(folder)
+    torch.manual_seed(1)
+    one = model_init()
+    torch.manual_seed(2)
+    other = model_init()
+    assert not torch.equal(one.classifier.weight, other.classifier.weight)
+    assert torch.equal(one.bert.pooler.dense.weight, other.bert.pooler.dense.weight)
+
+
+def test_the_files_are_read_once_also_by_other_processes(folder: Path) -> None:
+    sent = pickle.dumps(classifier(folder))
+    for path in folder.iterdir():
+        path.unlink()
+    model_init = pickle.loads(sent)
+    assert model_init().num_labels == model_init().num_labels == 3
+
+
+def test_what_one_model_learns_no_other_one_has(folder: Path) -> None:
+    model_init = classifier(folder)
+    model = model_init()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert not torch.equal(model_init().bert.pooler.dense.weight, model.bert.pooler.dense.weight)
+
+
+def test_parameters_of_the_model_are_set_in_its_configuration(folder: Path) -> None:
+    trial = FixedTrial({"model.hidden_dropout_prob": 0.4, "learning_rate": 1.0})
+    model_init = classifier(folder)
+    model = model_init(trial)
+    assert model.config.hidden_dropout_prob == model.bert.embeddings.dropout.p == 0.4
+    assert trial.params.read == {"model.hidden_dropout_prob"}
+    assert model_init().config.hidden_dropout_prob == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("model.hidden_siz", 16, r"model.hidden_siz is not in BertConfig. Did you mean 'model.hidden_size'"),
+        ("model.hidden_size", 32, r"The pretrained weights do not fit model.hidden_size=32"),
+    ],
+)
+def test_a_parameter_that_does_not_fit_is_named(folder: Path, name: str, value: int, message: str) -> None:
+    with pytest.raises(SpaceError, match=message):
+        classifier(folder)(FixedTrial({name: value}))
+
+
+def test_frozen_weights_are_shared_and_get_no_gradients(folder: Path) -> None:
+    model_init = classifier(folder, frozen=True)
+    one, other = model_init(), model_init()
+    places = [{name: each.data_ptr() for name, each in model.named_parameters()} for model in (one, other)]
+    shared = {name for name, place in places[0].items() if place == places[1][name]}
+    assert shared == {name for name in places[0] if name.startswith("bert.")}
+    assert {name for name, each in one.named_parameters() if each.requires_grad} == {
+        "classifier.weight",
+        "classifier.bias",
+    }
+
+
+def test_frozen_weights_that_somebody_has_written_to_are_refused(folder: Path) -> None:
+    model_init = classifier(folder, frozen=True)
+    with torch.no_grad():
+        model_init().bert.pooler.dense.bias.add_(1.0)
+    with pytest.raises(InvalidInputError, match=r"bert.pooler.dense.bias has been written to"):
+        model_init()
+
+
+@pytest.mark.parametrize(
+    ("model_class", "options", "message"),
+    [
+        (3, {}, r"model_class must be a model class of transformers, but got 3"),
+        (AutoModel, {"state_dict": {}}, r"does not take state_dict"),
+        (AutoModel, {"config": None}, r"does not take config"),
+    ],
+)
+def test_what_it_cannot_use_is_refused_at_once(model_class: Any, options: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        FromPretrained(model_class, "nowhere", **options)
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    tokens = torch.randint(0, 50, (count, 6), generator=torch.Generator().manual_seed(0))
+    return [{"input_ids": row, "attention_mask": torch.ones(6).long(), "labels": int(row[0]) % 3} for row in tokens]
+
+
+def test_a_search_in_workers_starts_all_trials_from_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    from hpsearch import Trainer, TrainingArguments
+
+    space = {"model.hidden_dropout_prob": Categorical([0.0, 0.2]), "seed": Categorical([1, 2])}
+    found = []
+    for n_jobs in (1, 2):
+        args = TrainingArguments(
+            str(tmp_path / str(n_jobs)),
+            max_steps=4,
+            eval_strategy="steps",
+            eval_steps=2,
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        trainer = Trainer(args=args, model_init=classifier(folder), train_dataset=rows(16), eval_dataset=rows(8))
+        best = trainer.hyperparameter_search(space, "loss", n_trials=4, n_jobs=n_jobs, pruner="none", progress=False)
+        by_params = {str(record.params): record.values for record in best.run_summary.records}
+        found.append(by_params)
+    shared = found[0].keys() & found[1].keys()
+    assert shared
+    assert all(found[0][each] == found[1][each] for each in shared)

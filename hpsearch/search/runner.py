@@ -228,9 +228,13 @@ class TrialRunner:
 
     @staticmethod
     def _present(records: list[TrialRecord]) -> list[TrialRecord]:
-        """Return the records of trials that are not running, without the checkpoints that are no longer there."""
-        ended = (each for each in records if each.state is not TrialState.RUNNING)
+        """Return the records of trials that are not running, by number, without checkpoints that are no longer there."""
+        ended = (each for each in sorted(records, key=_number) if each.state is not TrialState.RUNNING)
         return [
             replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each
             for each in ended
         ]
+
+
+def _number(record: TrialRecord) -> int:
+    return record.number

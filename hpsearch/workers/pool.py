@@ -24,7 +24,7 @@ from .parcel import Parcel
 from .slots import Slot
 from .worker import Abandon, Ready, Unusable, receive, send, work
 
-_SECONDS_TO_END = 3.0
+_SECONDS_TO_END = 2.0
 _MOST_FAILED_STARTS = 3
 _IN_MAIN = threading.Lock()
 

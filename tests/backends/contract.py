@@ -80,6 +80,26 @@ class Events(SearchListener):
         self.is_over = True
 
 
+class HearsNotices(Events):
+    """Remembers the notices, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notices: list[str] = []
+
+    def on_notice(self, notice: str) -> None:
+        self.notices.append(notice)
+
+
+class FailsBesideASlowOne(TrainerCallback):
+    """Fails in all runs but the first, which takes longer."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name != "run-0":
+            raise RuntimeError("out of luck")
+        time.sleep(1.0)
+
+
 class AtStep(TrainerCallback):
     """Does something after the given update of the run of the given number, counted over the session."""
 

@@ -9,7 +9,7 @@ import torch
 from transformers import default_data_collator
 
 from hpsearch.backends.ray_backend.cluster import joined
-from tests.backends.contract import Events
+from tests.backends.contract import HearsNotices as HearsNotices
 from tests.search.small_trainer import points
 
 ON_RAY = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
@@ -20,17 +20,6 @@ def cluster() -> Iterator[None]:
     """One local instance for all tests of a file, which is much faster than one for each search."""
     with joined(None):
         yield
-
-
-class HearsNotices(Events):
-    """Remembers the notices, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notices: list[str] = []
-
-    def on_notice(self, notice: str) -> None:
-        self.notices.append(notice)
 
 
 def loss_of(model: torch.nn.Module) -> float:

@@ -14,10 +14,9 @@ import ray
 from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 from transformers import TrainerCallback
 
-from hpsearch import Constraint, TooManyFailuresError
+from hpsearch import Constraint, Float, TooManyFailuresError
 from hpsearch.backends.ray_backend import dispatch
-from tests.backends.contract import RATE, Diary, states
-from tests.backends.on_ray import HearsNotices
+from tests.backends.contract import RATE, Diary, Events, FailsBesideASlowOne, HearsNotices, states
 from tests.backends.on_ray import cluster as cluster
 from tests.backends.test_ray_search import search
 from tests.faults.test_failures import BATCH, Memory, NeedsMemory
@@ -76,15 +75,6 @@ def test_no_more_trials_run_at_once_than_the_limit_says_although_there_is_room(
     assert len(best.run_summary.records) == 4
     assert all(record.state.is_counted for record in best.run_summary.records)
     assert most_at_once(diary) == most
-
-
-class FailsBesideASlowOne(TrainerCallback):
-    """Fails in all runs but the first, which takes longer."""
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if Path(args.output_dir).name != "run-0":
-            raise RuntimeError("out of luck")
-        time.sleep(1.0)
 
 
 def test_too_many_failures_are_an_error_although_a_trial_beside_them_goes_well(tmp_path: Path) -> None:
@@ -197,3 +187,74 @@ def test_what_a_trial_learned_of_its_memory_outlives_its_worker(tmp_path: Path) 
     # With batches of eight, of four and of two; then in the next worker, at once with those of two.
     assert [each["arguments"]["per_device_train_batch_size"] for each in record.fallbacks] == [4, 2]
     assert len(built.read()) == 3 + 1
+
+
+class KillsTheIdleWorker(Events):
+    """Kills the worker of the first trial as soon as that has ended, when the next one is about to get it."""
+
+    def __init__(self, diary: Diary) -> None:
+        super().__init__()
+        self._diary = diary
+
+    def on_trial_end(self, record: Any) -> None:
+        super().on_trial_end(record)
+        if record.number == 0:
+            os.kill(self._diary.read()[-1], signal.SIGKILL)
+            time.sleep(1.0)
+
+
+class WritesProcess(TrainerCallback):
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write(os.getpid())
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_worker_that_dies_between_two_trials_costs_neither(tmp_path: Path, retries: int) -> None:
+    diary = Diary(tmp_path / "diary")
+    options = {"max_concurrent_trials": 1, "trial_retries": retries, "progress": KillsTheIdleWorker(diary)}
+    best = search(tmp_path, 3, [WritesProcess(diary)], **options)
+    assert states(best) == ["complete"] * 3
+    first, second, third = diary.read()
+    assert first != second == third
+
+
+def test_a_budget_that_is_used_up_ends_trials_that_wait_for_their_turn(tmp_path: Path) -> None:
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration", perturbation_interval=2, hyperparam_mutations={"learning_rate": [0.1]}
+    )
+    options = {"scheduler": scheduler, "max_concurrent_trials": 1, "max_epochs": 7}
+    best = search(tmp_path, 3, trainer={"num_train_epochs": 10, "save_strategy": "epoch"}, **options)
+    records = best.run_summary.records
+    assert {record.state.value for record in records} <= {"stopped", "interrupted"}
+    assert "stopped" in states(best)
+    assert 7 <= sum(record.epochs for record in records) <= 8
+    assert best.load_model() is not None
+
+
+class DiesInTheFirstRun(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name == "run-0" and state.global_step == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_population_goes_on_being_perturbed_after_one_of_it_was_given_up(tmp_path: Path) -> None:
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        quantile_fraction=0.5,
+        resample_probability=1.0,
+        hyperparam_mutations={"learning_rate": [0.1]},
+        synch=True,
+    )
+    events = HearsNotices()
+    options = {"scheduler": scheduler, "trial_retries": 0, "progress": events, "hp_space": {"learning_rate": SMALL}}
+    best = search(tmp_path, 3, [DiesInTheFirstRun()], {"num_train_epochs": 6}, **options)
+    assert states(best) == ["failed", "complete", "complete"]
+    assert best.run_summary.records[0].reason.startswith("its worker died: ")
+    assert any("with learning_rate=0.1" in notice for notice in events.notices)
+
+
+SMALL = Float(1e-9, 1e-8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
@@ -155,3 +156,15 @@ def test_a_search_on_ray_and_an_embedded_one_share_a_study_and_ctrl_c_ends_the_o
     assert result["best"] is not None
     assert [waiting.segments(number) for number in range(3)] == [[], [(1, 16)], [(1, 16)]]
     assert [last.segments(number) for number in range(3)] == [[(5, 16)], [], []]
+
+
+def test_a_signal_at_which_tune_ends_interrupts_the_search(tmp_path: Path) -> None:
+    """Slurm, for one, may send it when a job's time is nearly over."""
+    diary = RayDiary(tmp_path / "diary", hold=Hold(0, 6))
+    with RaySearch(diary, searching(tmp_path, 2, backend="ray", resources_per_trial={"cpu": 1})) as search:
+        diary.held()
+        search.send(signal.SIGUSR1)
+        diary.let_go()
+        assert search.result()["error"] == "SearchInterrupted"
+    states = [json.loads(path.read_text())["state"] for path in (tmp_path / "study").glob("*/trial.json")]
+    assert "interrupted" in states

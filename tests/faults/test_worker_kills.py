@@ -1,0 +1,100 @@
+"""A search in workers loses nothing, however many of them are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from transformers import TrainerCallback
+
+from tests.backends.contract import Diary
+from tests.faults.searching import RATE, assert_disk_and_storage_agree, assert_nothing_is_left_over, records_on_disk
+from tests.faults.test_kills import comparable
+from tests.search.small_trainer import small_trainer
+
+TRIALS, KILLS = 100, 50
+
+
+class WritesSteps(TrainerCallback):
+    """Writes down the updates and who makes them; each takes some time."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write((Path(args.output_dir).name, state.global_step, os.getpid()))
+        time.sleep(0.02)
+
+
+class Killer(threading.Thread):
+    """Kills a process that has written into a diary lately, again and again."""
+
+    def __init__(self, diary: Diary, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._diary, self._draw = diary, random.Random(seed)
+        self.killed: list[int] = []
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        while len(self.killed) < KILLS and not self.is_over.wait(self._draw.uniform(0.1, 0.6)):
+            latest = {pid for *_, pid in self._diary.read()[-6:]} - set(self.killed)
+            if latest:
+                pid = self._draw.choice(sorted(latest))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed.append(pid)
+
+
+def search(folder: Path, diary: Diary, n_jobs: int) -> Any:
+    trainer = small_trainer(folder, WritesSteps(diary), save_strategy="epoch")
+    return trainer.hyperparameter_search(
+        RATE,
+        "loss",
+        n_trials=TRIALS,
+        n_jobs=n_jobs,
+        sampler=optuna.samplers.RandomSampler(seed=1),
+        pruner="none",
+        storage="journal",
+        progress=False,
+        **({"trial_retries": KILLS} if n_jobs > 1 else {}),
+    )
+
+
+def without_checkpoint(record: dict[str, Any]) -> dict[str, Any]:
+    """Whether a trial kept its weights depends on those that had ended before it."""
+    return {**comparable(record), "checkpoint": None}
+
+
+@pytest.mark.timeout(400)
+def test_fifty_killed_workers_cost_a_study_of_a_hundred_trials_nothing_but_time(tmp_path: Path) -> None:
+    diary, alone = Diary(tmp_path / "diary"), Diary(tmp_path / "alone diary")
+    killer = Killer(diary, seed=1)
+    killer.start()
+    try:
+        search(tmp_path / "killed", diary, n_jobs=2)
+    finally:
+        killer.is_over.set()
+        killer.join()
+    assert len(killer.killed) >= KILLS * 0.8
+    search(tmp_path / "alone", alone, n_jobs=1)
+    records = assert_disk_and_storage_agree(tmp_path / "killed" / "study", "journal")
+    others = records_on_disk(tmp_path / "alone" / "study")
+    assert [without_checkpoint(each) for each in records] == [without_checkpoint(each) for each in others]
+    assert {record["state"] for record in records} == {"complete"}
+    assert_nothing_is_left_over(tmp_path / "killed" / "study")
+    steps: dict[str, list[int]] = {}
+    for run, step, _ in diary.read():
+        steps.setdefault(run, []).append(step)
+    for made in steps.values():
+        assert made[-1] == 8
+        # Whoever goes on begins after the last checkpoint: with the first update, or the fifth.
+        assert all(now == before + 1 or now in (1, 5) for before, now in itertools.pairwise(made))

@@ -27,6 +27,7 @@ benchmarks: $(VENV)/.dev
 	$(BIN)/python -m studies.benchmarks.step
 	$(BIN)/python -m studies.benchmarks.trial
 	$(BIN)/python -m studies.benchmarks.import_time
+	$(BIN)/python -m studies.benchmarks.parallel
 	$(BIN)/python -m studies.benchmarks.ray
 
 $(VENV)/.made:

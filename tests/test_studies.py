@@ -75,9 +75,15 @@ def test_ctrl_c_at_any_moment_of_the_start_ends_cleanly(tmp_path: Path, moment: 
     assert "Run the same command again to continue" in output
 
 
-@pytest.mark.parametrize("name", ["step", "trial", "import_time"])
+@pytest.mark.parametrize("name", ["step", "trial", "import_time", "parallel", "ray"])
 def test_a_benchmark_runs_and_prints_its_figures(tmp_path: Path, name: str) -> None:
-    small = {"step": ["--sizes", "h32x1"], "trial": ["--trials", "2"], "import_time": []}[name]
+    small = {
+        "step": ["--sizes", "h32x1"],
+        "trial": ["--trials", "2"],
+        "import_time": [],
+        "parallel": ["--trials", "4", "--work", "tiny", "--sides", "ours"],
+        "ray": ["--trials", "3", "--megabytes", "1", "--sides", "ours"],
+    }[name]
     process = start(f"studies.benchmarks.{name}", "--rounds", "1", *small, folder=tmp_path)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output

@@ -228,7 +228,7 @@ class TrialRunner:
 
     @staticmethod
     def _present(records: list[TrialRecord]) -> list[TrialRecord]:
-        """Return the records of trials that are not running, by number, without checkpoints that are no longer there."""
+        """Return the records of trials that are not running, by number, without checkpoints that are gone."""
         ended = (each for each in sorted(records, key=_number) if each.state is not TrialState.RUNNING)
         return [
             replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each

@@ -67,6 +67,11 @@ class Worker:
             return int(used.rss) - int(getattr(used, "shared", 0))
         return 0
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.exitcode is not None
+
     def tell(self, message: Any) -> None:
         """Send it something; nothing happens if it is gone, which is heard of another way."""
         with contextlib.suppress(OSError):
@@ -106,6 +111,7 @@ class Workers:
         self._parcel, self._most_trials, self._most_memory = parcel, most_trials, most_memory
         self._slots, self._failed_starts = slots, 0
         self._workers: list[Worker] = []
+        self._retired: list[Worker] = []
 
     def start(self) -> None:
         """Start them; they are ready one after the other."""
@@ -128,6 +134,9 @@ class Workers:
         Raises:
             StudyError: workers end before they can begin.
         """
+        for worker in [each for each in self._retired if each.is_over]:
+            self._retired.remove(worker)
+            worker.end()
         heard = wait([each.connection for each in self._workers], seconds)
         for worker in [each for each in self._workers if each.connection in heard]:
             message = worker.hear()
@@ -151,7 +160,8 @@ class Workers:
         is_too_large = self._most_memory is not None and worker.memory > self._most_memory
         if is_used_up or is_too_large:
             worker.tell(None)
-            self._replace(worker, _SECONDS_TO_END)
+            self._retired.append(worker)
+            self._workers[self._workers.index(worker)] = Worker(worker.slot, self._parcel)
         else:
             worker.is_ready = True
 
@@ -176,21 +186,18 @@ class Workers:
         for worker in self._workers:
             worker.tell(None)
         until = time.monotonic() + _SECONDS_TO_END
-        for worker in self._workers:
-            is_waiting = worker.is_ready
-            worker.end(max(0.0, until - time.monotonic()) if is_waiting else 0.0)
-        self._workers = []
+        for worker in [*self._workers, *self._retired]:
+            listens = worker.is_ready or worker in self._retired
+            worker.end(max(0.0, until - time.monotonic()) if listens else 0.0)
+        self._workers, self._retired = [], []
 
     def _replace_lost(self, worker: Worker, lost: Lost) -> None:
         if not worker.is_ready and not worker.trials:
             self._failed_starts += 1
             if self._failed_starts >= _MOST_FAILED_STARTS:
                 raise StudyError(f"No worker can be started: {lost.reason}.")
-        self._replace(worker)
-
-    def _replace(self, worker: Worker, seconds: float = 0.0) -> None:
         place = self._workers.index(worker)
-        worker.end(seconds)
+        worker.end()
         self._workers[place] = Worker(worker.slot, self._parcel)
 
 

@@ -81,6 +81,16 @@ class OptunaBackend(Backend):
         "catch",
     )
 
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "max_concurrent_trials": "n_jobs",
+        "resources_per_trial": "devices and trials_per_device (or backend='ray')",
+        "scheduler": "pruner (or backend='ray')",
+        "search_alg": "sampler (or backend='ray')",
+        "address": "backend='ray'",
+        "autoscaling": "backend='ray'",
+        "storage_path": "storage, and the trainer's output_dir (or backend='ray')",
+    }
+
     def __init__(
         self,
         sampler: Any = None,

@@ -86,6 +86,8 @@ class RayBackend(Backend):
     )
     elsewhere: ClassVar[Mapping[str, str]] = {
         "n_jobs": "max_concurrent_trials",
+        "devices": "resources_per_trial, such as {'gpu': 1}",
+        "trials_per_device": "resources_per_trial, such as {'gpu': 0.5}",
         "num_samples": "n_trials",
         "config": "hp_space",
         "param_space": "hp_space",

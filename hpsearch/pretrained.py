@@ -20,18 +20,16 @@ class FromPretrained:
 
     The files are read, and the weights converted, when the first model is made; trials on Ray and in workers get them
     with the trainer, and map the same memory. Each model is that of ``model_class.from_pretrained(name_or_path,
-    **options)``: what is new in it (the head of a classifier) is drawn from the trial's own seed. Parameters named
-    ``model.<name>`` are set in its configuration.
+    **options)``, with weights of its own: what is new in it (the head of a classifier) is drawn from the trial's own
+    seed. Parameters named ``model.<name>`` are set in its configuration.
 
     Args:
         model_class: of transformers, such as `AutoModelForSequenceClassification`.
         name_or_path: a folder, or a name on the Hub.
-        frozen: the weights that were loaded are not trained: models share their memory, and have them without
-            gradients. False: each model has a copy of its own.
         options: of `from_pretrained`: ``num_labels``, ``dtype``, ``revision`` and the like.
 
     Raises:
-        InvalidInputError: `model_class` cannot be loaded so; or somebody has written to frozen weights.
+        InvalidInputError: `model_class` cannot be loaded so.
         SpaceError: a parameter ``model.<name>`` is not in the configuration, or does not fit the weights.
 
     Example:
@@ -41,17 +39,16 @@ class FromPretrained:
         ... # doctest: +SKIP
     """
 
-    def __init__(self, model_class: Any, name_or_path: Any, *, frozen: bool = False, **options: Any) -> None:
+    def __init__(self, model_class: Any, name_or_path: Any, **options: Any) -> None:
         if not hasattr(model_class, "from_pretrained"):
             raise InvalidInputError(f"model_class must be a model class of transformers, but got {model_class!r}.")
         for name in ("config", "state_dict", "output_loading_info", "device_map"):
             if name in options:
                 raise InvalidInputError(f"FromPretrained does not take {name}: it sets that itself.")
-        self._asked_class, self._source, self._frozen, self._options = model_class, name_or_path, frozen, options
+        self._asked_class, self._source, self._options = model_class, name_or_path, options
         self._class: Any = None
         self._config: Any = None
         self._weights: dict[str, torch.Tensor] = {}
-        self._versions: dict[str, int] = {}
 
     def __call__(self, trial: Any = None) -> Any:
         """Return a new model, in evaluation mode as `from_pretrained` gives it."""
@@ -60,11 +57,11 @@ class FromPretrained:
             {} if trial is None else {name: trial.params[name] for name in trial.params if name.startswith(_MODEL)}
         )
         config = self._changed(changes)
-        tensors = self._weights if self._frozen else {name: each.clone() for name, each in self._weights.items()}
+        tensors = {name: each.clone() for name, each in self._weights.items()}
         try:
             with _quietly():  # what is missing was said when the files were read
                 model = self._class.from_pretrained(
-                    None, config=config, state_dict=dict(tensors), dtype=self._options.get("dtype", "auto")
+                    None, config=config, state_dict=tensors, dtype=self._options.get("dtype", "auto")
                 )
         except RuntimeError as error:
             if not changes:
@@ -73,10 +70,6 @@ class FromPretrained:
             raise SpaceError(
                 f"The pretrained weights do not fit {shown}: {str(error).partition(chr(10))[0]}"
             ) from error
-        if self._frozen:
-            for name, parameter in model.named_parameters():
-                if name in self._weights:
-                    parameter.requires_grad_(False)
         return model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -93,15 +86,6 @@ class FromPretrained:
             new = set(report["missing_keys"])
             self._class, self._config = type(model), model.config
             self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
-            self._versions = {name: each._version for name, each in self._weights.items()}
-        changed = [
-            name for name, each in self._weights.items() if self._frozen and each._version != self._versions[name]
-        ]
-        if changed:
-            raise InvalidInputError(
-                f"FromPretrained(frozen=True): {changed[0]} has been written to, and all later models would see it. "
-                "Pass frozen=False, or train other weights only."
-            )
 
     def _changed(self, changes: dict[str, Any]) -> Any:
         """Return the configuration of a model with parameters in place of its own values."""

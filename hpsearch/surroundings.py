@@ -28,6 +28,15 @@ def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def ignoring_ctrl_c() -> Iterator[None]:
+    """Ignore Ctrl-C while the block runs, and in the processes that it starts; only in the main thread."""
+    with restored_signals("SIGINT") as handlers:
+        if handlers:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        yield
+
+
+@contextlib.contextmanager
 def restored_signals(*names: str) -> Iterator[dict[int, Any]]:
     """Put back the handlers of signals afterwards; yield them. Only the main thread has, and changes, any."""
     is_main = threading.current_thread() is threading.main_thread()

@@ -27,15 +27,14 @@ def classifier(folder: Path, **options: Any) -> FromPretrained:
     return FromPretrained(AutoModelForSequenceClassification, folder, **{"num_labels": 3, **options})
 
 
-@pytest.mark.parametrize("options", [{}, {"dtype": torch.bfloat16}, {"frozen": True}])
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.bfloat16}])
 def test_its_models_are_those_of_from_pretrained_whichever_comes_first(folder: Path, options: Any) -> None:
     model_init = classifier(folder, **options)
-    plain = {name: value for name, value in options.items() if name != "frozen"}
     for _ in range(2):
         torch.manual_seed(7)
         model = model_init()
         torch.manual_seed(7)
-        other = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3, **plain)
+        other = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3, **options)
         assert type(model) is type(other)
         torch.testing.assert_close(weights_of(model), weights_of(other), rtol=0, atol=0)
         assert model.dtype == other.dtype
@@ -89,26 +88,6 @@ def test_parameters_of_the_model_are_set_in_its_configuration(folder: Path) -> N
 def test_a_parameter_that_does_not_fit_is_named(folder: Path, name: str, value: int, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         classifier(folder)(FixedTrial({name: value}))
-
-
-def test_frozen_weights_are_shared_and_get_no_gradients(folder: Path) -> None:
-    model_init = classifier(folder, frozen=True)
-    one, other = model_init(), model_init()
-    places = [{name: each.data_ptr() for name, each in model.named_parameters()} for model in (one, other)]
-    shared = {name for name, place in places[0].items() if place == places[1][name]}
-    assert shared == {name for name in places[0] if name.startswith("bert.")}
-    assert {name for name, each in one.named_parameters() if each.requires_grad} == {
-        "classifier.weight",
-        "classifier.bias",
-    }
-
-
-def test_frozen_weights_that_somebody_has_written_to_are_refused(folder: Path) -> None:
-    model_init = classifier(folder, frozen=True)
-    with torch.no_grad():
-        model_init().bert.pooler.dense.bias.add_(1.0)
-    with pytest.raises(InvalidInputError, match=r"bert.pooler.dense.bias has been written to"):
-        model_init()
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class _Pickler(cloudpickle.Pickler):
 
     def __init__(self, stream: io.BytesIO, buffer_callback: Any) -> None:
         super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
-        self._storages: dict[int, _Storage] = {}
+        self._storages: dict[tuple[int, int], _Storage] = {}
 
     def reducer_override(self, value: Any) -> Any:
         """Return how a tensor is made of its storage; for anything else what cloudpickle does."""
@@ -94,9 +94,10 @@ class _Pickler(cloudpickle.Pickler):
 
     def _storage_of(self, tensor: torch.Tensor) -> _Storage:
         storage = tensor.untyped_storage()
-        known = self._storages.get(storage.data_ptr())
+        place = (storage.data_ptr(), storage.nbytes())
+        known = self._storages.get(place)
         if known is None:
-            known = self._storages[storage.data_ptr()] = _Storage(storage)
+            known = self._storages[place] = _Storage(storage)
         return known
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import threading
 import time
 import types
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -19,7 +21,7 @@ import psutil
 
 from ..errors import StudyError
 from ..search.assignment import Assignment
-from ..surroundings import environment
+from ..surroundings import environment, ignoring_ctrl_c
 from .parcel import Parcel
 from .slots import Slot
 from .worker import Abandon, Ready, Unusable, receive, send, work
@@ -47,12 +49,18 @@ class Worker:
 
     def __init__(self, slot: Slot, parcel: Parcel) -> None:
         self.slot, self.trials, self.is_ready = slot, 0, False
-        self.connection, theirs = multiprocessing.Pipe()
         context: Any = _context()
-        self._process = context.Process(target=work, args=(theirs, slot, parcel), name="hpsearch worker")
-        with _without_main():
-            self._process.start()
-        theirs.close()
+        self.connection, theirs = multiprocessing.Pipe()
+        given = (theirs, slot, parcel, dict(os.environ))
+        self._process = context.Process(target=work, args=given, name="hpsearch worker")
+        try:
+            with _without_main():
+                self._process.start()
+        except BaseException:
+            self.connection.close()
+            raise
+        finally:
+            theirs.close()
 
     @property
     def pid(self) -> int:
@@ -68,6 +76,11 @@ class Worker:
         return 0
 
     @property
+    def sentinel(self) -> int:
+        """Is ready when the process has ended."""
+        return int(self._process.sentinel)
+
+    @property
     def is_over(self) -> bool:
         """Whether the process has ended."""
         return self._process.exitcode is not None
@@ -78,17 +91,22 @@ class Worker:
             send(self.connection, message)
 
     def hear(self) -> Any:
-        """Return what it tells, or `Lost`."""
+        """Return what it tells, or `Lost`; children of a dead process may still hold its end of the connection."""
         try:
-            return receive(self.connection)
+            if self.connection.poll() or not self.is_over:
+                return receive(self.connection)
         except (EOFError, OSError):
             self._process.join(_SECONDS_TO_END)
-            return Lost(_end_of(self._process.exitcode))
+        return Lost(_end_of(self._process.exitcode))
 
     def end(self, seconds: float = 0.0) -> None:
         """End the process, at the latest after so many seconds."""
         if seconds:
             self._process.join(seconds)
+        with contextlib.suppress(
+            OSError, AttributeError
+        ):  # with the processes that it has started, where there are groups
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.kill()
         self._process.join()
         self.connection.close()
@@ -109,14 +127,15 @@ class Workers:
         self, slots: Sequence[Slot], parcel: Parcel, most_trials: int | None = None, most_memory: float | None = None
     ) -> None:
         self._parcel, self._most_trials, self._most_memory = parcel, most_trials, most_memory
-        self._slots, self._failed_starts = slots, 0
+        self._slots = slots
+        self._failed_starts: Counter[int] = Counter()  # one after the other, in each place
         self._workers: list[Worker] = []
         self._retired: list[Worker] = []
 
     def start(self) -> None:
         """Start them; they are ready one after the other."""
-        for slot in self._slots:
-            self._workers.append(Worker(slot, self._parcel))
+        for place in range(len(self._slots)):
+            self._workers.append(self._started(place))
 
     def ready(self) -> list[Worker]:
         """Return those that wait for a trial."""
@@ -137,11 +156,11 @@ class Workers:
         for worker in [each for each in self._retired if each.is_over]:
             self._retired.remove(worker)
             worker.end()
-        heard = wait([each.connection for each in self._workers], seconds)
-        for worker in [each for each in self._workers if each.connection in heard]:
+        for worker in _that_tell(self._workers, seconds):
             message = worker.hear()
             if isinstance(message, Ready):
-                worker.is_ready, self._failed_starts = True, 0
+                worker.is_ready = True
+                self._failed_starts[self._workers.index(worker)] = 0
             elif isinstance(message, Unusable):
                 raise StudyError(
                     f"The trainer cannot be loaded in a worker: {message.reason}. What it is made of (functions, "
@@ -161,7 +180,8 @@ class Workers:
         if is_used_up or is_too_large:
             worker.tell(None)
             self._retired.append(worker)
-            self._workers[self._workers.index(worker)] = Worker(worker.slot, self._parcel)
+            place = self._workers.index(worker)
+            self._workers[place] = self._started(place)
         else:
             worker.is_ready = True
 
@@ -172,8 +192,7 @@ class Workers:
             worker.tell(Abandon())
         until = time.monotonic() + _SECONDS_TO_END
         while busy and time.monotonic() < until:
-            heard = wait([each.connection for each in busy], until - time.monotonic())
-            for worker in [each for each in busy if each.connection in heard]:
+            for worker in _that_tell(busy, until - time.monotonic()):
                 message = worker.hear()
                 if isinstance(message, Lost):
                     busy.remove(worker)
@@ -192,13 +211,29 @@ class Workers:
         self._workers, self._retired = [], []
 
     def _replace_lost(self, worker: Worker, lost: Lost) -> None:
-        if not worker.is_ready and not worker.trials:
-            self._failed_starts += 1
-            if self._failed_starts >= _MOST_FAILED_STARTS:
-                raise StudyError(f"No worker can be started: {lost.reason}.")
         place = self._workers.index(worker)
+        if not worker.is_ready and not worker.trials:
+            self._note_failed_start(place, lost.reason)
         worker.end()
-        self._workers[place] = Worker(worker.slot, self._parcel)
+        self._workers[place] = self._started(place)
+
+    def _started(self, place: int) -> Worker:
+        while True:
+            try:
+                return Worker(self._slots[place], self._parcel)
+            except (EOFError, OSError) as error:  # it was killed before it was there
+                self._note_failed_start(place, str(error) or type(error).__name__)
+
+    def _note_failed_start(self, place: int, reason: str) -> None:
+        self._failed_starts[place] += 1
+        if self._failed_starts[place] >= _MOST_FAILED_STARTS:
+            raise StudyError(f"No worker can be started: {reason}.")
+
+
+def _that_tell(workers: Sequence[Worker], seconds: float) -> list[Worker]:
+    """Wait until a worker tells something, or has ended, and return all that do."""
+    heard = wait([each for worker in workers for each in (worker.connection, worker.sentinel)], seconds)
+    return [each for each in workers if each.connection in heard or each.sentinel in heard]
 
 
 def _context() -> Any:
@@ -208,7 +243,8 @@ def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hpsearch.trainer", *_imported_here(), "hpsearch.workers.preload"])
     # To ask whether there is a GPU must not touch it: a process that has cannot be forked.
-    with _without_main(), environment({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}):
+    # Nor may Ctrl-C end it while it imports.
+    with _without_main(), environment({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}), ignoring_ctrl_c():
         forkserver.ensure_running()
     return context
 

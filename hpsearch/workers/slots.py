@@ -17,11 +17,11 @@ class Slot:
 
     Attributes:
         device: the number of its GPU among those that this process sees; None: it trains on the CPU.
-        threads: how many threads torch uses in it; None: as OMP_NUM_THREADS says.
+        threads: how many threads torch uses in it.
     """
 
     device: int | None
-    threads: int | None
+    threads: int
 
 
 def slots_for(
@@ -89,5 +89,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _threads(workers: int) -> int | None:
-    return None if "OMP_NUM_THREADS" in os.environ else max(1, _cores() // workers)
+def _threads(workers: int) -> int:
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdigit() and int(said) else max(1, _cores() // workers)

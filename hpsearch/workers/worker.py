@@ -62,16 +62,19 @@ def receive(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())  # noqa: S301 - from our own process
 
 
-def work(connection: Connection, slot: Slot, parcel: Parcel) -> None:
+def work(connection: Connection, slot: Slot, parcel: Parcel, variables: dict[str, str]) -> None:
     """Train trials until there are none left, or the process that searches is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that searches decides
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # it ends with all that it starts; and Ctrl-C is for the process that searches
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.clear()
+    os.environ.update(variables)
     threading.Thread(target=_end_with_the_search, name="hpsearch lifeline", daemon=True).start()
     if slot.device is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = _nth_visible(slot.device)
-    if slot.threads is not None:
-        torch.set_num_threads(slot.threads)
+    torch.set_num_threads(slot.threads)
     try:
         recipe, study = parcel.open()
     except BaseException as error:
@@ -128,6 +131,8 @@ def _end_with_the_search() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import logging
 import multiprocessing
 import os
@@ -34,6 +35,7 @@ import optuna
 import psutil
 import torch
 import transformers
+from accelerate.state import GradientState
 from torch.utils.data import DataLoader, RandomSampler
 from transformers import default_data_collator, get_scheduler
 
@@ -227,6 +229,7 @@ class Side:
 
     def run(self, work: Work, trials: int) -> tuple[float, list[TrialTimes]]:
         """Return the seconds of one search in a new folder, and its trials."""
+        GradientState._reset_state()  # else it refers to loaders of earlier trainings, and the peer cannot be pickled
         with tempfile.TemporaryDirectory() as folder:
             stamps = WorkStamps(str(Path(folder, "stamps.jsonl")), work)
             trainer = make_trainer(self.library, str(Path(folder, "out")), stamps, make_data(256))
@@ -324,12 +327,16 @@ def measure_memory(megabytes: int) -> None:
 
 
 class CoordinatorCost(hpsearch.SearchListener):
-    """Notes, whenever a trial has ended, what this process has used, and its workers."""
+    """Notes, after every so many trials, what this process has used, and its workers."""
 
     def __init__(self) -> None:
         self.marks: list[tuple[float, ...]] = []
+        self.ended = 0
 
     def on_trial_end(self, record: Any) -> None:
+        self.ended += 1
+        if self.ended % WINDOW:
+            return
         own = psutil.Process()
         server = [each for each in own.children(recursive=True) if each.is_running()]
         workers = 0.0
@@ -360,13 +367,11 @@ def watch(trials: int) -> None:
     print(f"{trials} short trials, journal storage, random sampler: the process that searches, after each {WINDOW}")
     print(f"{'trials':>8}" + "".join(f"{name:>15}" for name in names))
     rows, middles = [], []
-    for first in range(0, trials - 1, WINDOW):
-        last = min(first + WINDOW, trials - 1)
-        before, now = cost.marks[first], cost.marks[last]
-        row = (*now[:4], *((now[place] - before[place]) / (last - first) for place in (4, 5)))
+    for place, (before, now) in enumerate(itertools.pairwise(cost.marks), start=2):
+        row = (*now[:4], *((now[column] - before[column]) / WINDOW for column in (4, 5)))
         rows.append(row)
-        middles.append((first + last) / 2)
-        print(f"{last + 1:8}" + "".join(f"{each:15.1f}" for each in row), flush=True)
+        middles.append((place - 0.5) * WINDOW)
+        print(f"{place * WINDOW:8}" + "".join(f"{each:15.1f}" for each in row), flush=True)
     slopes = [statistics.linear_regression(middles, column).slope * 100 for column in zip(*rows, strict=True)]
     print(f"{'in 100':>8}" + "".join(f"{each:+15.2f}" for each in slopes), flush=True)
 

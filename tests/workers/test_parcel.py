@@ -106,3 +106,11 @@ def test_what_cannot_be_pickled_is_named(make: Callable[[Any], Any], name: str) 
     assert found[0] == name
     assert "lock" in found[1]
     assert culprit(make(3)) is None
+
+
+def test_tensors_over_parts_of_one_array_come_out_the_same(tmp_path: Path) -> None:
+    array = np.arange(MEGABYTE, dtype=np.float32)
+    part, whole = torch.from_numpy(array[:1000]), torch.from_numpy(array)
+    again = pack((part, whole), tmp_path / "data").open()
+    assert torch.equal(again[0], part)
+    assert torch.equal(again[1], whole)

@@ -454,3 +454,46 @@ class WritesMemory(TrainerCallback):
 def test_a_space_of_our_own_types_is_searched_by_default_with_running_trials_in_mind(tmp_path: Path) -> None:
     best = search(tmp_path, 4, hp_space={"learning_rate": Float(1e-4, 1e-1, log=True)}, seed=5)
     assert best.run_summary.engine_study.sampler._constant_liar
+
+
+class LeavesAChild(TrainerCallback):
+    """Dies in the second run, once, and leaves a process that keeps everything open which it had inherited."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name == "run-1" and state.global_step == 6 and not self._diary.read():
+            child = os.fork()
+            if child == 0:
+                time.sleep(600)
+                os._exit(0)
+            self._diary.write(child)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_dead_worker_is_noticed_and_what_it_has_started_ends_with_it(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    begin = time.monotonic()
+    best = search(tmp_path, 3, LeavesAChild(diary), trainer={"save_strategy": "epoch"})
+    assert states(best) == ["complete"] * 3
+    assert time.monotonic() - begin < 60
+    assert are_gone(set(diary.read()), 2.0)
+
+
+class WritesVariable(TrainerCallback):
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write([os.environ.get("MINE"), os.environ.get("CUDA_VISIBLE_DEVICES"), torch.get_num_threads()])
+
+
+def test_workers_have_the_variables_of_their_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("first", "second"):
+        monkeypatch.setenv("MINE", value)
+        monkeypatch.setenv("OMP_NUM_THREADS", "1" if value == "first" else "2")
+        diary = Diary(tmp_path / value)
+        search(tmp_path, 2 if value == "first" else 4, WritesVariable(diary))
+        assert {tuple(each) for each in diary.read()} == {(value, "", 1 if value == "first" else 2)}

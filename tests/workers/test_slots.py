@@ -50,7 +50,7 @@ def test_workers_share_the_cores(workers: int, threads: int) -> None:
 
 def test_omp_num_threads_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert {slot.threads for slot in slots_for(2, None, None, 0)} == {None}
+    assert {slot.threads for slot in slots_for(2, None, None, 0)} == {3}
 
 
 @pytest.mark.parametrize(

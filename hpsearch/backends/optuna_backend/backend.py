@@ -177,7 +177,8 @@ class OptunaBackend(Backend):
     def search(self, study: Study, runner: TrialRunner) -> None:
         """Choose, run, tell, settle; until the total is reached or a budget is used up."""
         if self._parallel.is_wanted:
-            self._parallel.run(study, Dispatch(runner, self))
+            with _quiet_optuna():
+                self._parallel.run(study, Dispatch(runner, self))
             return
         has_waited = False
         while True:
@@ -350,7 +351,7 @@ def _as_terminator(terminator: Any) -> BaseTerminator | None:
 def _quiet_optuna() -> Iterator[None]:
     """Silence Optuna's own log lines and experimental warnings: progress is shown by our listeners."""
     level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    _set_verbosity(optuna.logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -358,4 +359,9 @@ def _quiet_optuna() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=".*range is not divisible by `step`.*")
             yield
     finally:
+        _set_verbosity(level)
+
+
+def _set_verbosity(level: int) -> None:
+    if optuna.logging.get_verbosity() != level:  # to set it takes a millisecond, whatever it was
         optuna.logging.set_verbosity(level)

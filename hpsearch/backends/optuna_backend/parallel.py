@@ -17,7 +17,7 @@ from ...search.folder import remove_leftovers
 from ...search.messages import Message, Progress, Reported
 from ...search.study import Study, check_whole
 from ...search.trial import TrialState, Verdict
-from ...surroundings import at_ctrl_c
+from ...surroundings import at_ctrl_c, ignoring_ctrl_c
 from ...workers.parcel import Parcel, pack
 from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
 from ...workers.pool import Lost, Worker, Workers
@@ -89,6 +89,8 @@ class Parallel:
             scratch.folder.mkdir()
             try:
                 self._parcel = pack((recipe.with_arguments(), for_workers(study)), scratch.folder / "data")
+            except OSError as error:
+                raise StudyError(f"The trainer's data cannot be written for workers: {error}") from error
             except Exception as error:
                 name, reason = culprit(recipe) or ("it", first_line(error))
                 raise StudyError(
@@ -120,8 +122,8 @@ def _described(slots: Sequence[Slot]) -> str:
     devices = sorted({slot.device for slot in slots if slot.device is not None})
     where = f"on GPU{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}" if devices else "on the CPU"
     threads = slots[0].threads
-    each = "" if threads is None else f", each with {threads} thread{'s' if threads > 1 else ''}"
-    return f"{len(slots)} worker{'s' if len(slots) > 1 else ''} {where}{each}"
+    each = f"each with {threads} thread{'s' if threads > 1 else ''}"
+    return f"{len(slots)} worker{'s' if len(slots) > 1 else ''} {where}, {each}"
 
 
 class ParallelSearch:
@@ -153,7 +155,8 @@ class ParallelSearch:
         except BaseException as error:
             dispatch.end_with(error)
         finally:
-            self._end()
+            with ignoring_ctrl_c():
+                self._end()
         if dispatch.error is not None:
             raise dispatch.error
 
@@ -165,14 +168,17 @@ class ParallelSearch:
                 return
             self._at[worker] = live
             self._workers.train(worker, live.told)
+        if not self._at and not self._left:  # no worker is there yet, and perhaps none is needed
+            live = self._dispatch.next()
+            self._left += [live] if live is not None else []
 
     def _take(self, worker: Worker, message: Message | Ended | Lost) -> None:
         """Record what a worker tells, and answer it."""
         live = self._at[worker]
         if isinstance(message, Ended):
             del self._at[worker]
-            self._workers.release(worker)
             self._dispatch.finish(live, message)
+            self._workers.release(worker)
         elif isinstance(message, Lost):
             del self._at[worker]
             self._lose(live, message.reason)

@@ -63,7 +63,7 @@ class Work:
         return make_model(self.hidden, self.layers)
 
 
-WORKS = {"tiny": Work(32, 1, 16, 8), "short": Work(32, 1, 80, 8), "text": Work(128, 2, 240, 16)}
+WORKS = {"tiny": Work(32, 1, 16, 8), "short": Work(32, 1, 140, 8), "text": Work(128, 2, 240, 16)}
 
 
 class Rows(torch.utils.data.Dataset):

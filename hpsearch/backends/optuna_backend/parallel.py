@@ -148,8 +148,10 @@ class ParallelSearch:
         try:
             with at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())):
                 self._workers.start()
-                while dispatch.error is None and not dispatch.is_over:
+                while dispatch.error is None:
                     self._give()
+                    if dispatch.is_over:
+                        break
                     for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):
                         self._take(worker, message)
         except BaseException as error:

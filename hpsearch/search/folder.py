@@ -50,6 +50,9 @@ class StudyFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from deciding anything about the study while the block runs; may be nested."""
+        if self._lock.is_locked:
+            yield
+            return
         self.path.mkdir(parents=True, exist_ok=True)
         with self._lock:
             yield

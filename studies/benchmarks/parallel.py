@@ -42,7 +42,7 @@ from transformers import default_data_collator, get_scheduler
 import hpsearch
 
 from .stamps import Stamps, TrialTimes, gaps, read_stamps
-from .step import LENGTH, make_data, make_model
+from .step import Rows, make_data, make_model
 
 SLOTS = 2
 WINDOW = 50
@@ -64,20 +64,6 @@ class Work:
 
 
 WORKS = {"tiny": Work(32, 1, 16, 8), "short": Work(32, 1, 140, 8), "text": Work(128, 2, 240, 16)}
-
-
-class Rows(torch.utils.data.Dataset):
-    """Training data in memory, of a given size."""
-
-    def __init__(self, size: int) -> None:
-        self.tokens = torch.randint(0, 1000, (size // (8 * LENGTH), LENGTH))
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        row = self.tokens[index]
-        return {"input_ids": row, "attention_mask": torch.ones(LENGTH).long(), "labels": row[0] % 2}
 
 
 def train_bare(work: Work, data: Any) -> None:

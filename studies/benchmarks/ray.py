@@ -32,7 +32,6 @@ from typing import Any
 import psutil
 import ray
 import ray.tune
-import torch
 import transformers
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
@@ -40,7 +39,7 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
 import hpsearch
 
 from .stamps import Stamps, TrialTimes, gaps, read_stamps
-from .step import LENGTH, make_data
+from .step import Rows, make_data
 
 SLOTS = 2
 WINDOW = 25
@@ -50,20 +49,6 @@ def efficiency(trials: list[TrialTimes], seconds: float) -> float:
     """Return the part of the slots' time that was training, when each trial trained for `seconds`."""
     wall = max(trial.end for trial in trials) - min(trial.first_step for trial in trials)
     return len(trials) * seconds / SLOTS / wall
-
-
-class Rows(torch.utils.data.Dataset):
-    """Training data of a given size in memory."""
-
-    def __init__(self, size: int) -> None:
-        self.tokens = torch.randint(0, 1000, (size // (8 * LENGTH), LENGTH))
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        row = self.tokens[index]
-        return {"input_ids": row, "attention_mask": torch.ones(LENGTH).long(), "labels": row[0] % 2}
 
 
 def make_trainer(library: Any, folder: str, stamps: Stamps, data: Any) -> Any:

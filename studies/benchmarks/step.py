@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import transformers
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 from transformers import BertConfig, BertForSequenceClassification, default_data_collator, get_scheduler
 
 import hpsearch
@@ -49,6 +49,20 @@ def make_model(hidden: int, layers: int) -> BertForSequenceClassification:
         max_position_embeddings=64,
     )
     return BertForSequenceClassification(config)
+
+
+class Rows(Dataset):
+    """Training data of a given size in memory."""
+
+    def __init__(self, size: int) -> None:
+        self.tokens = torch.randint(0, 1000, (size // (8 * LENGTH), LENGTH))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        row = self.tokens[index]
+        return {"input_ids": row, "attention_mask": torch.ones(LENGTH).long(), "labels": row[0] % 2}
 
 
 def make_data(size: int) -> list[dict[str, torch.Tensor]]:

@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-# Three files of tests at a time: almost all of them use one core, and often wait.
-PARALLEL := -n 3 --dist loadfile
+# Two files of tests at a time: almost all of them use one core.
+PARALLEL := -n 2 --dist loadfile
 
 .PHONY: quickstart test test-all lint benchmarks clean
 

@@ -13,7 +13,7 @@ from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
 
 
 class TestWorkers(BackendContract):
-    budget_seconds = 12.0
+    budget_seconds = 14.0
 
     def options(self) -> dict[str, Any]:
         return {"trials_per_worker": 1000, "pruner": "none"}

@@ -35,8 +35,6 @@ class FromPretrained:
     Example:
         >>> from transformers import AutoModelForSequenceClassification
         >>> model_init = FromPretrained(AutoModelForSequenceClassification, "answerdotai/ModernBERT-base", num_labels=2)
-        >>> space = {"learning_rate": hpsearch.Float(1e-5, 1e-3, log=True), "model.classifier_dropout": ...}
-        ... # doctest: +SKIP
     """
 
     def __init__(self, model_class: Any, name_or_path: Any, **options: Any) -> None:

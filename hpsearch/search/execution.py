@@ -107,6 +107,7 @@ class Execution:
         self._budget, self._ranks, self._listener = budget, ranks, listener
         self._on_fallback = on_fallback
         self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
+        self._has_fallen_back = False  # in this process; a checkpoint of before does not undo that
         self._recipe: Searchable | None = None
         self._reporting: ReportingCallback | None = None
         self._resumed_from: Path | None = None
@@ -205,7 +206,7 @@ class Execution:
         recipe, reporting, weights = self._configure()
         resumption = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe, weights))
         self._resumed_from, is_other, fallbacks = resumption
-        if is_other or len(fallbacks) > len(self._fallbacks):
+        if (is_other and not self._has_fallen_back) or len(fallbacks) > len(self._fallbacks):
             self._fallbacks = fallbacks
             self.release()
             recipe, reporting, weights = self._configure()
@@ -286,6 +287,7 @@ class Execution:
         smaller = recipe.smaller_batches()
         if smaller is None:
             return False
+        self._has_fallen_back = True
         self._fallbacks.append({"arguments": smaller, "reason": described(error)})
         if self._ranks.is_main:
             self._on_fallback(self.record(TrialState.RUNNING))

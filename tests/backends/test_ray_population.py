@@ -16,6 +16,7 @@ from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted, StudyE
 from tests.backends.contract import Diary, states
 from tests.backends.on_ray import ON_RAY, HearsNotices, loss_of
 from tests.backends.on_ray import cluster as cluster
+from tests.faults.test_failures import BATCH, Memory, NeedsMemory
 from tests.search.small_trainer import TwoLayers, small_trainer
 
 # So small that nothing is learned; a perturbation draws 0.1, and nothing else.
@@ -209,6 +210,20 @@ def test_what_a_function_does_not_suggest_cannot_be_perturbed_either(tmp_path: P
 
     with pytest.raises(StudyError, match=r"perturbs 'learning_rate', which is not in the search space"):
         search(tmp_path, 2, hp_space=space)
+
+
+def tight_if_perturbed(trial: Any) -> NeedsMemory:
+    return NeedsMemory(Memory(training=2 if trial.params["learning_rate"] == 0.1 else 1000))
+
+
+def test_a_perturbed_trial_that_runs_out_of_memory_goes_on_in_smaller_batches(tmp_path: Path) -> None:
+    trainer = {**BATCH, "model_init": tight_if_perturbed}
+    best = search(tmp_path, 2, trainer=trainer, scheduler=population(synch=True), oom_fallback=True)
+    assert states(best) == ["complete"] * 2
+    changed = [record for record in best.run_summary.records if record.schedule]
+    assert changed
+    for record in changed:
+        assert [each["arguments"]["per_device_train_batch_size"] for each in record.fallbacks] == [4, 2]
 
 
 def as_numpy_has_it(config: dict[str, Any]) -> dict[str, Any]:

@@ -59,6 +59,9 @@ class OptunaBackend(Backend):
         gc_after_trial, catch: taken for scripts that pass them on to Optuna; a trial's memory is always released, and
             an error in a trial always recorded.
 
+    Attributes:
+        runs_several_at_once: set by a backend that runs its trials elsewhere, several at once.
+
     Raises:
         StudyError: an option is not one of these, or has another value.
     """

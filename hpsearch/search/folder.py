@@ -28,6 +28,7 @@ BEST_FILE = "best.json"
 LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
 _STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
+_Version = tuple[int, int]
 _RESERVED_NAMES = {STUDY_FILE, BEST_FILE, LOCK_FILE, SESSIONS_FOLDER, REPLAYS_FOLDER, *_STORAGE_FILES}
 
 
@@ -45,7 +46,8 @@ class StudyFolder:
         self._study = study
         self.session = 0
         self._lock = FileLock(self.path / LOCK_FILE)
-        self._known: dict[Path, tuple[tuple[int, int], TrialRecord]] = {}
+        self._known: dict[Path, tuple[_Version, TrialRecord]] = {}
+        self._best: tuple[list[dict[str, Any]], _Version] | None = None  # what was written last
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -111,10 +113,9 @@ class StudyFolder:
 
     def read_records(self) -> list[TrialRecord]:
         """Return the records of all trials on disk, by number; files that have not changed are not read again."""
-        known: dict[Path, tuple[tuple[int, int], TrialRecord]] = {}
+        known: dict[Path, tuple[_Version, TrialRecord]] = {}
         for path in self.path.glob(f"[!.]*/{TRIAL_FILE}"):
-            stamp = path.stat()
-            version = (stamp.st_mtime_ns, stamp.st_ino)
+            version = _version(path)
             before = self._known.get(path)
             known[path] = before if before is not None and before[0] == version else (version, self._read(path))
         self._known = known
@@ -146,8 +147,10 @@ class StudyFolder:
         Of several objectives, a list: the Pareto front. Nothing is written while no trial may be the best.
         """
         best = [self._described(each) for each in best_records(records, self._study.objectives)]
-        if best:
-            write_json(self.path / BEST_FILE, best if len(self._study.objectives) > 1 else best[0])
+        path = self.path / BEST_FILE
+        if best and self._best != (best, _version(path)):
+            write_json(path, best if len(self._study.objectives) > 1 else best[0])
+            self._best = best, _version(path)
 
     def _described(self, record: TrialRecord) -> dict[str, Any]:
         is_single = len(self._study.objectives) == 1
@@ -175,6 +178,15 @@ class StudyFolder:
         for name in (STUDY_FILE, BEST_FILE, *_STORAGE_FILES):
             (self.path / name).unlink(missing_ok=True)
         self._known = {}
+
+
+def _version(path: Path) -> _Version:
+    """Return what is another one when the file has been written again; of a file that is gone, as well."""
+    try:
+        stamp = path.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (stamp.st_mtime_ns, stamp.st_ino)
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:

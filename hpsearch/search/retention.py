@@ -32,7 +32,7 @@ def is_worth_keeping(
         return False
     if len(objectives) > 1:
         return not any(dominates(each.values, values, objectives) for each in records if each.is_eligible)
-    ranked = ranking(records, objectives)
+    ranked = ranking(records, objectives, keep)
     if len(ranked) < keep:
         return True
     last = ranked[keep - 1]
@@ -75,7 +75,7 @@ def kept_records(
         return records
     if len(objectives) > 1:
         return best_records(records, objectives) if keep else []
-    return ranking(records, objectives)[:keep]
+    return ranking(records, objectives, keep)
 
 
 def remove_checkpoints(run_folder: Path, kept: Iterable[Path | None]) -> None:

@@ -12,6 +12,7 @@ Reports that are not finite are left out, and averages divide by the number of r
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -71,17 +72,24 @@ def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Ob
     return Selected(tuple(math.fsum(column) / len(chosen) for column in columns), finite[-1])
 
 
-def ranking(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
-    """Return the trials that may be the best, best first; of equals the earlier trial first.
+def ranking(
+    records: Iterable[TrialRecord], objectives: Sequence[Objective], first: int | None = None
+) -> list[TrialRecord]:
+    """Return the trials that may be the best, best first (None: all of them); of equals the earlier trial first.
 
     Of several objectives, trials that no other one beats in all of them come first, by number.
     """
-    eligible = _eligible(records)
     if len(objectives) > 1:
+        eligible = _eligible(records)
         front = {each.number for each in _front(eligible, objectives)}
-        return sorted(eligible, key=lambda record: record.number not in front)
+        return sorted(eligible, key=lambda record: record.number not in front)[:first]
     sign = 1.0 if objectives[0].direction == MINIMIZE else -1.0
-    return sorted(eligible, key=lambda record: sign * record.values[0])
+    may_be_best = [each for each in records if each.is_eligible]
+    return heapq.nsmallest(
+        len(may_be_best) if first is None else first,
+        may_be_best,
+        key=lambda record: (sign * record.values[0], record.number),
+    )
 
 
 def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
@@ -89,7 +97,7 @@ def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]
 
     Empty if no trial has a result that holds the constraints.
     """
-    return _front(_eligible(records), objectives) if len(objectives) > 1 else ranking(records, objectives)[:1]
+    return _front(_eligible(records), objectives) if len(objectives) > 1 else ranking(records, objectives, 1)
 
 
 def _eligible(records: Iterable[TrialRecord]) -> list[TrialRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,7 +125,7 @@ class TrialRecord:
         """The objective by scope, of several the first; None if there is none."""
         return self.values[0] if self.values else None
 
-    @property
+    @functools.cached_property
     def is_eligible(self) -> bool:
         """True if the trial may be the best: it has a result and breaks no constraint."""
         return self.state.has_result and bool(self.values) and all(each <= 0 for each in self.violations.values())

@@ -69,6 +69,7 @@ class StoredTrials:
     ) -> None:
         self._study, self._engine, self._sampling = study, engine, sampling
         self._by_one, self._is_converged = by_one, is_converged
+        self._ended = _Ended()
         self.ended_early: str | None = None
 
     def next(self, runner: TrialRunner, propose: Propose | None = None) -> OptunaTrial | Wait | None:
@@ -82,7 +83,8 @@ class StoredTrials:
         """
         runner.refresh()
         trials = self._engine.get_trials(deepcopy=False)
-        running = [each for each in trials if each.state is EngineState.RUNNING]
+        counted, unfinished = self._ended.count(trials)
+        running = [each for each in unfinished if each.state is EngineState.RUNNING]
         alive = [each for each in running if runner.is_alive(each.user_attrs.get(_SESSION))]
         dead = [each for each in running if each not in alive]
         recovered = [each for each in dead if self._recover(each, runner)]
@@ -90,13 +92,14 @@ class StoredTrials:
         self.ended_early = runner.reason_to_stop()
         if self.ended_early is not None:
             return None
-        started = sum(is_counted(each) for each in trials) + len(recovered) + len(alive)
+        started = counted + len(recovered) + len(alive)
         if started < self._study.n_trials:
             if half_done:
                 return self._take_over(half_done[0], runner)
             self.ended_early = self._reason_not_to_begin()
             if self.ended_early is None:
-                return self._begin(trials, runner, propose)
+                waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
+                return self._begin(trials, waiting, runner, propose)
         return WAIT if alive else None
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
@@ -117,12 +120,10 @@ class StoredTrials:
         return f"{type(self._engine.sampler).__name__} {json.dumps(self._study.described_space())}"
 
     def _begin(
-        self, trials: Sequence[FrozenTrial], runner: TrialRunner, propose: Propose | None
+        self, trials: Sequence[FrozenTrial], waiting: Sequence[int], runner: TrialRunner, propose: Propose | None
     ) -> OptunaTrial | Wait | None:
         """Ask for a trial; the first ones have the parameters that the user wants the search to start with."""
-        waiting = [each.number for each in trials if each.state is EngineState.WAITING]
-        started_with = [each for each in trials if _PLACE in each.user_attrs]
-        place = sum(is_counted(each) or not each.state.is_finished() for each in started_with)
+        place = self._place(trials)
         if not waiting and place < len(self._study.start_with):
             self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
         elif not waiting and propose is not None:
@@ -133,9 +134,29 @@ class StoredTrials:
                 return proposed
             self._engine.enqueue_trial(dict(proposed))
         self._sampling.seed_for(waiting[0] if waiting else len(trials))
-        trial = self._engine.ask()
-        trial.set_user_attr(_SESSION, runner.session)
+        trial = self._ask(runner.session)
         return OptunaTrial(trial, self._sampling, self._judged(trial.number, runner))
+
+    def _place(self, trials: Sequence[FrozenTrial]) -> int:
+        """Return how many of the trials that the user wants the search to start with have begun."""
+        if not self._study.start_with:
+            return 0
+        started_with = [each for each in trials if _PLACE in each.user_attrs]
+        return sum(is_counted(each) or not each.state.is_finished() for each in started_with)
+
+    def _ask(self, session: str) -> optuna.Trial:
+        """Return the trial that waits, else a new one, as `optuna.Study.ask` does, with the name of the session on it.
+
+        A new one is written with it at once: one write in place of two, and no moment in which nobody is at it.
+        """
+        engine = self._engine
+        if any(each.state is EngineState.WAITING for each in engine.get_trials(deepcopy=False)[self._ended.upto :]):
+            trial = engine.ask()
+            trial.set_user_attr(_SESSION, session)
+            return trial
+        begun = optuna.trial.create_trial(state=EngineState.RUNNING, user_attrs={_SESSION: session})
+        engine._thread_local.cached_all_trials = None  # what the sampler will ask for is to be read anew
+        return optuna.Trial(engine, engine._storage.create_new_trial(engine._study_id, begun))
 
     def _take_over(self, trial: FrozenTrial, runner: TrialRunner) -> OptunaTrial:
         """Go on with a trial that another session has begun."""
@@ -183,6 +204,26 @@ class StoredTrials:
             if "Study.stop" not in str(error):
                 raise
             self._engine.set_user_attr(_EXHAUSTED, self._what_is_tried())
+
+
+class _Ended:
+    """Counts the trials that have ended and count; those before the first that has not are counted once.
+
+    Attributes:
+        upto: the number of the first trial that had not ended.
+    """
+
+    def __init__(self) -> None:
+        self.upto = 0
+        self._counted = 0
+
+    def count(self, trials: Sequence[FrozenTrial]) -> tuple[int, list[FrozenTrial]]:
+        """Return how many count, and those that have not ended."""
+        while self.upto < len(trials) and trials[self.upto].state.is_finished():
+            self._counted += is_counted(trials[self.upto])
+            self.upto += 1
+        later = trials[self.upto :]
+        return self._counted + sum(map(is_counted, later)), [each for each in later if not each.state.is_finished()]
 
 
 def is_counted(trial: FrozenTrial) -> bool:

@@ -90,9 +90,10 @@ class _ReplayedTrial(FixedTrial):
         """Return True where the trial was pruned."""
         return self._seen == self._pruned_at
 
-    def verdict(self, may_prune: bool) -> Verdict:
+    def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
         """Ask for a checkpoint where the parameters changed."""
-        return Verdict(save=True) if self.steps == self.until else super().verdict(may_prune)
+        is_there = self.steps == self.until
+        return Verdict(save=True) if is_there else super().verdict(so_far, is_comparable, is_last)
 
 
 class _PartIsOver(BaseException):

@@ -83,6 +83,8 @@ class LineView(SearchListener):
         names = ["" if len(objectives) == 1 else f"{each.name} " for each in objectives]
         value = "".join(f" {name}{format_value(each)}" for name, each in zip(names, record.values, strict=False))
         line = f"[{self._done}/{self._study.n_trials}] trial {record.number} {record.state.value}{value}"
+        if record.state is TrialState.PAUSED:
+            line += f" {(record.reason or '').removeprefix('paused ')}"
         line += f" in {record.seconds:.1f} s"
         if record.state in _WITH_A_REASON:
             line += f": {record.reason}"

@@ -22,7 +22,7 @@ from .parameters import Parameter
 from .ranks import OneProcess
 from .reporting import comparable_resource
 from .study import Study
-from .trial import Report, Trial, TrialState, Verdict
+from .trial import Report, Trial, TrialRecord, TrialState, Verdict
 
 
 class Abandoned(BaseException):
@@ -101,10 +101,10 @@ class _DistantTrial(AssignedTrial):
         so_far = self.execution.record(TrialState.RUNNING)
         self._answer = self._line.ask(Reported(report, told, is_comparable, is_last, so_far))
 
-    def verdict(self, may_prune: bool) -> Verdict:
-        """Return what the search said; without anything to compare it does not prune."""
+    def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
+        """Return what the search said; a trial at its end is neither pruned nor paused."""
         said = self._answer
-        return said if may_prune or not said.prune else Verdict()
+        return Verdict() if is_last and (said.prune or said.pause) else said
 
     def begin(self) -> None:
         """Tell the search, at the first update, that the trial has gone on with other parameters than before."""

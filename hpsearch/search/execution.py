@@ -166,7 +166,7 @@ class Execution:
         Its weights are where its last checkpoint has left them.
         """
         if verdict.prune:
-            return replace(so_far, state=TrialState.PRUNED, reason=self._pruned_after(so_far.reports))
+            return replace(so_far, state=TrialState.PRUNED, reason=f"pruned {self._after(so_far.reports)}")
         weights = ScopedWeights(self._study, self._base, self._folder, so_far.number, self._others, self._ranks)
         checkpoint = weights.finish(so_far.reports)
         return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
@@ -216,7 +216,9 @@ class Execution:
         except UnknownArgumentError as error:
             raise SpaceError(str(error)) from None
         if reporting.pruned:
-            return TrialState.PRUNED, self._pruned_after(reporting.reports)
+            return TrialState.PRUNED, f"pruned {self._after(reporting.reports)}"
+        if reporting.paused:
+            return TrialState.PAUSED, f"paused {self._after(reporting.reports)}"
         if not reporting.was_evaluated:
             if reporting.stop is not None and reporting.stop.ends_study:
                 return TrialState.INTERRUPTED, f"{reporting.stop.reason}, before its first evaluation"
@@ -231,9 +233,9 @@ class Execution:
             return TrialState.STOPPED, reporting.stop.reason
         return TrialState.COMPLETE, None
 
-    def _pruned_after(self, reports: Sequence[Report]) -> str:
-        unit = "samples" if self._base.args.eval_strategy == "steps" else "epochs"
-        return f"pruned after {reports[-1].resource:g} {unit}"
+    def _after(self, reports: Sequence[Report]) -> str:
+        unit, count = "sample" if self._base.args.eval_strategy == "steps" else "epoch", reports[-1].resource
+        return f"after {count:g} {unit}{'' if count == 1 else 's'}"
 
     def _configure(self) -> tuple[Searchable, ReportingCallback, ScopedWeights]:
         try:
@@ -256,6 +258,7 @@ class Execution:
             weights=weights,
             ranks=self._ranks,
             listener=_ChecksReadParameters(self._listener, self._trial, recipe.args),
+            record=lambda: self.record(TrialState.RUNNING),
             fallbacks=self._fallbacks,
         )
         recipe.add_callback(self._reporting)

@@ -28,6 +28,7 @@ BEST_FILE = "best.json"
 LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
 _STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
+_TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 _Version = tuple[int, int]
 _RESERVED_NAMES = {STUDY_FILE, BEST_FILE, LOCK_FILE, SESSIONS_FOLDER, REPLAYS_FOLDER, *_STORAGE_FILES}
 
@@ -210,7 +211,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
 def has_ended(study_folder: Path, run: str) -> bool:
     """Tell whether the trial of a run has ended, and will not go on."""
     record = read_json(study_folder / run / TRIAL_FILE)
-    return record is not None and TrialState(record["state"]) not in (TrialState.RUNNING, TrialState.INTERRUPTED)
+    return record is not None and TrialState(record["state"]) not in _TO_GO_ON
 
 
 def write_record(study_folder: Path, record: TrialRecord) -> None:

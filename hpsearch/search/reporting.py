@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +17,7 @@ from .others import OtherTrials
 from .ranks import Ranks
 from .scoped_weights import ScopedWeights
 from .study import Study
-from .trial import Report, Trial, Verdict
+from .trial import Report, Trial, TrialRecord, Verdict
 
 
 class ReportingCallback(TrainerCallback, ExportableState):
@@ -35,6 +35,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         weights: keeps those of the report that stands for the trial.
         ranks: the processes of the trial; the main one decides.
         listener: hears of progress and reports.
+        record: returns the record of the trial as it is.
         fallbacks: what was changed each time the trial ran out of memory; checkpoints carry it, as they do the reports.
 
     Attributes:
@@ -42,6 +43,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         schedule: with which arguments the trial was trained, from which update on.
         epochs: passes over the data so far.
         pruned: whether the study stopped the trial.
+        paused: whether the study lets it wait, with a checkpoint.
         stop: the budget that stopped the trial, or None.
     """
 
@@ -55,9 +57,10 @@ class ReportingCallback(TrainerCallback, ExportableState):
         weights: ScopedWeights,
         ranks: Ranks,
         listener: SearchListener,
+        record: Callable[[], TrialRecord],
         fallbacks: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        self._fallbacks = list(fallbacks)
+        self._fallbacks, self._record = list(fallbacks), record
         self._study, self._trial, self._eval_sets = study, trial, eval_sets
         self._budget, self._weights = budget, weights
         self._ranks, self._listener = ranks, listener
@@ -68,7 +71,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.reports: list[Report] = []
         self.schedule: list[dict[str, Any]] = []
         self.epochs = 0.0
-        self.pruned = False
+        self.pruned = self.paused = False
         self.stop: Stop | None = None
 
     def state(self) -> dict[str, Any]:
@@ -136,7 +139,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._weights.note(self.reports)
         is_last = state.global_step >= state.max_steps or self.stop is not None
         self._is_over = control.should_training_stop and self.stop is None  # by a callback, such as early stopping
-        said = self._tell(report, may_prune=not is_last) if self._ranks.is_main else Verdict()
+        said = self._tell(report, is_last) if self._ranks.is_main else Verdict()
         if self._ranks.agree(lambda: said != Verdict()):
             self._obey(self._ranks.decide(lambda: said), control)
         return control
@@ -144,7 +147,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Spare a trial that was stopped another evaluation: it has been evaluated, or goes on in the next session."""
         goes_on = self.stop is not None and self.stop.ends_study and not float(state.epoch).is_integer()
-        if (self.was_evaluated and (self.stop is not None or self.pruned)) or goes_on:
+        if (self.was_evaluated and (self.stop is not None or self.pruned or self.paused)) or goes_on:
             control.should_evaluate = control.should_save = False
         return control
 
@@ -178,7 +181,17 @@ class ReportingCallback(TrainerCallback, ExportableState):
             epoch=float(state.epoch or 0.0),
             metrics={key: each for key, each in metrics.items() if isinstance(each, (int, float))},
             violations={each.name: self._violation(each, metrics) for each in self._study.constraints},
+            horizon=self._horizon(args, state),
         )
+
+    def _horizon(self, args: Any, state: Any) -> float:
+        """Return the resource at the end of the trial's training; 0 before its first update."""
+        if state.global_step == 0:
+            return 0.0
+        epochs = float(state.epoch) * state.max_steps / state.global_step
+        limit = self._study.trial_max_epochs
+        share = float(state.epoch) / (epochs if limit is None else min(epochs, limit))
+        return round(data_seen(args, state) / share, 6)
 
     def _value(self, objective: Objective, metrics: dict[str, float], what: str = "objective") -> float:
         """Return an objective of these metrics; NaN if its metric is not there this time, but evaluations were made."""
@@ -197,17 +210,20 @@ class ReportingCallback(TrainerCallback, ExportableState):
                 return math.inf
             raise
 
-    def _tell(self, report: Report, may_prune: bool) -> Verdict:
+    def _tell(self, report: Report, is_last: bool) -> Verdict:
         """Tell trial and listener of a report; return what the study makes of it."""
         is_comparable = self._tell_trial(report)
         self._listener.on_report(self._trial, report)
-        return self._trial.verdict(is_comparable and may_prune)
+        return self._trial.verdict(self._record(), is_comparable, is_last)
 
     def _obey(self, verdict: Verdict, control: Any) -> None:
         if verdict.prune:
             self.pruned = True
             control.should_training_stop = True
             control.should_save = False
+        elif verdict.pause:
+            self.paused = True
+            control.should_training_stop = control.should_save = True
         elif verdict.stop is not None:
             self.stop = self.stop or Stop(verdict.stop, ends_study=False)
             control.should_training_stop = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..files import remove_partial
@@ -35,7 +35,7 @@ class TrialRunner:
         session: the name of this search at work in the study's folder; tells other processes whose a trial is.
         records: the trials of the study that have ended or are to go on, those of other processes included.
         failures: how the last trials of this session failed, one after the other.
-        under_way: by number, the epochs so far of trials that other processes train for this one.
+        under_way: by number, the records so far of trials that other processes train for this one.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TrialRunner:
         self.session = self._session.name
         self.records: list[TrialRecord] = []
         self.failures: list[TrialRecord] = []
-        self.under_way: dict[int, float] = {}
+        self.under_way: dict[int, TrialRecord] = {}
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
         self._all_epochs = 0.0
@@ -99,8 +99,12 @@ class TrialRunner:
             self._epochs_of, self._epochs = self.records, {each.number: each.epochs for each in self.records}
             self._all_epochs = sum(self._epochs.values())
         known = sum(self._epochs.get(number, 0.0) for number in self.under_way)
-        stop = self._budget.passed(self._all_epochs - known + sum(self.under_way.values()))
+        stop = self._budget.passed(self._all_epochs - known + _epochs(self.under_way))
         return None if stop is None else stop.reason
+
+    def known_trials(self) -> list[TrialRecord]:
+        """Return all trials of the study that are known, those under way as far as they have told."""
+        return [*(each for each in self.records if each.number not in self.under_way), *self.under_way.values()]
 
     def announce(self, notice: str) -> None:
         """Say something about the search while it runs, such as why it ends early."""
@@ -207,10 +211,10 @@ class TrialRunner:
         self.listener.on_trial_begin(trial)
 
     def _others(self, trial: Trial) -> OtherTrials:
-        under_way = {number: epochs for number, epochs in self.under_way.items() if number != trial.number}
+        under_way = {number: each for number, each in self.under_way.items() if number != trial.number}
         excluded = {trial.number, *under_way}
         ended = [each for each in self.records if each.number not in excluded]
-        return OtherTrials.of(ended, self._study, sum(under_way.values()))
+        return OtherTrials.of(ended, self._study, _epochs(under_way))
 
     def _take(self, record: TrialRecord) -> None:
         self.refresh()
@@ -238,3 +242,7 @@ class TrialRunner:
 
 def _number(record: TrialRecord) -> int:
     return record.number
+
+
+def _epochs(records: Mapping[int, TrialRecord]) -> float:
+    return sum(each.epochs for each in records.values())

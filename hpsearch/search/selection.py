@@ -25,6 +25,7 @@ from .constraints import Constraint
 from .objective import MINIMIZE, Objective
 from .trial import Report, TrialRecord
 
+_BROKEN = 1e100
 _WINDOWS = {"avg": None, "last-5-avg": 5, "last-10-avg": 10}
 
 
@@ -90,6 +91,22 @@ def ranking(
         may_be_best,
         key=lambda record: (sign * record.values[0], record.number),
     )
+
+
+def cost_of(report: Report, value: float, objective: Objective) -> float:
+    """Return a value as a cost: less is better. What breaks a constraint costs more than all that holds them.
+
+    Args:
+        report: tells which constraints are broken, and by how much.
+        value: of the objective; what is not finite costs most.
+        objective: gives the direction.
+    """
+    if not math.isfinite(value):
+        return math.inf
+    broken = math.fsum(max(each, 0.0) for each in report.violations.values())
+    if broken > 0:
+        return _BROKEN * (1 + broken)
+    return value if objective.direction == MINIMIZE else -value
 
 
 def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:

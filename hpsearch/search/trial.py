@@ -21,10 +21,12 @@ class TrialState(enum.StrEnum):
 
     COMPLETE, PRUNED, STOPPED (by a budget, after an evaluation) and FAILED count as trials of the study. RUNNING and
     INTERRUPTED (by the user, or by a budget of the study before any evaluation) are to go on: the same trial, from its
-    last checkpoint. REFUSED: the study was found to be mistaken in it, so it neither counts nor goes on.
+    last checkpoint. PAUSED waits at a rung, and goes on if it turns out to be one of the best there, else it is pruned.
+    REFUSED: the study was found to be mistaken in it, so it neither counts nor goes on.
     """
 
     RUNNING = "running"
+    PAUSED = "paused"
     COMPLETE = "complete"
     PRUNED = "pruned"
     STOPPED = "stopped"
@@ -35,7 +37,7 @@ class TrialState(enum.StrEnum):
     @property
     def is_counted(self) -> bool:
         """True if the trial counts towards `n_trials`."""
-        return self not in (TrialState.RUNNING, TrialState.INTERRUPTED, TrialState.REFUSED)
+        return self not in (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED, TrialState.REFUSED)
 
     @property
     def has_result(self) -> bool:
@@ -54,6 +56,7 @@ class Report:
         epoch: epochs done.
         metrics: everything the evaluation produced.
         violations: by how much each constraint is broken; at most 0 if it holds.
+        horizon: the resource at which the trial will have trained to its end; 0 if that is not known.
     """
 
     values: tuple[float, ...]
@@ -62,6 +65,7 @@ class Report:
     epoch: float
     metrics: dict[str, float]
     violations: dict[str, float] = field(default_factory=dict)
+    horizon: float = 0.0
 
     @property
     def value(self) -> float:
@@ -160,11 +164,13 @@ class Verdict:
 
     Attributes:
         prune: the trial is not worth going on with.
+        pause: the trial waits from here on, with a checkpoint, and may go on later.
         stop: why the trial ends here with the result it has; None if it does not.
         save: a checkpoint is wanted here, so that the trial can be paused, or copied.
     """
 
     prune: bool = False
+    pause: bool = False
     stop: str | None = None
     save: bool = False
 
@@ -247,9 +253,15 @@ class Trial(ABC):
     def should_prune(self) -> bool:
         """Tell whether the study would rather not go on with this trial."""
 
-    def verdict(self, may_prune: bool) -> Verdict:
-        """Return what the study makes of the reports so far; `may_prune` where there is something to compare."""
-        return Verdict(prune=may_prune and self.should_prune())
+    def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
+        """Return what the study makes of the trial's last report.
+
+        Args:
+            so_far: the trial as it is now.
+            is_comparable: whether the report is one that a pruner can compare.
+            is_last: whether the trial is at its end: nothing would be saved by pruning it.
+        """
+        return Verdict(prune=is_comparable and not is_last and self.should_prune())
 
     @abstractmethod
     def _choose(self, name: str, parameter: Parameter) -> Any:

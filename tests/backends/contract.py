@@ -554,7 +554,7 @@ class BackendContract(ABC):
         records = best.run_summary.records
         assert [record.reports[-1].step for record in records] == [24, 2, 6, 16]
         assert [each.state for each in stored] == ["complete", "pruned", "complete", "pruned"]
-        assert "pruned after 1 epochs" in records[1].reason
+        assert "pruned after 1 epoch" in records[1].reason
         assert best.run_id == "2"
         assert records[1].checkpoint is None
 

@@ -89,20 +89,25 @@ class TestOptuna(BackendContract):
     def test_a_pruner_may_be_named(self, tmp_path: Path, name: str) -> None:
         events = Events()
         best = self.search(tmp_path, n_trials=2, pruner=name, search={"progress": events})
-        kinds = {"median": "Median", "none": "Nop", "successive_halving": "SuccessiveHalving", "hyperband": "Hyperband"}
-        assert f"pruner {kinds[name]}Pruner" in events.notes
+        said = {
+            "median": "MedianPruner",
+            "none": "none: every trial is trained in full",
+            "successive_halving": "SuccessiveHalvingPruner",
+            "hyperband": "HyperbandPruner",
+        }
+        assert f"pruner {said[name]}" in events.notes
         assert len(best.run_summary.records) == 2
 
     def test_the_default_pruner_and_sampler_are_said_and_recorded(self, tmp_path: Path) -> None:
         events = Events()
-        small_trainer(tmp_path).hyperparameter_search(RATE, n_trials=1, progress=events)
+        small_trainer(tmp_path).hyperparameter_search(RATE, n_trials=4, progress=events)
         told = "; ".join(events.notes)
-        for text in ("sampler TPESampler", "pruner MedianPruner (default; pruner='none' turns it off)", "scope last"):
+        for text in ("sampler CurveSampler", "the best third goes on (default; pruner=None trains", "scope last"):
             assert text in told
         assert str(tmp_path / "study" / "study.db") in told
         recorded = json.loads((tmp_path / "study" / "study.json").read_text())
-        assert recorded["sampler"] == "TPESampler"
-        assert recorded["pruner"] == "MedianPruner"
+        assert recorded["sampler"] == "CurveSampler"
+        assert recorded["pruner"] == "rungs"
         assert recorded["optuna_version"] == optuna.__version__
 
     def test_the_summary_holds_the_study_of_optuna(self, tmp_path: Path) -> None:

@@ -356,7 +356,7 @@ def test_the_sampler_learns_what_holds_the_constraints(tmp_path: Path) -> None:
 
 
 def test_sessions_end_as_one_session_does(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"trainer": {"num_train_epochs": 2, "save_strategy": "epoch"}}
+    options: dict[str, Any] = {"trainer": {"num_train_epochs": 2, "save_strategy": "epoch"}, "pruner": None}
     whole = search(tmp_path / "whole", "parameters <= 41", 6, **options)
     with pytest.raises(SearchInterrupted) as caught:
         search(tmp_path / "parts", "parameters <= 41", 6, callbacks=[AtStep(interrupt, run=1, step=6)], **options)

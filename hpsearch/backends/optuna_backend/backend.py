@@ -14,14 +14,16 @@ from optuna.trial import TrialState as EngineState
 from ...errors import StorageError, StudyError
 from ...search.ending import TrialEndedSearch
 from ...search.execution import Searchable
+from ...search.rungs import FACTOR, Rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
+from .curve_sampler import CurveSampler
 from .dispatch import Dispatch
 from .learning import ORIGIN, check_direction, finished_trials, learn
 from .parallel import Parallel
-from .pruning import PruningByOneObjective, as_pruner
+from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .trial import OptunaTrial
@@ -37,9 +39,11 @@ class OptunaBackend(Backend):
     Several processes may be at one study.
 
     Args:
-        sampler: an `optuna.samplers.BaseSampler`; None: TPE, seeded with the study's seed.
-        pruner: an `optuna.pruners.BasePruner`, or ``"median"``, ``"none"``, ``"successive_halving"``,
-            ``"hyperband"``; None: median (with several objectives: none, unless a `pruning_metric` is named).
+        sampler: an `optuna.samplers.BaseSampler`; None: with rungs, a model of the learning curves of all trials (see
+            `hpsearch.search.curves`), else TPE; seeded with the study's seed.
+        pruner: ``"rungs"``, the default: trials pause, and the best of them go on (see `hpsearch.search.rungs`); with
+            several objectives, median pruning by the `pruning_metric`, if there is one. Or an `optuna.pruners.BasePruner`, or ``"median"``,
+            ``"successive_halving"``, ``"hyperband"``. None, ``"none"``: every trial is trained in full.
         storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.
         load_if_exists: False refuses to go on with a study that is in the storage already.
@@ -97,7 +101,7 @@ class OptunaBackend(Backend):
     def __init__(
         self,
         sampler: Any = None,
-        pruner: Any = None,
+        pruner: Any = RUNGS,
         storage: Any = None,
         load_if_exists: bool = True,
         terminator: Any = None,
@@ -116,8 +120,9 @@ class OptunaBackend(Backend):
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise StudyError(f"sampler must be an Optuna sampler or None, but got {sampler!r}.")
         self._sampler = sampler
-        self._pruner = as_pruner("median" if pruner is None else pruner)
-        self._pruner_was_given = pruner is not None
+        self._has_rungs = is_rungs(pruner)
+        self._pruner = as_pruner(pruner)
+        self._is_evaluated = True
         self._terminator = _as_terminator(terminator)
         self._learned_from = None if start_from is None else finished_trials(start_from)
         check_storage(storage)
@@ -129,6 +134,7 @@ class OptunaBackend(Backend):
     @contextmanager
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Check the options, and open the storage, unless it lies in the study's folder."""
+        self._is_evaluated = recipe.args.eval_strategy != "no"
         self._check_fit(study)
         if not is_in_study_folder(self._storage):
             self._storage = open_storage(self._storage)
@@ -140,15 +146,13 @@ class OptunaBackend(Backend):
         storage = open_storage(self._storage, study.folder)
         with _quiet_optuna(), naming_the_storage(storage):
             self._check_stored(study, storage)
-            sampler = self._sampler or optuna.samplers.TPESampler(
-                seed=study.seed, constant_liar=self._parallel.is_wanted or self.runs_several_at_once
-            )
+            sampler = self._sampler or self._default_sampler(study)
             sampling = RepeatableSampling(sampler)
             engine = self._study = optuna.create_study(
                 study_name=study.name,
                 storage=storage,
                 sampler=sampler,
-                pruner=self._pruner,
+                pruner=self._pruner_of(study),
                 directions=[optuna.study.StudyDirection[each.direction.upper()] for each in study.objectives],
                 load_if_exists=True,
             )
@@ -156,7 +160,8 @@ class OptunaBackend(Backend):
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
-        self._trials = StoredTrials(study, engine, sampling, by_one, self._is_converged)
+        rungs = Rungs(study) if self._prunes_by_rungs(study) else None
+        self._trials = StoredTrials(study, engine, sampling, by_one, rungs, self._is_converged)
         return [
             *self._parallel.notes,
             f"sampler {type(sampler).__name__}",
@@ -172,7 +177,7 @@ class OptunaBackend(Backend):
         return {
             "backend": self.name,
             "sampler": type(study.sampler).__name__,
-            "pruner": type(study.pruner).__name__,
+            "pruner": RUNGS if self._has_rungs else type(study.pruner).__name__,
             "storage": storage_url(study._storage),
             "optuna_version": optuna.__version__,
         }
@@ -258,6 +263,12 @@ class OptunaBackend(Backend):
         """Return the `optuna-dashboard` command for the study's storage, on the loopback address."""
         return dashboard_command(self.engine_study()._storage)
 
+    def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
+        if self._prunes_by_rungs(study):
+            return CurveSampler(study.seed, study.objective)
+        several = self._parallel.is_wanted or self.runs_several_at_once
+        return optuna.samplers.TPESampler(seed=study.seed, constant_liar=several)
+
     def _is_converged(self) -> bool:
         if self._terminator is None:
             return False
@@ -277,7 +288,7 @@ class OptunaBackend(Backend):
                 )
         if len(study.objectives) == 1:
             return
-        prunes = self._pruner_was_given and not isinstance(self._pruner, optuna.pruners.NopPruner)
+        prunes = not self._has_rungs and not isinstance(self._pruner, optuna.pruners.NopPruner)
         if prunes and study.pruning_objective is None:
             raise StudyError(
                 f"pruner={type(self._pruner).__name__} needs a metric to judge trials by, and this search has "
@@ -288,12 +299,26 @@ class OptunaBackend(Backend):
         if self._learned_from is not None:
             raise StudyError("start_from is for one objective, but this search has several.")
 
+    def _prunes_by_rungs(self, study: Study) -> bool:
+        """Tell whether trials pause at rungs: there is something to judge them by, and enough of them to choose from."""
+        is_worth_it = study.n_trials > FACTOR and self._is_evaluated
+        return self._has_rungs and is_worth_it and len(study.objectives) == 1
+
+    def _pruner_of(self, study: Study) -> optuna.pruners.BasePruner:
+        """Return the pruner of Optuna; with rungs there is none, but where several objectives are pruned by one."""
+        is_by_rungs = self._has_rungs and len(study.objectives) == 1
+        return optuna.pruners.NopPruner() if is_by_rungs else self._pruner
+
     def _described_pruner(self, study: Study) -> str:
+        if self._prunes_by_rungs(study):
+            return f"{Rungs(study).describe()} (default; pruner=None trains every trial in full)"
         if len(study.objectives) > 1 and study.pruning_objective is None:
             return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"
+        is_left_aside = self._has_rungs and len(study.objectives) == 1
+        if isinstance(self._pruner, optuna.pruners.NopPruner) or is_left_aside:
+            return "pruner none: every trial is trained in full"
         by = "" if study.pruning_objective is None else f" by {study.pruning_objective.name}"
-        given = "" if self._pruner_was_given else " (default; pruner='none' turns it off)"
-        return f"pruner {type(self._pruner).__name__}{by}{given}"
+        return f"pruner {type(self._pruner).__name__}{by}"
 
     def _check_stored(self, study: Study, storage: optuna.storages.BaseStorage) -> None:
         known = next((each for each in optuna.get_all_study_summaries(storage) if each.study_name == study.name), None)

@@ -12,7 +12,7 @@ from ...search.assignment import Assignment
 from ...search.ending import Ended, TrialEndedSearch
 from ...search.messages import Message, Progress, Question, Reported
 from ...search.runner import TrialRunner
-from ...search.trial import TrialRecord, TrialState
+from ...search.trial import TrialRecord, TrialState, Verdict
 from .trial import OptunaTrial
 from .trials import Propose
 
@@ -87,7 +87,7 @@ class Dispatch:
                 live = self._begin(chosen)
                 if live is not None:
                     self.live[live.told.number] = live
-                    self._runner.under_way[live.told.number] = live.so_far.epochs
+                    self._runner.under_way[live.told.number] = live.so_far
                     return live
                 continue
             if chosen is None:
@@ -120,10 +120,10 @@ class Dispatch:
             self._runner.listener.on_report(live.trial, message.report)
         return None
 
-    def should_prune(self, live: LiveTrial) -> bool:
-        """Ask the pruner about a trial that has reported."""
+    def verdict(self, live: LiveTrial, message: Reported) -> Verdict:
+        """Ask the rungs, or else the pruner, about a trial that has reported."""
         with self._engine.talking():
-            return live.trial.should_prune()
+            return live.trial.verdict(message.so_far, message.is_comparable, message.is_last)
 
     def used_up(self) -> str | None:
         """Return which budget of the study the trials under way have used up together; None: none."""
@@ -201,7 +201,7 @@ class Dispatch:
         if so_far.schedule != live.so_far.schedule:
             self._runner.note(so_far)
         live.so_far = so_far
-        self._runner.under_way[live.told.number] = so_far.epochs
+        self._runner.under_way[live.told.number] = so_far
 
     def _leave(self, live: LiveTrial) -> None:
         """Take a trial from those that are under way."""

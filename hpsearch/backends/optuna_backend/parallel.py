@@ -193,8 +193,7 @@ class ParallelSearch:
 
     def _verdict(self, live: LiveTrial, message: Reported) -> Verdict:
         stop = self._dispatch.reason_to_stop(message)
-        may_prune = message.is_comparable and not message.is_last and stop is None
-        return Verdict(prune=may_prune and self._dispatch.should_prune(live), stop=stop)
+        return self._dispatch.verdict(live, message) if stop is None else Verdict(stop=stop)
 
     def _lose(self, live: LiveTrial, reason: str) -> None:
         """Let another worker go on with a trial; give it up if that has happened too often."""

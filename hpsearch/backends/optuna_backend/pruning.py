@@ -15,6 +15,7 @@ from ...search.objective import Objective
 from ...search.reporting import comparable_resource
 from ...search.trial import TrialRecord, TrialState
 
+RUNGS = "rungs"
 PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     "median": optuna.pruners.MedianPruner,
     "none": optuna.pruners.NopPruner,
@@ -24,19 +25,28 @@ PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
 
 
 def as_pruner(pruner: Any) -> optuna.pruners.BasePruner:
-    """Return a pruner of Optuna as it is, or one by name.
+    """Return a pruner of Optuna as it is, or one by name; for the rungs, the one that takes their place without them.
 
     Raises:
         StudyError: it is neither.
     """
+    if pruner is None:
+        return optuna.pruners.NopPruner()
+    if is_rungs(pruner):
+        return optuna.pruners.MedianPruner()
     if isinstance(pruner, optuna.pruners.BasePruner):
         return pruner
     if isinstance(pruner, str) and pruner in PRUNERS:
         return PRUNERS[pruner]()
     raise StudyError(
-        f"pruner must be an Optuna pruner or one of {one_of(PRUNERS)}, but got {pruner!r}."
-        f"{nearest_name(str(pruner), PRUNERS)}"
+        f"pruner must be an Optuna pruner, None or one of {one_of([RUNGS, *PRUNERS])}, but got {pruner!r}."
+        f"{nearest_name(str(pruner), [RUNGS, *PRUNERS])}"
     )
+
+
+def is_rungs(pruner: Any) -> bool:
+    """Tell whether a user asks for rungs, where trials pause, in place of a pruner of Optuna."""
+    return isinstance(pruner, str) and pruner == RUNGS
 
 
 class PruningByOneObjective:

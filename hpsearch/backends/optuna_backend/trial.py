@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import optuna
@@ -11,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from ...errors import SpaceError
 from ...search.parameters import Categorical, Float, Parameter
-from ...search.trial import Trial, TrialRecord
+from ...search.trial import Trial, TrialRecord, Verdict
 from .sampling import RepeatableSampling
 from .storage import naming_the_storage
 
@@ -25,6 +26,7 @@ class OptunaTrial(Trial):
         judged: the trial that the pruner judges, where that is another one: with several objectives.
         earlier: what an earlier session left of it.
         stored: the trial as it was in the storage, if it was taken over.
+        judge: tells whether the trial goes on after a report; None: Optuna's pruner does.
 
     Attributes:
         engine_trial: the `optuna.Trial`, for what only Optuna has.
@@ -38,10 +40,11 @@ class OptunaTrial(Trial):
         judged: optuna.Trial | None,
         earlier: TrialRecord | None = None,
         stored: FrozenTrial | None = None,
+        judge: Callable[[TrialRecord], Verdict] | None = None,
     ) -> None:
         super().__init__(engine_trial.number, earlier)
         self.engine_trial, self.judged = engine_trial, judged
-        self._sampling = sampling
+        self._sampling, self._judge = sampling, judge
         self.told_before = set() if stored is None else {*stored.user_attrs, *stored.constraints}
         self._reported = set() if stored is None else set(stored.intermediate_values)
         self._seen: set[int] = set()
@@ -73,6 +76,12 @@ class OptunaTrial(Trial):
             seen = copy.copy(stored)
             seen.intermediate_values = known
             return trial.study.pruner.prune(trial.study, seen)
+
+    def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
+        """Ask the rungs, or else the pruner."""
+        if self._judge is None:
+            return super().verdict(so_far, is_comparable, is_last)
+        return Verdict() if is_last else self._judge(so_far)
 
     def _naming_the_storage(self) -> contextlib.AbstractContextManager[None]:
         return naming_the_storage(self.engine_trial.study._storage)

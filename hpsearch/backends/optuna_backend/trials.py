@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -12,9 +13,12 @@ from optuna.samplers import GridSampler
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
+from ...search.ending import Ended
+from ...search.rungs import Rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
-from ...search.trial import TrialRecord, TrialState
+from ...search.trial import TrialRecord, TrialState, Verdict
+from .curve_sampler import CurveSampler
 from .learning import ORIGIN
 from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
@@ -53,6 +57,7 @@ class StoredTrials:
         engine: Optuna's study.
         sampling: seeds the sampler for each trial.
         by_one: prunes where there are several objectives; None with one.
+        rungs: let trials pause, and go on; None: a pruner of Optuna judges.
         is_converged: tells whether the search may end early.
 
     Attributes:
@@ -65,17 +70,19 @@ class StoredTrials:
         engine: optuna.Study,
         sampling: RepeatableSampling,
         by_one: PruningByOneObjective | None,
+        rungs: Rungs | None,
         is_converged: Callable[[], bool],
     ) -> None:
         self._study, self._engine, self._sampling = study, engine, sampling
-        self._by_one, self._is_converged = by_one, is_converged
+        self._by_one, self._rungs, self._is_converged = by_one, rungs, is_converged
         self._ended = _Ended()
         self.ended_early: str | None = None
 
     def next(self, runner: TrialRunner, propose: Propose | None = None) -> OptunaTrial | Wait | None:
         """Return the trial to run next; WAIT while there is none, but others are still at theirs; None at the end.
 
-        Half-done trials whose process is gone come first.
+        Half-done trials whose process is gone come first, then those that have waited at a rung and may go on. At the
+        end, those that still wait are pruned.
 
         Args:
             runner: records the trials.
@@ -85,22 +92,28 @@ class StoredTrials:
         trials = self._engine.get_trials(deepcopy=False)
         counted, unfinished = self._ended.count(trials)
         running = [each for each in unfinished if each.state is EngineState.RUNNING]
-        alive = [each for each in running if runner.is_alive(each.user_attrs.get(_SESSION))]
-        dead = [each for each in running if each not in alive]
-        recovered = [each for each in dead if self._recover(each, runner)]
-        half_done = [each for each in dead if each not in recovered]
+        recovered = [each for each in running if self._recover(each, runner)]
+        paused = [each for each in running if each not in recovered and self._is_paused(each)]
+        at_work = [each for each in running if each not in recovered and each not in paused]
+        alive = [each for each in at_work if runner.is_alive(each.user_attrs.get(_SESSION))]
+        half_done = [each for each in at_work if each not in alive]
         self.ended_early = runner.reason_to_stop()
         if self.ended_early is not None:
             return None
-        started = counted + len(recovered) + len(alive)
+        started = counted + len(recovered) + len(paused) + len(alive)
+        if started < self._study.n_trials and half_done:
+            return self._take_over(half_done[0], runner)
+        promoted = self._promoted(paused, runner)
+        if promoted is not None:
+            return promoted
         if started < self._study.n_trials:
-            if half_done:
-                return self._take_over(half_done[0], runner)
             self.ended_early = self._reason_not_to_begin()
             if self.ended_early is None:
                 waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
                 return self._begin(trials, waiting, runner, propose)
-        return WAIT if alive else None
+        if alive:
+            return WAIT
+        return self._promoted(paused, runner, is_last_chance=True) or self._end_waiting(paused, runner)
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
         """Tell Optuna how a trial ended; one that was interrupted stays running there, to go on."""
@@ -134,8 +147,10 @@ class StoredTrials:
                 return proposed
             self._engine.enqueue_trial(dict(proposed))
         self._sampling.seed_for(waiting[0] if waiting else len(trials))
+        if isinstance(self._engine.sampler, CurveSampler):
+            self._engine.sampler.trials = runner.known_trials()
         trial = self._ask(runner.session)
-        return OptunaTrial(trial, self._sampling, self._judged(trial.number, runner))
+        return OptunaTrial(trial, self._sampling, self._judged(trial.number, runner), judge=self._judge(runner))
 
     def _place(self, trials: Sequence[FrozenTrial]) -> int:
         """Return how many of the trials that the user wants the search to start with have begun."""
@@ -164,20 +179,72 @@ class StoredTrials:
         taken = optuna.Trial(self._engine, trial._trial_id)
         taken.set_user_attr(_SESSION, runner.session)
         earlier = runner.earlier_record(trial.number)
-        return OptunaTrial(taken, self._sampling, self._judged(trial.number, runner), earlier, trial)
+        judged, judge = self._judged(trial.number, runner), self._judge(runner)
+        return OptunaTrial(taken, self._sampling, judged, earlier, trial, judge)
+
+    def _judge(self, runner: TrialRunner) -> Callable[[TrialRecord], Verdict] | None:
+        """Return what tells a trial at a rung whether to go on; None where a pruner of Optuna does."""
+        rungs = self._rungs
+        if rungs is None:
+            return None
+        return lambda so_far: rungs.verdict(
+            so_far, [each for each in runner.known_trials() if each.number != so_far.number]
+        )
 
     def _judged(self, number: int, runner: TrialRunner) -> optuna.Trial | None:
         return None if self._by_one is None else self._by_one.begin(runner.records, number)
 
+    def _promoted(
+        self, paused: Sequence[FrozenTrial], runner: TrialRunner, is_last_chance: bool = False
+    ) -> OptunaTrial | None:
+        """Take over the trial that has waited at a rung and may go on; None if there is none. Prune those without hope.
+
+        With `is_last_chance`, no trial is to come any more.
+        """
+        if self._rungs is None or not paused:
+            return None
+        for record in self._rungs.hopeless(runner.known_trials()):
+            self._prune(record, paused, runner)
+        promoted = self._rungs.next(runner.known_trials(), is_last_chance)
+        stored = next((each for each in paused if promoted is not None and each.number == promoted.number), None)
+        if stored is None:
+            return None
+        optuna.Trial(self._engine, stored._trial_id).set_user_attr(_STATE, TrialState.RUNNING.value)
+        return self._take_over(stored, runner)
+
+    def _end_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
+        """Prune the trials that still wait at a rung: nothing is to come that could let them go on."""
+        for record in runner.known_trials():
+            if record.state is TrialState.PAUSED:
+                self._prune(record, paused, runner)
+
+    def _prune(self, record: TrialRecord, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
+        """Prune a trial that waits at a rung."""
+        stored = next((each for each in paused if each.number == record.number), None)
+        if stored is None:
+            return
+        after = (record.reason or "").removeprefix(TrialState.PAUSED.value)
+        pruned = runner.finish(Ended(replace(record, state=TrialState.PRUNED, reason=f"pruned{after}")))
+        self._tell(optuna.Trial(self._engine, stored._trial_id), pruned, {*stored.user_attrs, *stored.constraints})
+        runner.settle(pruned)
+
     def _recover(self, trial: FrozenTrial, runner: TrialRunner) -> bool:
-        """Settle a trial that had ended when its process died; False if it had not."""
+        """Settle a trial that had ended, or paused, when its process died; False if it had not."""
+        if runner.is_alive(trial.user_attrs.get(_SESSION)):
+            return False
         record = next((each for each in runner.records if each.number == trial.number), None)
-        if record is None or not record.state.is_counted:
+        if record is None or not (record.state.is_counted or record.state is TrialState.PAUSED):
+            return False
+        if trial.user_attrs.get(_STATE) == record.state.value:  # it pauses, and is known to
             return False
         told_before = {*trial.user_attrs, *trial.constraints}
         self._tell(optuna.Trial(self._engine, trial._trial_id), record, told_before)
         runner.recover(record)
         return True
+
+    @staticmethod
+    def _is_paused(trial: FrozenTrial) -> bool:
+        return trial.user_attrs.get(_STATE) == TrialState.PAUSED.value
 
     def _tell(self, trial: optuna.Trial, record: TrialRecord, told_before: Collection[str]) -> None:
         """Tell Optuna how a trial ended; `told_before` are the attributes and constraints of earlier sessions."""
@@ -187,7 +254,7 @@ class StoredTrials:
             trial.set_user_attr(_REASON, record.reason)
         if record.schedule:
             trial.set_user_attr(_SCHEDULE, list(record.schedule))
-        if record.state is TrialState.INTERRUPTED:
+        if record.state in (TrialState.INTERRUPTED, TrialState.PAUSED):
             return
         for name, violation in record.violations.items():
             if name not in told_before:

@@ -22,6 +22,7 @@ from ...surroundings import at_ctrl_c
 from ...workers.pickling import check_objectives, for_workers
 from ..base import Backend, DistantSearch
 from ..optuna_backend.backend import OptunaBackend
+from ..optuna_backend.pruning import RUNGS, is_rungs
 from ..optuna_backend.dispatch import Dispatch
 from .address import AUTO, is_client_address
 from .client import run_on_cluster
@@ -61,7 +62,8 @@ class RayBackend(Backend):
             or URL that all of them reach, such as ``"s3://bucket/searches"``.
         scheduler: a scheduler of Ray Tune, or its name; in place of a pruner.
         search_alg: a searcher of Ray Tune, or its name; in place of a sampler.
-        sampler, pruner, storage, load_if_exists, terminator, start_from: as for the Optuna backend.
+        pruner: as for the Optuna backend; ``"rungs"``, the default, is not there yet: median pruning takes its place.
+        sampler, storage, load_if_exists, terminator, start_from: as for the Optuna backend.
 
     Raises:
         StudyError: an option is not one of these, or has another value.
@@ -120,10 +122,10 @@ class RayBackend(Backend):
         scheduler: Any = None,
         search_alg: Any = None,
         sampler: Any = None,
-        pruner: Any = None,
+        pruner: Any = RUNGS,
         **of_optuna: Any,
     ) -> None:
-        if scheduler is not None and pruner is not None:
+        if scheduler is not None and not (pruner is None or is_rungs(pruner)):
             raise StudyError(
                 f"scheduler={scheduler!r} and pruner={pruner!r} would both stop trials; pass only one of them."
             )
@@ -141,7 +143,7 @@ class RayBackend(Backend):
         self._scheduler = as_scheduler(scheduler)
         self._searcher = as_searcher(search_alg)
         self._proposals: Proposals | None = None
-        pruner = "none" if self._scheduler is not None else pruner
+        pruner = None if self._scheduler is not None else "median" if is_rungs(pruner) else pruner
         self._optuna = OptunaBackend(sampler=sampler, pruner=pruner, **of_optuna)
         self._notes: list[str] = []
         self._cluster: Cluster | None = None

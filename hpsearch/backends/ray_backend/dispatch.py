@@ -156,9 +156,9 @@ class TuneDispatch:
             self._proposals.hear(live.told.number, result)
         return answer
 
-    def should_prune(self, tune_id: str) -> bool:
+    def verdict(self, tune_id: str, message: Reported) -> Verdict:
         """Ask the pruner about a trial that has reported."""
-        return self._trials.should_prune(self._live[tune_id])
+        return self._trials.verdict(self._live[tune_id], message)
 
     def used_up(self) -> str | None:
         """Return which budget of the study the trials under way have used up together; None: none."""

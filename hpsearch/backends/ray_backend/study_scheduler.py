@@ -121,8 +121,9 @@ class StudyScheduler(Guarded, TrialScheduler):
             _tell(trial, self._told_off[trial.trial_id])
             return TrialScheduler.CONTINUE
         if self._given is None:
-            if self._dispatch.should_prune(trial.trial_id):
-                _tell(trial, Verdict(prune=True))
+            verdict = self._dispatch.verdict(trial.trial_id, event)
+            if verdict != Verdict():
+                _tell(trial, verdict)
             return TrialScheduler.CONTINUE
         if not self._has_judged:
             check_report(self._given, result)

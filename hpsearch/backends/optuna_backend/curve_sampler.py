@@ -1,0 +1,171 @@
+"""A sampler of Optuna that learns from all reports of all trials, those that wait at a rung and those that run included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers._lazy_random_state import LazyRandomState
+from optuna.trial import FrozenTrial
+
+from ...search.curves import Curve, propose
+from ...search.objective import Objective
+from ...search.selection import cost_of
+from ...search.trial import TrialRecord, TrialState
+
+Array = NDArray[np.float64]
+
+
+class CurveSampler(optuna.samplers.BaseSampler):
+    """Chooses the parameters from which most is expected at the end of the training; see `hpsearch.search.curves`.
+
+    Parameters that only some trials have (branches) are taken to be at the middle of their range in the others.
+
+    Args:
+        seed: of the random draws.
+        objective: what is optimised.
+
+    Attributes:
+        trials: all trials of the study, as far as they are known; set before each choice.
+    """
+
+    def __init__(self, seed: int, objective: Objective) -> None:
+        self._objective = objective
+        self._rng = LazyRandomState(seed)
+        self._random = optuna.samplers.RandomSampler(seed)
+        self.trials: Sequence[TrialRecord] = ()
+
+    def reseed_rng(self) -> None:
+        """Draw another seed."""
+        self._rng.rng.seed()
+        self._random.reseed_rng()
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return the parameters that trials have had, always with the same range."""
+        found: dict[str, BaseDistribution] = {}
+        changed: set[str] = set()
+        for each in study.get_trials(deepcopy=False):
+            for name, distribution in each.distributions.items():
+                if found.setdefault(name, distribution) != distribution:
+                    changed.add(name)
+        return {name: each for name, each in found.items() if name not in changed and not each.single()}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Choose values for these parameters together; none to choose at random."""
+        if not search_space:
+            return {}
+        cube = _Cube(search_space)
+        params = {each.number: each.params for each in study.get_trials(deepcopy=False)}
+        known = [each for each in self.trials if each.number in params]
+        curves = [
+            Curve(cube.point(params[each.number]), seen)
+            for each in known
+            if (seen := _reports_of(each, self._objective))
+        ]
+        under_way = [cube.point(params[each.number]) for each in known if each.state is TrialState.RUNNING]
+        random = np.random.default_rng(self._rng.rng.randint(2**31))
+        point = propose(curves, under_way, random, cube.valid)
+        return {} if point is None else cube.params(point)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Draw a value at random."""
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+class _Cube:
+    """Parameters as points of the unit cube: a side for each number, and one for each choice."""
+
+    def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
+        self._sides = {
+            name: _Choice(each) if isinstance(each, CategoricalDistribution) else _Number(each)
+            for name, each in space.items()
+        }
+        ends = np.cumsum([side.width for side in self._sides.values()])
+        self._places = {
+            name: slice(end - side.width, end) for (name, side), end in zip(self._sides.items(), ends, strict=True)
+        }
+        self._width = int(ends[-1])
+
+    def point(self, params: Mapping[str, Any]) -> Array:
+        """Return the point of these parameters; in the middle along those that are missing."""
+        point = np.full(self._width, 0.5)
+        for name, side in self._sides.items():
+            if name in params:
+                point[self._places[name]] = side.encode(params[name])
+        return point
+
+    def params(self, point: Array) -> dict[str, Any]:
+        """Return the parameters of a point."""
+        return {name: side.decode(point[self._places[name]]) for name, side in self._sides.items()}
+
+    def valid(self, points: Array) -> Array:
+        """Return the nearest points that stand for parameters."""
+        sides = [side.valid(points[:, self._places[name]]) for name, side in self._sides.items()]
+        return np.concatenate(sides, axis=1)
+
+
+class _Number:
+    """A number between 0 and 1: of its range, or of the logarithms of its range."""
+
+    width = 1
+
+    def __init__(self, distribution: FloatDistribution | IntDistribution) -> None:
+        self._low, self._high, self._log = distribution.low, distribution.high, distribution.log
+        self._step, self._kind = distribution.step, int if isinstance(distribution, IntDistribution) else float
+        half = 0.0 if self._step is None else self._step / 2
+        self._begin, self._end = self._scaled(np.array([self._low - half, self._high + half]))
+
+    def encode(self, value: float) -> Array:
+        return self._to_unit(np.array([value], dtype=float))
+
+    def decode(self, side: Array) -> Any:
+        return self._kind(self._values(side)[0])
+
+    def valid(self, sides: Array) -> Array:
+        return self._to_unit(self._values(sides))
+
+    def _values(self, sides: Array) -> Array:
+        scaled = self._begin + sides * (self._end - self._begin)
+        values = np.exp(scaled) if self._log else scaled
+        if self._step is not None:
+            values = self._low + np.round((values - self._low) / self._step) * self._step
+        return np.clip(values, self._low, self._high)
+
+    def _to_unit(self, values: Array) -> Array:
+        return (self._scaled(values) - self._begin) / (self._end - self._begin)
+
+    def _scaled(self, values: Array) -> Array:
+        return np.asarray(np.log(values) if self._log else values, dtype=float)
+
+
+class _Choice:
+    """A side for each choice, 1 for the one that is taken, 0 for the others."""
+
+    def __init__(self, distribution: CategoricalDistribution) -> None:
+        self._distribution, self.width = distribution, len(distribution.choices)
+
+    def encode(self, value: Any) -> Array:
+        return np.asarray(np.eye(self.width)[int(self._distribution.to_internal_repr(value))])
+
+    def decode(self, sides: Array) -> Any:
+        return self._distribution.choices[int(sides.argmax())]
+
+    def valid(self, sides: Array) -> Array:
+        return np.asarray(np.eye(self.width)[sides.argmax(axis=1)])
+
+
+def _reports_of(trial: TrialRecord, objective: Objective) -> list[tuple[float, float]]:
+    """Return share of the training and cost of each report."""
+    return [
+        (min(report.resource / report.horizon, 1.0), cost_of(report, report.value, objective))
+        for report in trial.reports
+        if report.horizon > 0 and report.resource > 0
+    ]

@@ -1,0 +1,241 @@
+"""A model of learning curves: what a trial with these parameters would reach, learnt from all reports of all trials.
+
+A Gaussian process over parameters and share of training. Its covariance is
+
+    k((x, s), (x', s')) = a m(x, x') + b m(x, x') m(s, s') + c m(s, s')
+
+with the Matérn 5/2 function m: what the parameters do for the whole curve, what they do for a part of it, and what all
+curves have in common. So a trial that was stopped early teaches as much as it has shown, and no more.
+
+Sources: Rasmussen, Williams: Gaussian Processes for Machine Learning (2006), chapters 2 and 5; Swersky, Snoek, Adams:
+Freeze-Thaw Bayesian Optimization (2014); for the ranks in place of values, Salinas, Shen, Perrone: A Quantile-based
+Approach for Hyperparameter Transfer Learning (ICML 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.optimize import minimize
+from scipy.special import ndtr, ndtri
+
+Array = NDArray[np.float64]
+
+_AT_RANDOM, _SHARE_AT_RANDOM = 8, 0.1
+_ANYWHERE, _TOPS, _NEAR_EACH, _STEPS = 400, 8, 40, (0.03, 0.1, 0.3)
+# Observations; the time grows with the third power.
+_MOST, _MOST_TO_FIT = 300, 100
+_ITERATIONS = 25
+# What the logarithms of the hyperparameters are expected to be, and how far they may be from that: the length scales of
+# the parameters, a, b, c, the length scale of the share, and the noise.
+_LENGTH, _LENGTH_SPREAD = np.log(0.6), 1.0
+_OTHERS = np.log([1.0, 0.3, 0.5, 0.7, 0.02])
+_OTHERS_SPREAD = np.array([1.0, 1.0, 1.0, 0.7, 1.5])
+_BOUNDS = [*[(-7.0, 4.0)] * 3, (-3.0, 3.0), (-9.0, 1.0)]
+_JITTER = 1e-6
+
+
+class CurveModel:
+    """Predicts what trials reach at the end of their training.
+
+    Args:
+        points: (n, d), parameters in the unit cube; a trial with several reports is there several times.
+        shares: (n,), of the training that was done, from above 0 to 1.
+        costs: (n,), what was reported; less is better, infinite for a report that is not a number.
+
+    Values are replaced by the quantiles of a normal distribution, so that a few wild ones do no harm. Of more than 300
+    observations, the best half of that number and as many others are used, chosen by `random`; a third of them to find
+    the hyperparameters.
+
+    Attributes:
+        best: the highest quantile there is.
+    """
+
+    def __init__(self, points: Array, shares: Array, costs: Array, random: np.random.Generator) -> None:
+        order = np.argsort(np.argsort(-costs, kind="stable"), kind="stable")
+        values = ndtri((order + 0.5) / len(costs))
+        logs = _logs(shares)
+        some, kept = _chosen(values, _MOST_TO_FIT, random), _chosen(values, _MOST, random)
+        self._points, self._values, self._logs = points[some], values[some], logs[some]
+        self._fit()
+        self._points, self._values, self._logs = points[kept], values[kept], logs[kept]
+        self._factorize()
+        self.best = float(values.max())
+
+    def expect(self, points: Array) -> tuple[Array, Array]:
+        """Return mean and standard deviation of what trials reach at the end, as normal quantiles.
+
+        Args:
+            points: (m, d), their parameters in the unit cube.
+        """
+        between = self._covariance(self._parameters, points, np.zeros(len(points)), self._points, self._logs)
+        spread = solve_triangular(self._factor, between.T, lower=True)
+        a, b, c = np.exp(self._parameters[-5:-2])
+        return between @ self._weights, np.sqrt(np.maximum(a + b + c - (spread**2).sum(axis=0), 1e-9))
+
+    def improvement(self, points: Array) -> Array:
+        """Return the expected improvement over the best report so far of trials that train to their end."""
+        mean, deviation = self.expect(points)
+        z = (mean - self.best) / deviation
+        return np.asarray(deviation * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
+
+    def believe(self, points: Array) -> None:
+        """Take for granted that trials which are under way reach what is expected of them.
+
+        So that others are not sent to the same place.
+        """
+        if len(points):
+            mean, _ = self.expect(points)
+            self._points = np.concatenate([self._points, points])
+            self._values = np.concatenate([self._values, mean])
+            self._logs = np.concatenate([self._logs, np.zeros(len(points))])
+            self._factorize()
+
+    def _fit(self) -> None:
+        """Find the hyperparameters of the highest posterior density."""
+        dimensions = self._points.shape[1]
+        self._mean = np.concatenate([np.full(dimensions, _LENGTH), _OTHERS])
+        self._spread = np.concatenate([np.full(dimensions, _LENGTH_SPREAD), _OTHERS_SPREAD])
+        self._apart = (self._points[:, None] - self._points[None]) ** 2
+        self._logs_apart = (self._logs[:, None] - self._logs[None]) ** 2
+        bounds = [(-4.0, 4.0)] * dimensions + _BOUNDS
+        found = minimize(
+            self._loss, self._mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
+        )
+        self._parameters = found.x
+        del self._apart, self._logs_apart
+
+    def _loss(self, parameters: Array) -> tuple[float, Array]:
+        """Return the negative logarithm of the posterior density, and its gradient."""
+        scales, (a, b, c) = np.exp(-2 * parameters[:-5]), np.exp(parameters[-5:-2])
+        scale, noise = np.exp(-2 * parameters[-2]), np.exp(parameters[-1])
+        distances, logs = self._apart @ scales, self._logs_apart * scale
+        over, along = _matern(distances), _matern(logs)
+        factor = a + b * along
+        covariance = over * factor + c * along
+        covariance[np.diag_indices_from(covariance)] += noise + _JITTER
+        off = (parameters - self._mean) / self._spread
+        try:
+            lower = np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(parameters)
+        inverse = cho_solve((lower, True), np.eye(len(covariance)))
+        weights = inverse @ self._values
+        loss = 0.5 * self._values @ weights + np.log(np.diag(lower)).sum() + 0.5 * (off**2).sum()
+        by = 0.5 * (inverse - np.outer(weights, weights))
+        slope = by * factor * _matern_slope(distances)
+        gradient = np.empty_like(parameters)
+        gradient[:-5] = np.tensordot(slope, self._apart, axes=2) * -2 * scales
+        gradient[-5:-2] = a * (by * over).sum(), b * (by * over * along).sum(), c * (by * along).sum()
+        gradient[-2] = (by * (b * over + c) * _matern_slope(logs) * self._logs_apart).sum() * -2 * scale
+        gradient[-1] = noise * np.trace(by)
+        return float(loss), gradient + off / self._spread
+
+    def _factorize(self) -> None:
+        covariance = self._covariance(self._parameters, self._points, self._logs, self._points, self._logs)
+        covariance[np.diag_indices_from(covariance)] += np.exp(self._parameters[-1]) + _JITTER
+        self._factor = np.linalg.cholesky(covariance)
+        self._weights = cho_solve((self._factor, True), self._values)
+
+    @staticmethod
+    def _covariance(parameters: Array, points: Array, logs: Array, others: Array, other_logs: Array) -> Array:
+        scaled, others_scaled = points * np.exp(-parameters[:-5]), others * np.exp(-parameters[:-5])
+        distances = (scaled**2).sum(1)[:, None] + (others_scaled**2).sum(1)[None] - 2 * scaled @ others_scaled.T
+        a, b, c = np.exp(parameters[-5:-2])
+        along = _matern((logs[:, None] - other_logs[None]) ** 2 * np.exp(-2 * parameters[-2]))
+        return np.asarray(_matern(distances) * (a + b * along) + c * along)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a trial has shown so far.
+
+    Attributes:
+        point: (d,), its parameters in the unit cube.
+        reports: share of the training and cost of each report, in order; less is better.
+    """
+
+    point: Array
+    reports: Sequence[tuple[float, float]]
+
+
+def propose(
+    curves: Sequence[Curve],
+    under_way: Sequence[Array],
+    random: np.random.Generator,
+    valid: Callable[[Array], Array] = lambda points: points,
+) -> Array | None:
+    """Return the parameters, in the unit cube, from which most is expected; None to choose at random.
+
+    At random are the first eight, and a tenth of the others. Else many random points, and some near the best trials so
+    far, are compared by their expected improvement at the end of the training.
+
+    Args:
+        curves: of the trials so far.
+        under_way: the parameters of those that are being trained.
+        random: draws the candidates.
+        valid: returns, for points of the cube, the nearest ones that stand for parameters.
+    """
+    if len(curves) < _AT_RANDOM or random.random() < _SHARE_AT_RANDOM:
+        return None
+    model = model_of(curves, random)
+    model.believe(np.array(under_way).reshape(len(under_way), curves[0].point.size))
+    points = valid(_candidates(curves, random))
+    known = {point.tobytes() for point in (*(curve.point for curve in curves), *under_way)}
+    new = [place for place, point in enumerate(points) if point.tobytes() not in known]
+    points = points[new] if new else points
+    return np.asarray(points[np.argmax(model.improvement(points))])
+
+
+def model_of(curves: Sequence[Curve], random: np.random.Generator) -> CurveModel:
+    """Return a model of curves, of each the last report, and those at which the share of the training has doubled."""
+    seen = [(curve.point, *report) for curve in curves for report in _thinned(curve.reports)]
+    points, shares, costs = zip(*seen, strict=True)
+    return CurveModel(np.array(points), np.array(shares), np.array(costs), random)
+
+
+def _candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
+    tops = sorted(curves, key=lambda curve: min(cost for _, cost in curve.reports))[:_TOPS]
+    shape = (_NEAR_EACH, curves[0].point.size)
+    candidates = [random.random((_ANYWHERE, shape[1]))]
+    for top in tops:
+        steps = random.standard_normal(shape) * random.choice(_STEPS, (_NEAR_EACH, 1))
+        candidates.append(np.clip(top.point + steps * (random.random(shape) < 0.5), 0.0, 1.0))
+    return np.concatenate(candidates)
+
+
+def _thinned(reports: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    kept: list[tuple[float, float]] = []
+    for place, (share, cost) in enumerate(reports):
+        if not kept or place == len(reports) - 1 or share >= 2 * kept[-1][0]:
+            kept.append((share, cost))
+    return kept
+
+
+def _chosen(values: Array, most: int, random: np.random.Generator) -> Any:
+    if len(values) <= most:
+        return slice(None)
+    order = np.argsort(-values, kind="stable")
+    half = most // 2
+    return np.sort(np.concatenate([order[:half], random.choice(order[half:], most - half, replace=False)]))
+
+
+def _logs(shares: Array) -> Array:
+    """Return shares of the training on the scale on which curves are smooth: 0 at its end, -1 at a fiftieth of it."""
+    return np.asarray(np.log(shares) / np.log(50.0))
+
+
+def _matern(squares: Array) -> Array:
+    distance = np.sqrt(5 * np.maximum(squares, 1e-12))
+    return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance))
+
+
+def _matern_slope(squares: Array) -> Array:
+    """Return the derivative of `_matern` by the squared distance."""
+    distance = np.sqrt(5 * np.maximum(squares, 1e-12))
+    return np.asarray(-5 / 6 * (1 + distance) * np.exp(-distance))

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
+from scipy.stats import rankdata
 
 Array = NDArray[np.float64]
 
-_AT_RANDOM, _SHARE_AT_RANDOM = 8, 0.1
+AT_RANDOM, _SHARE_AT_RANDOM = 8, 0.1
 _ANYWHERE, _TOPS, _NEAR_EACH, _STEPS = 400, 8, 40, (0.03, 0.1, 0.3)
 # Observations; the time grows with the third power.
 _MOST, _MOST_TO_FIT = 300, 100
@@ -57,8 +58,7 @@ class CurveModel:
     """
 
     def __init__(self, points: Array, shares: Array, costs: Array, random: np.random.Generator) -> None:
-        order = np.argsort(np.argsort(-costs, kind="stable"), kind="stable")
-        values = ndtri((order + 0.5) / len(costs))
+        values = ndtri((rankdata(-costs) - 0.5) / len(costs))
         logs = _logs(shares)
         some, kept = _chosen(values, _MOST_TO_FIT, random), _chosen(values, _MOST, random)
         self._points, self._values, self._logs = points[some], values[some], logs[some]
@@ -181,7 +181,7 @@ def propose(
         random: draws the candidates.
         valid: returns, for points of the cube, the nearest ones that stand for parameters.
     """
-    if len(curves) < _AT_RANDOM or random.random() < _SHARE_AT_RANDOM:
+    if len(curves) < AT_RANDOM or random.random() < _SHARE_AT_RANDOM:
         return None
     model = model_of(curves, random)
     model.believe(np.array(under_way).reshape(len(under_way), curves[0].point.size))

@@ -68,6 +68,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._pending: dict[str, float] = {}
         self._evaluated_sets = 0
         self._is_over = False
+        self._paused_at = 0
         self.reports: list[Report] = []
         self.schedule: list[dict[str, Any]] = []
         self.epochs = 0.0
@@ -83,6 +84,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             "fallbacks": self._fallbacks,
             "seconds": self._budget.seconds,
             "is_over": self._is_over,
+            "paused_at": len(self.reports) if self.paused else 0,
         }
         return {"args": {}, "attributes": {"so_far": kept}}
 
@@ -97,6 +99,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.schedule = list(kept.get("schedule", ()))
         self._budget.continue_after(float(kept["seconds"]))
         self._is_over = bool(kept["is_over"])
+        self._paused_at = int(kept.get("paused_at", 0))
 
     @property
     def was_evaluated(self) -> bool:
@@ -106,11 +109,14 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner.
 
-        One that a callback had stopped (early stopping) before its last checkpoint does not go on.
+        One that a callback had stopped (early stopping) before its last checkpoint does not go on; nor does one that
+        was told to pause there, and whose process died before the study knew.
         """
         self.epochs = float(state.epoch or 0.0)
         self._continue_schedule(state.global_step)
-        control.should_training_stop = control.should_training_stop or self._is_over
+        known = 0 if self._trial.earlier is None else len(self._trial.earlier.reports)
+        self.paused = bool(self.reports) and self._paused_at == len(self.reports) > known
+        control.should_training_stop = control.should_training_stop or self._is_over or self.paused
         if self._ranks.is_main:
             for report in self.reports:
                 self._tell_trial(report)
@@ -137,8 +143,8 @@ class ReportingCallback(TrainerCallback, ExportableState):
         report = self._ranks.decide(lambda: self._make_report(args, state, collected, kwargs.get("model")))
         self.reports.append(report)
         self._weights.note(self.reports)
-        is_last = state.global_step >= state.max_steps or self.stop is not None
         self._is_over = control.should_training_stop and self.stop is None  # by a callback, such as early stopping
+        is_last = state.global_step >= state.max_steps or self.stop is not None or self._is_over
         said = self._tell(report, is_last) if self._ranks.is_main else Verdict()
         if self._ranks.agree(lambda: said != Verdict()):
             self._obey(self._ranks.decide(lambda: said), control)
@@ -191,7 +197,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         epochs = float(state.epoch) * state.max_steps / state.global_step
         limit = self._study.trial_max_epochs
         share = float(state.epoch) / (epochs if limit is None else min(epochs, limit))
-        return round(data_seen(args, state) / share, 6)
+        return float(round(data_seen(args, state) / share, 6))
 
     def _value(self, objective: Objective, metrics: dict[str, float], what: str = "objective") -> float:
         """Return an objective of these metrics; NaN if its metric is not there this time, but evaluations were made."""

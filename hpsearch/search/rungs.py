@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .selection import cost_of, select_report
 from .study import Study
 from .trial import Report, TrialRecord, TrialState, Verdict
 
+# Rates trials by what is expected of them, of all the trials that are known: more is better.
+Promise = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[float]]
+
+_WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
 FACTOR = 3
 SHARES = (1 / 18, 1 / 6, 1 / 2)
 # Epochs are sums of fractions.
@@ -43,71 +47,139 @@ class Rungs:
 
     def describe(self) -> str:
         """Return in words what the rungs do."""
-        shares = [f"1/{round(1 / share)}" for share in SHARES]
-        return f"trials pause after {', '.join(shares[:-1])} and {shares[-1]} of their training, and the best third goes on"
+        *first, last = (f"1/{round(1 / share)}" for share in SHARES)
+        return f"trials pause after {', '.join(first)} and {last} of their training, and the best third goes on"
 
-    def verdict(self, trial: TrialRecord, others: Iterable[TrialRecord]) -> Verdict:
-        """Return what to make of the trial's last report: it goes on, pauses, or is pruned as it can never go on.
+    def verdict(
+        self,
+        trial: TrialRecord,
+        others: Iterable[TrialRecord],
+        promise: Promise | None = None,
+        earlier: TrialRecord | None = None,
+    ) -> Verdict:
+        """Return what to make of the trial's last report: it goes on, pauses, or is pruned as it will not go on.
 
         Args:
             trial: as it is after its last report, which is not that of its end.
             others: all other trials of the study, as far as they are known.
+            promise: as for `next`.
+            earlier: the trial as it was when it went on from a rung; it is not judged there again, also if it has lost
+                its checkpoint and begun again.
         """
         heights = [height for height, _ in self._climb(trial)]
         height = heights[-1] if heights else 0
-        if height == 0 or height in heights[:-1]:
+        passed = [*heights[:-1], 0 if earlier is None else self._top(earlier)]
+        if height <= max(passed):
             return Verdict()
-        ranked = self._ranked(height, [trial, *others])
-        rank = ranked.index(trial.number)
-        if rank < len(ranked) // FACTOR:
+        trials = [trial, *others]
+        ranks = self._ranks(height, trials)
+        if self._allowed(height, ranks, [trial, *self._waiting(height, trials)], trials, promise) is trial:
             return Verdict()
-        return Verdict(prune=True) if rank >= self._most(heights) else Verdict(pause=True)
+        is_hopeless = ranks[trial.number] >= self._most(height, len(ranks), trials)
+        return Verdict(prune=True) if is_hopeless else Verdict(pause=True)
 
-    def next(self, trials: Sequence[TrialRecord], is_last_chance: bool = False) -> TrialRecord | None:
+    def next(
+        self, trials: Sequence[TrialRecord], promise: Promise | None = None, is_last_chance: bool = False
+    ) -> TrialRecord | None:
         """Return the waiting trial that may go on now, of the highest rung that has one; None if there is none.
 
         Args:
             trials: all trials of the study, as far as they are known.
-            is_last_chance: no trial runs, and none is to come: the best of the highest rung may go on if none has
-                trained to its end so far.
+            promise: rates those that wait at a rung by what is expected of them, more is better; of a third of the
+                trials there, those with the best rating go on. None: those with the best report.
+            is_last_chance: no trial runs, and none is to come: the best of the highest rung may go on if none that
+                holds the constraints has trained to its end so far.
         """
-        waiting = {each.number: each for each in trials if each.state is TrialState.PAUSED}
-        if not waiting:
+        heights = sorted({self._top(each) for each in trials if each.state is TrialState.PAUSED}, reverse=True)
+        for height in heights:
+            waiting = self._waiting(height, trials)
+            allowed = self._allowed(height, self._ranks(height, trials), waiting, trials, promise)
+            if allowed is not None:
+                return allowed
+        if not heights or not is_last_chance or self._has_result(trials):
             return None
-        tops = {number: max(height for height, _ in self._climb(each)) for number, each in waiting.items()}
-        for height in sorted(set(tops.values()), reverse=True):
-            ranked = self._ranked(height, trials)
-            for number in ranked[: len(ranked) // FACTOR]:
-                if tops.get(number) == height:
-                    return waiting[number]
-        if is_last_chance and not any(each.state.has_result for each in trials):
-            height = max(tops.values())
-            best = next(number for number in self._ranked(height, trials) if tops.get(number) == height)
-            return waiting[best]
-        return None
+        ranks = self._ranks(heights[0], trials)
+        return min(self._waiting(heights[0], trials), key=lambda each: ranks[each.number])
 
     def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Return the waiting trials that can never go on, however bad the trials still to come are."""
+        """Return the waiting trials that will not go on: more trials are better than could go on from their rung."""
         found: list[TrialRecord] = []
-        for each in trials:
-            if each.state is TrialState.PAUSED:
-                heights = [height for height, _ in self._climb(each)]
-                if self._ranked(heights[-1], trials).index(each.number) >= self._most(heights):
-                    found.append(each)
+        for height in {self._top(each) for each in trials if each.state is TrialState.PAUSED}:
+            ranks = self._ranks(height, trials)
+            most = self._most(height, len(ranks), trials)
+            found += [each for each in self._waiting(height, trials) if ranks[each.number] >= most]
         return found
 
-    def _most(self, heights: Sequence[int]) -> int:
-        """Return how many trials can go on, at the most, from the rung that a trial has reached by these heights."""
-        return max(1, self._n_trials // FACTOR ** len({height for height in heights if height > 0}))
+    def best_waiting(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+        """Return the waiting trial with the best report, if it is better than all results; None if there is none."""
+        costs = {each.number: self._climb(each)[-1][1] for each in trials if each.reports}
+        waiting = [each for each in trials if each.state is TrialState.PAUSED and costs[each.number] < math.inf]
+        best = min(waiting, key=lambda each: costs[each.number], default=None)
+        results = [costs[each.number] for each in trials if each.is_eligible and each.reports]
+        return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
 
-    def _ranked(self, height: int, trials: Iterable[TrialRecord]) -> list[int]:
-        """Return the trials that have reached a rung, best first; of equals the earlier trial first."""
-        costs: dict[int, float] = {}
-        for trial in trials:
-            cost = next((cost for reached, cost in self._climb(trial) if reached >= height), None)
-            if cost is not None:
-                costs[trial.number] = cost
-        return sorted(costs, key=lambda number: (costs[number], number))
+    def _allowed(
+        self,
+        height: int,
+        ranks: Mapping[int, int],
+        candidates: Sequence[TrialRecord],
+        trials: Sequence[TrialRecord],
+        promise: Promise | None,
+    ) -> TrialRecord | None:
+        """Return which of the candidates may go on from a rung; None: none of them."""
+        count = len(ranks) // FACTOR
+        candidates = [each for each in candidates if self._cost(height, each) != math.inf]
+        if promise is None:
+            best = [each for each in candidates if ranks[each.number] < count]
+            return min(best, key=lambda each: ranks[each.number], default=None)
+        numbers = {each.number for each in candidates}
+        gone = sum(each.number not in numbers and self._has_gone_on(height, each) for each in trials)
+        if not candidates or gone >= count:
+            return None
+        rated = zip(promise(candidates, trials), candidates, strict=True)
+        return max(rated, key=lambda pair: (pair[0], -pair[1].number))[1]
+
+    def _has_gone_on(self, height: int, trial: TrialRecord) -> bool:
+        """Tell whether a trial has gone on from a rung, or does so now."""
+        reached = sum(each >= height for each, _ in self._climb(trial))
+        is_on_its_way = reached == 1 and trial.state in (TrialState.RUNNING, TrialState.INTERRUPTED)
+        return trial.state not in _WITHOUT_RESULT and (reached > 1 or is_on_its_way)
+
+    def _has_result(self, trials: Iterable[TrialRecord]) -> bool:
+        """Tell whether a trial has trained to its end, or for all the time that a trial may take."""
+        return any(
+            each.is_eligible and (each.state is TrialState.COMPLETE or self._top(each) == len(SHARES))
+            for each in trials
+        )
+
+    def _waiting(self, height: int, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
+        return [each for each in trials if each.state is TrialState.PAUSED and self._top(each) == height]
+
+    def _top(self, trial: TrialRecord) -> int:
+        return max((height for height, _ in self._climb(trial)), default=0)
+
+    def _most(self, height: int, reached: int, trials: Sequence[TrialRecord]) -> int:
+        """Return how many trials can go on from a rung at the most, with those that may still come to it.
+
+        While none has trained to its end, some more: the best may fail.
+        """
+        begun = [each for each in trials if each.state is not TrialState.REFUSED]
+        to_come = sum(not each.state.is_counted and self._top(each) < height for each in begun)
+        most = (reached + to_come + max(0, self._n_trials - len(begun))) // FACTOR
+        return max(most, 1 if self._has_result(trials) else FACTOR)
+
+    def _ranks(self, height: int, trials: Iterable[TrialRecord]) -> dict[int, int]:
+        """Return the ranks of the trials that have reached a rung; of equals the earlier trial is the better one."""
+        costs = {
+            each.number: self._cost(height, each)
+            for each in trials
+            if each.state not in _WITHOUT_RESULT and self._top(each) >= height
+        }
+        return {number: rank for rank, number in enumerate(sorted(costs, key=lambda each: (costs[each], each)))}
+
+    def _cost(self, height: int, trial: TrialRecord) -> float:
+        """Return the objective of a trial when it came to a rung: less is better."""
+        return next(cost for reached, cost in self._climb(trial) if reached >= height)
 
     def _climb(self, trial: TrialRecord) -> list[tuple[int, float]]:
         """Return, for each report, the height it has reached, and the objective there by scope: less is better."""
@@ -121,8 +193,9 @@ class Rungs:
         report = trial.reports[count - 1]
         height = 0 if report.step == 0 or report.horizon <= 0 else bisect_right(SHARES, _share(report))
         selected = select_report(trial.reports[:count], self._scope, self._objectives)
-        cost = math.inf if selected is None else cost_of(selected.report, selected.values[0], self._objectives[0])
-        return height, cost
+        if selected is None or not math.isfinite(report.value):
+            return height, math.inf
+        return height, cost_of(selected.report, selected.values[0], self._objectives[0])
 
 
 def _share(report: Report) -> float:

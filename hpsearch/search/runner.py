@@ -19,7 +19,7 @@ from .ranks import Ranks
 from .retention import remove_surplus
 from .sessions import Session
 from .study import Study
-from .trial import Trial, TrialRecord, TrialState
+from .trial import Trial, TrialRecord, TrialState, Verdict
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -49,6 +49,7 @@ class TrialRunner:
         self.records: list[TrialRecord] = []
         self.failures: list[TrialRecord] = []
         self.under_way: dict[int, TrialRecord] = {}
+        self._running_elsewhere: list[TrialRecord] = []
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
         self._all_epochs = 0.0
@@ -76,7 +77,9 @@ class TrialRunner:
     def refresh(self) -> None:
         """Read what other processes have done since; under `locked()`."""
         if self._session.others_were_here():
-            self.records = self._present(self._folder.read_records())
+            records = self._folder.read_records()
+            self.records = self._present(records)
+            self._running_elsewhere = [each for each in records if each.state is TrialState.RUNNING]
 
     def earlier_record(self, number: int) -> TrialRecord | None:
         """Return what an earlier session left of a trial; None if it had not come so far; under `locked()`."""
@@ -103,8 +106,12 @@ class TrialRunner:
         return None if stop is None else stop.reason
 
     def known_trials(self) -> list[TrialRecord]:
-        """Return all trials of the study that are known, those under way as far as they have told."""
-        return [*(each for each in self.records if each.number not in self.under_way), *self.under_way.values()]
+        """Return all trials of the study that are known, those under way as far as they have told.
+
+        Those that other searches are at are as they were when these began with them.
+        """
+        elsewhere = {each.number: each for each in self._running_elsewhere}
+        return list({**elsewhere, **{each.number: each for each in self.records}, **self.under_way}.values())
 
     def announce(self, notice: str) -> None:
         """Say something about the search while it runs, such as why it ends early."""
@@ -181,10 +188,18 @@ class TrialRunner:
         """Write how far a trial is that another process trains, where that could not be told from its checkpoints."""
         self._folder.write_record(record)
 
-    def settle(self, record: TrialRecord) -> None:
-        """Take an ended trial into account: records, best, checkpoints on disk, listeners; under `locked()`."""
+    def stop_waiting(self, trial: Trial, record: TrialRecord, reason: str) -> TrialRecord:
+        """Let a trial that waits at a rung stand with the result it has, and return its record, written to disk."""
+        execution = self.execution(trial, self._others(trial))
+        return self.finish(Ended(execution.record_of_waiting(record, Verdict(stop=reason))))
+
+    def settle(self, record: TrialRecord, has_run: bool = True) -> None:
+        """Take an ended trial into account: records, best, checkpoints on disk, listeners; under `locked()`.
+
+        One that has not run since it was settled before is not counted among those that fail or do not.
+        """
         limit = self._study.max_failures
-        if limit is None or len(self.failures) < limit:  # those that have ended the search stay
+        if has_run and (limit is None or len(self.failures) < limit):  # those that have ended the search stay
             self.failures = [*self.failures, record] if record.state is TrialState.FAILED else []
         self._take(record)
         self.listener.on_records(self.records)

@@ -29,6 +29,10 @@ PLANS = {
     "sqlite, evaluations between checkpoints": Plan(
         trainer={**EVERY_TWO_STEPS, "save_steps": 3}, options={"scope": "all", "keep_checkpoints": 2}
     ),
+    "sqlite, rungs": Plan(options={"pruner": "rungs", "n_trials": 10}),
+    "journal, rungs, a checkpoint an epoch": Plan(
+        trainer={**EVERY_EPOCH, "num_train_epochs": 4}, options={"pruner": "rungs", "storage": "journal"}
+    ),
     "journal, no checkpoints": Plan(warmup=2, options={"scope": "all", "storage": "journal"}),
     "sqlite, all checkpoints": Plan(
         trainer=EVERY_EPOCH, options={"scope": "avg", "keep_checkpoints": None, "start_with": "defaults"}
@@ -241,7 +245,7 @@ def check_what_a_kill_left(study: Path, finished: dict[int, dict[str, Any]]) -> 
         assert load_file(checkpoint / "model.safetensors")
         assert (checkpoint / "optimizer.pt").exists() == (checkpoint / "trainer_state.json").exists()
     records = {record["number"]: record for record in records_of(study)}
-    ended = {number: each for number, each in records.items() if each["state"] not in ("running", "interrupted")}
+    ended = {number: each for number, each in records.items() if each["state"] not in ("running", "paused", "interrupted")}
     assert {number: ended.get(number) for number in finished} == finished
     return ended
 

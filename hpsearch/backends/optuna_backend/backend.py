@@ -21,6 +21,7 @@ from ...search.trial import TrialRecord
 from ..base import Backend
 from .curve_sampler import CurveSampler
 from .dispatch import Dispatch
+from .importances import importances
 from .learning import ORIGIN, check_direction, finished_trials, learn
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
@@ -31,6 +32,8 @@ from .trials import StoredTrials
 
 # terminator=True ends a search that has found nothing better in so many trials with a result.
 _STAGNATION = 30
+# They take a trial that waits for one that is not done, and try the same again.
+_TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 
 
 class OptunaBackend(Backend):
@@ -42,7 +45,8 @@ class OptunaBackend(Backend):
         sampler: an `optuna.samplers.BaseSampler`; None: with rungs, a model of the learning curves of all trials (see
             `hpsearch.search.curves`), else TPE; seeded with the study's seed.
         pruner: ``"rungs"``, the default: trials pause, and the best of them go on (see `hpsearch.search.rungs`); with
-            several objectives, median pruning by the `pruning_metric`, if there is one. Or an `optuna.pruners.BasePruner`, or ``"median"``,
+            several objectives, median pruning by the `pruning_metric`, if there is one; a sampler that tries everything
+            there is, or fewer than four trials: all in full. Or an `optuna.pruners.BasePruner`, or ``"median"``,
             ``"successive_halving"``, ``"hyperband"``. None, ``"none"``: every trial is trained in full.
         storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.
@@ -242,29 +246,16 @@ class OptunaBackend(Backend):
         return self._study
 
     def importances(self) -> dict[str, float]:
-        """Return Optuna's parameter importances (PED-ANOVA); none of fewer than four complete trials.
-
-        With several objectives, those for the first one.
-        """
-        study = self.engine_study()
-        complete = study.get_trials(deepcopy=False, states=(EngineState.COMPLETE,))
-        if len(complete) < 4:
-            return {}
-        target = (lambda trial: trial.values[0]) if len(study.directions) > 1 else None
-        with _quiet_optuna(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", category=UserWarning)
-            try:
-                found = optuna.importance.get_param_importances(study, target=target)
-            except (ValueError, RuntimeError, ZeroDivisionError):
-                return {}
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        """Return Optuna's parameter importances, largest first; none of fewer than four trials."""
+        with _quiet_optuna():
+            return importances(self.engine_study())
 
     def dashboard_command(self) -> str | None:
         """Return the `optuna-dashboard` command for the study's storage, on the loopback address."""
         return dashboard_command(self.engine_study()._storage)
 
     def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
-        if self._prunes_by_rungs(study):
+        if self._prunes_by_rungs(study) and self._learned_from is None:
             return CurveSampler(study.seed, study.objective)
         several = self._parallel.is_wanted or self.runs_several_at_once
         return optuna.samplers.TPESampler(seed=study.seed, constant_liar=several)
@@ -300,8 +291,8 @@ class OptunaBackend(Backend):
             raise StudyError("start_from is for one objective, but this search has several.")
 
     def _prunes_by_rungs(self, study: Study) -> bool:
-        """Tell whether trials pause at rungs: there is something to judge them by, and enough of them to choose from."""
-        is_worth_it = study.n_trials > FACTOR and self._is_evaluated
+        """Tell whether trials pause at rungs: there is something to judge them by, and enough to choose from."""
+        is_worth_it = study.n_trials > FACTOR and self._is_evaluated and not isinstance(self._sampler, _TRY_EVERYTHING)
         return self._has_rungs and is_worth_it and len(study.objectives) == 1
 
     def _pruner_of(self, study: Study) -> optuna.pruners.BasePruner:

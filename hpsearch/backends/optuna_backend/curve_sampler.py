@@ -1,4 +1,4 @@
-"""A sampler of Optuna that learns from all reports of all trials, those that wait at a rung and those that run included."""
+"""A sampler of Optuna that learns from all reports of all trials, also of those that wait at a rung or run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 
-from ...search.curves import Curve, propose
+from ...search.curves import AT_RANDOM, Curve, model_of, propose
 from ...search.objective import Objective
 from ...search.selection import cost_of
 from ...search.trial import TrialRecord, TrialState
@@ -44,12 +44,16 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self._rng.rng.seed()
         self._random.reseed_rng()
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial | None
+    ) -> dict[str, BaseDistribution]:
         """Return the parameters that trials have had, always with the same range."""
         found: dict[str, BaseDistribution] = {}
         changed: set[str] = set()
         for each in study.get_trials(deepcopy=False):
-            for name, distribution in each.distributions.items():
+            for name, distribution in (
+                each.distributions.items() if trial is None or each.number != trial.number else ()
+            ):
                 if found.setdefault(name, distribution) != distribution:
                     changed.add(name)
         return {name: each for name, each in found.items() if name not in changed and not each.single()}
@@ -62,16 +66,36 @@ class CurveSampler(optuna.samplers.BaseSampler):
             return {}
         cube = _Cube(search_space)
         params = {each.number: each.params for each in study.get_trials(deepcopy=False)}
-        known = [each for each in self.trials if each.number in params]
-        curves = [
-            Curve(cube.point(params[each.number]), seen)
-            for each in known
-            if (seen := _reports_of(each, self._objective))
-        ]
+        known = [each for each in self.trials if each.number in params and each.number != trial.number]
         under_way = [cube.point(params[each.number]) for each in known if each.state is TrialState.RUNNING]
         random = np.random.default_rng(self._rng.rng.randint(2**31))
-        point = propose(curves, under_way, random, cube.valid)
+        point = propose(self._curves(known, params, cube), under_way, random, cube.valid)
         return {} if point is None else cube.params(point)
+
+    def promise(
+        self, study: optuna.Study, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord]
+    ) -> Sequence[float]:
+        """Return by how much each of the candidates is expected to improve on the best so far at its end."""
+        space = self.infer_relative_search_space(study, None)
+        params = {each.number: each.params for each in study.get_trials(deepcopy=False)}
+        cube = _Cube(space)
+        curves = self._curves([each for each in trials if each.number in params], params, cube)
+        random = np.random.default_rng(sum(len(curve.reports) for curve in curves))
+        points = np.array([cube.point(params[each.number]) for each in candidates])
+        return [float(each) for each in model_of(curves, random).improvement(points)]
+
+    def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
+        """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
+        return (
+            bool(self.infer_relative_search_space(study, None))
+            and sum(bool(_reports_of(each, self._objective)) for each in trials) >= AT_RANDOM
+        )
+
+    def _curves(
+        self, trials: Sequence[TrialRecord], params: Mapping[int, Mapping[str, Any]], cube: _Cube
+    ) -> list[Curve]:
+        seen = ((each, _reports_of(each, self._objective)) for each in trials)
+        return [Curve(cube.point(params[each.number]), reports) for each, reports in seen if reports]
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -84,10 +108,7 @@ class _Cube:
     """Parameters as points of the unit cube: a side for each number, and one for each choice."""
 
     def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
-        self._sides = {
-            name: _Choice(each) if isinstance(each, CategoricalDistribution) else _Number(each)
-            for name, each in space.items()
-        }
+        self._sides = {name: _side(each) for name, each in space.items()}
         ends = np.cumsum([side.width for side in self._sides.values()])
         self._places = {
             name: slice(end - side.width, end) for (name, side), end in zip(self._sides.items(), ends, strict=True)
@@ -110,6 +131,13 @@ class _Cube:
         """Return the nearest points that stand for parameters."""
         sides = [side.valid(points[:, self._places[name]]) for name, side in self._sides.items()]
         return np.concatenate(sides, axis=1)
+
+
+def _side(distribution: BaseDistribution) -> _Number | _Choice:
+    if isinstance(distribution, CategoricalDistribution):
+        return _Choice(distribution)
+    assert isinstance(distribution, (FloatDistribution, IntDistribution)), distribution
+    return _Number(distribution)
 
 
 class _Number:
@@ -151,15 +179,18 @@ class _Choice:
 
     def __init__(self, distribution: CategoricalDistribution) -> None:
         self._distribution, self.width = distribution, len(distribution.choices)
+        self._corners: Array = np.eye(self.width)
 
     def encode(self, value: Any) -> Array:
-        return np.asarray(np.eye(self.width)[int(self._distribution.to_internal_repr(value))])
+        chosen: Array = self._corners[int(self._distribution.to_internal_repr(value))]
+        return chosen
 
     def decode(self, sides: Array) -> Any:
         return self._distribution.choices[int(sides.argmax())]
 
     def valid(self, sides: Array) -> Array:
-        return np.asarray(np.eye(self.width)[sides.argmax(axis=1)])
+        chosen: Array = self._corners[sides.argmax(axis=1)]
+        return chosen
 
 
 def _reports_of(trial: TrialRecord, objective: Objective) -> list[tuple[float, float]]:

@@ -226,7 +226,7 @@ class ParallelSearch:
             return
         del self._at[worker]
         worker.is_ready = True
-        if message.record.state.is_counted:
+        if message.record.state.is_counted or message.record.state is TrialState.PAUSED:
             self._dispatch.finish(live, message)
         else:
             live.so_far = message.record

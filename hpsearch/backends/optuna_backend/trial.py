@@ -16,6 +16,9 @@ from ...search.trial import Trial, TrialRecord, Verdict
 from .sampling import RepeatableSampling
 from .storage import naming_the_storage
 
+# Tells a trial that has reported whether to go on; also given is what it was when it went on from a rung.
+Judge = Callable[[TrialRecord, TrialRecord | None], Verdict]
+
 
 class OptunaTrial(Trial):
     """A trial whose values Optuna suggests.
@@ -40,7 +43,7 @@ class OptunaTrial(Trial):
         judged: optuna.Trial | None,
         earlier: TrialRecord | None = None,
         stored: FrozenTrial | None = None,
-        judge: Callable[[TrialRecord], Verdict] | None = None,
+        judge: Judge | None = None,
     ) -> None:
         super().__init__(engine_trial.number, earlier)
         self.engine_trial, self.judged = engine_trial, judged
@@ -81,7 +84,7 @@ class OptunaTrial(Trial):
         """Ask the rungs, or else the pruner."""
         if self._judge is None:
             return super().verdict(so_far, is_comparable, is_last)
-        return Verdict() if is_last else self._judge(so_far)
+        return Verdict() if is_last else self._judge(so_far, self.earlier)
 
     def _naming_the_storage(self) -> contextlib.AbstractContextManager[None]:
         return naming_the_storage(self.engine_trial.study._storage)

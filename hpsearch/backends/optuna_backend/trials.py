@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ...search.ending import Ended
-from ...search.rungs import Rungs
+from ...search.rungs import Promise, Rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState, Verdict
@@ -22,7 +22,7 @@ from .curve_sampler import CurveSampler
 from .learning import ORIGIN
 from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
-from .trial import OptunaTrial
+from .trial import Judge, OptunaTrial
 
 # User attributes of Optuna's trials: how a trial ended where Optuna's state does not say it, why; whose it is; its
 # place among the trials that the user wants the search to start with; and what a scheduler has changed.
@@ -93,12 +93,22 @@ class StoredTrials:
         counted, unfinished = self._ended.count(trials)
         running = [each for each in unfinished if each.state is EngineState.RUNNING]
         recovered = [each for each in running if self._recover(each, runner)]
-        paused = [each for each in running if each not in recovered and self._is_paused(each)]
+        paused = [each for each in running if each not in recovered and _is_paused(each)]
         at_work = [each for each in running if each not in recovered and each not in paused]
         alive = [each for each in at_work if runner.is_alive(each.user_attrs.get(_SESSION))]
         half_done = [each for each in at_work if each not in alive]
+        if any(
+            each.state is TrialState.PAUSED
+            for each in runner.records
+            if each.number in {one.number for one in recovered}
+        ):
+            return self.next(runner, propose)  # they wait, as they did before a process died
+        if self._rungs is None:  # they have waited in an earlier session, which had rungs
+            half_done, paused = [*half_done, *paused], []
         self.ended_early = runner.reason_to_stop()
         if self.ended_early is not None:
+            if runner.used_up() is not None:
+                self._stop_best_waiting(paused, runner, self.ended_early)
             return None
         started = counted + len(recovered) + len(paused) + len(alive)
         if started < self._study.n_trials and half_done:
@@ -113,7 +123,10 @@ class StoredTrials:
                 return self._begin(trials, waiting, runner, propose)
         if alive:
             return WAIT
-        return self._promoted(paused, runner, is_last_chance=True) or self._end_waiting(paused, runner)
+        promoted = self._promoted(paused, runner, is_last_chance=True)
+        if promoted is None:
+            self._end_waiting(paused, runner)
+        return promoted
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
         """Tell Optuna how a trial ended; one that was interrupted stays running there, to go on."""
@@ -147,8 +160,7 @@ class StoredTrials:
                 return proposed
             self._engine.enqueue_trial(dict(proposed))
         self._sampling.seed_for(waiting[0] if waiting else len(trials))
-        if isinstance(self._engine.sampler, CurveSampler):
-            self._engine.sampler.trials = runner.known_trials()
+        self._tell_sampler(runner)
         trial = self._ask(runner.session)
         return OptunaTrial(trial, self._sampling, self._judged(trial.number, runner), judge=self._judge(runner))
 
@@ -173,23 +185,39 @@ class StoredTrials:
         engine._thread_local.cached_all_trials = None  # what the sampler will ask for is to be read anew
         return optuna.Trial(engine, engine._storage.create_new_trial(engine._study_id, begun))
 
+    def _tell_sampler(self, runner: TrialRunner) -> None:
+        """Let the sampler that learns from curves know them."""
+        if isinstance(self._engine.sampler, CurveSampler):
+            self._engine.sampler.trials = runner.known_trials()
+
     def _take_over(self, trial: FrozenTrial, runner: TrialRunner) -> OptunaTrial:
         """Go on with a trial that another session has begun."""
         self._sampling.seed_for(trial.number)
+        self._tell_sampler(runner)
         taken = optuna.Trial(self._engine, trial._trial_id)
         taken.set_user_attr(_SESSION, runner.session)
         earlier = runner.earlier_record(trial.number)
         judged, judge = self._judged(trial.number, runner), self._judge(runner)
         return OptunaTrial(taken, self._sampling, judged, earlier, trial, judge)
 
-    def _judge(self, runner: TrialRunner) -> Callable[[TrialRecord], Verdict] | None:
+    def _judge(self, runner: TrialRunner) -> Judge | None:
         """Return what tells a trial at a rung whether to go on; None where a pruner of Optuna does."""
         rungs = self._rungs
         if rungs is None:
             return None
-        return lambda so_far: rungs.verdict(
-            so_far, [each for each in runner.known_trials() if each.number != so_far.number]
-        )
+
+        def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
+            others = [each for each in runner.known_trials() if each.number != so_far.number]
+            return rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
+
+        return verdict
+
+    def _promise(self, trials: Sequence[TrialRecord]) -> Promise | None:
+        """Return what rates trials at a rung by what is expected of them; None while nothing can be expected."""
+        engine, sampler = self._engine, self._engine.sampler
+        if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
+            return None
+        return lambda candidates, known: sampler.promise(engine, candidates, known)
 
     def _judged(self, number: int, runner: TrialRunner) -> optuna.Trial | None:
         return None if self._by_one is None else self._by_one.begin(runner.records, number)
@@ -203,14 +231,27 @@ class StoredTrials:
         """
         if self._rungs is None or not paused:
             return None
-        for record in self._rungs.hopeless(runner.known_trials()):
+        for record in self._rungs.hopeless(_as_they_wait(paused, runner)):
             self._prune(record, paused, runner)
-        promoted = self._rungs.next(runner.known_trials(), is_last_chance)
+        trials = _as_they_wait(paused, runner)
+        promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
         stored = next((each for each in paused if promoted is not None and each.number == promoted.number), None)
         if stored is None:
             return None
-        optuna.Trial(self._engine, stored._trial_id).set_user_attr(_STATE, TrialState.RUNNING.value)
-        return self._take_over(stored, runner)
+        taken = self._take_over(stored, runner)
+        taken.engine_trial.set_user_attr(_STATE, TrialState.RUNNING.value)  # until then it still waits
+        return taken
+
+    def _stop_best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner, reason: str) -> None:
+        """Let the best of the waiting trials stand as it is, if it is the best of all: a budget ends the search."""
+        best = None if self._rungs is None else self._rungs.best_waiting(_as_they_wait(paused, runner))
+        stored = next((each for each in paused if best is not None and each.number == best.number), None)
+        if best is None or stored is None:
+            return
+        taken = self._take_over(stored, runner)
+        record = runner.stop_waiting(taken, best, reason)
+        self._tell(taken.engine_trial, record, taken.told_before)
+        runner.settle(record)
 
     def _end_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
         """Prune the trials that still wait at a rung: nothing is to come that could let them go on."""
@@ -226,25 +267,21 @@ class StoredTrials:
         after = (record.reason or "").removeprefix(TrialState.PAUSED.value)
         pruned = runner.finish(Ended(replace(record, state=TrialState.PRUNED, reason=f"pruned{after}")))
         self._tell(optuna.Trial(self._engine, stored._trial_id), pruned, {*stored.user_attrs, *stored.constraints})
-        runner.settle(pruned)
+        runner.settle(pruned, has_run=False)
 
     def _recover(self, trial: FrozenTrial, runner: TrialRunner) -> bool:
         """Settle a trial that had ended, or paused, when its process died; False if it had not."""
-        if runner.is_alive(trial.user_attrs.get(_SESSION)):
+        if runner.is_alive(trial.user_attrs.get(_SESSION)) and not _is_paused(trial):
             return False
         record = next((each for each in runner.records if each.number == trial.number), None)
         if record is None or not (record.state.is_counted or record.state is TrialState.PAUSED):
             return False
-        if trial.user_attrs.get(_STATE) == record.state.value:  # it pauses, and is known to
+        if record.state is TrialState.PAUSED and _is_paused(trial):  # it waits, and the storage knows
             return False
         told_before = {*trial.user_attrs, *trial.constraints}
         self._tell(optuna.Trial(self._engine, trial._trial_id), record, told_before)
         runner.recover(record)
         return True
-
-    @staticmethod
-    def _is_paused(trial: FrozenTrial) -> bool:
-        return trial.user_attrs.get(_STATE) == TrialState.PAUSED.value
 
     def _tell(self, trial: optuna.Trial, record: TrialRecord, told_before: Collection[str]) -> None:
         """Tell Optuna how a trial ended; `told_before` are the attributes and constraints of earlier sessions."""
@@ -291,6 +328,21 @@ class _Ended:
             self.upto += 1
         later = trials[self.upto :]
         return self._counted + sum(map(is_counted, later)), [each for each in later if not each.state.is_finished()]
+
+
+def _as_they_wait(paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
+    """Return all known trials; one that another search has let go on meanwhile runs, whatever its record says."""
+    numbers = {each.number for each in paused}
+    return [
+        replace(each, state=TrialState.RUNNING)
+        if each.state is TrialState.PAUSED and each.number not in numbers
+        else each
+        for each in runner.known_trials()
+    ]
+
+
+def _is_paused(trial: FrozenTrial) -> bool:
+    return trial.user_attrs.get(_STATE) == TrialState.PAUSED.value
 
 
 def is_counted(trial: FrozenTrial) -> bool:

@@ -22,8 +22,8 @@ from ...surroundings import at_ctrl_c
 from ...workers.pickling import check_objectives, for_workers
 from ..base import Backend, DistantSearch
 from ..optuna_backend.backend import OptunaBackend
-from ..optuna_backend.pruning import RUNGS, is_rungs
 from ..optuna_backend.dispatch import Dispatch
+from ..optuna_backend.pruning import RUNGS, is_rungs
 from .address import AUTO, is_client_address
 from .client import run_on_cluster
 from .cluster import Cluster, Resources, as_resources, joined, quiet_tune

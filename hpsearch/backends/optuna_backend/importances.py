@@ -1,0 +1,55 @@
+"""How much of what trials reach each parameter explains."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+
+import optuna
+from optuna.trial import TrialState as EngineState
+
+_LEAST = 4
+
+
+def importances(study: optuna.Study) -> dict[str, float]:
+    """Return Optuna's parameter importances (PED-ANOVA), largest first; none of fewer than four trials.
+
+    Of several objectives, those for the first one. Where fewer trials have trained to their end than have come to an
+    earlier evaluation, which rungs bring about, they are compared by what they had reported there.
+    """
+    is_single = len(study.directions) == 1
+    compared = _at_the_same_point(study) if is_single else study
+    if len(compared.get_trials(deepcopy=False, states=(EngineState.COMPLETE,))) < _LEAST:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=UserWarning)
+        try:
+            found = optuna.importance.get_param_importances(
+                compared, target=None if is_single else lambda trial: trial.values[0]
+            )
+        except (ValueError, RuntimeError, ZeroDivisionError):
+            return {}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _at_the_same_point(study: optuna.Study) -> optuna.Study:
+    """Return a study of what each trial had reported where most had come to; the same study if that is the end."""
+    trials = study.get_trials(deepcopy=False)
+    reached = Counter(resource for each in trials for resource in each.intermediate_values)
+    complete = sum(each.state is EngineState.COMPLETE for each in trials)
+    most = max(reached.values(), default=0)
+    if complete >= _LEAST and 2 * complete >= most:
+        return study
+    place = max((resource for resource, count in reached.items() if count == most), default=0)
+    compared = optuna.create_study(direction=study.direction)
+    compared.add_trials(
+        [
+            optuna.trial.create_trial(
+                params=each.params, distributions=each.distributions, value=each.intermediate_values[place]
+            )
+            for each in trials
+            if math.isfinite(each.intermediate_values.get(place, math.nan))
+        ]
+    )
+    return compared

@@ -20,7 +20,7 @@ _LEAST_TO_DRAW = 1e-2
 
 @dataclass(frozen=True)
 class Run:
-    """What came of it.
+    """What came of a plan.
 
     Attributes:
         seen: the best accuracy so far wherever it rose, and the budget until then.

@@ -1,7 +1,8 @@
 """How good a search is for what it costs: ours and others, on learning curves that are looked up in place of training.
 
     python -m studies.benchmarks.simulated [--tasks 34] [--seeds 10] [--workers 1] [--budgets 5 10 20 60]
-        [--curves lcbench] [--data FOLDER] [--strategies ours "random in full"] [--processes 1] [--plot FILE.png]
+        [--curves lcbench] [--data FOLDER] [--strategies ours "random in full"] [--processes 1]
+        [--cache FOLDER] [--plot FILE.png] [--json FILE]
 
 Ours is the search code of this project: its rungs decide which trials pause and go on, its model of learning curves
 chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies; whoever is free asks for the
@@ -14,7 +15,7 @@ task are alike (with one task: over its seeds). Then ours is divided by the best
 tell, and by the peer's: TPE with median pruning. A ratio is marked + if its whole interval is below 1, and - if it is
 above.
 
-The best accuracy known is that of a long search of each task's surrogate, which is kept in the folder `--cache`.
+The best accuracy known is that of a long search of each task alone, and is kept in the folder `--cache`.
 Set OMP_NUM_THREADS=1 with several processes.
 """
 

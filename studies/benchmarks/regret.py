@@ -1,0 +1,187 @@
+"""Regret of simulated searches: its mean over tasks and seeds, how sure that is, and how ours compares."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .learning_curves import Array
+from .strategies import OURS, PEER
+
+_DRAWS = 2000
+# Of a task that was beaten, or nearly so: a logarithm needs something.
+_LEAST_TO_DRAW = 1e-2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a plan.
+
+    Attributes:
+        seen: the best accuracy so far wherever it rose, and the budget until then.
+        trials: how many have begun.
+        seconds: of processor time, for choices and curves.
+    """
+
+    strategy: str
+    task: str
+    seed: int
+    seen: tuple[tuple[float, float], ...]
+    trials: int
+    seconds: float
+
+    def best_at(self, budgets: Sequence[float]) -> Array:
+        """Return the best accuracy seen within each of these budgets; 0 where none was."""
+        spent, accuracies = np.array([(0.0, 0.0), *self.seen]).T
+        return np.asarray(accuracies[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1])
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, or a ratio of two, with its 95 % confidence interval; NaN where there is but one run."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        interval = "" if math.isnan(self.low) else f" [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.value:.2f}{interval}"
+
+    @property
+    def mark(self) -> str:
+        """For a ratio: + if it is below 1, - if it is above, blank if that is not certain."""
+        return "+" if self.high < 1 else "-" if self.low > 1 else " "
+
+
+class Results:
+    """The runs of all strategies at the same tasks and seeds.
+
+    Args:
+        runs: one for each strategy, task and seed.
+        best: the best accuracy known of each task.
+    """
+
+    def __init__(self, runs: Sequence[Run], best: dict[str, float]) -> None:
+        self.runs, self.best = runs, best
+        self.strategies = list(dict.fromkeys(run.strategy for run in runs))
+
+    def of(self, strategy: str) -> list[Run]:
+        """Return the runs of a strategy."""
+        return [run for run in self.runs if run.strategy == strategy]
+
+    def regrets(self, strategy: str, budgets: Sequence[float]) -> Array:
+        """Return the regret at each budget: of each task, or of each seed if there is but one, (n, budgets)."""
+        by_task: dict[str, list[Array]] = {task: [] for task in self.best}
+        for run in self.of(strategy):
+            by_task[run.task].append(self.best[run.task] - run.best_at(budgets))
+        if len(by_task) == 1:
+            return np.array(next(iter(by_task.values())))
+        return np.array([np.mean(each, axis=0) for each in by_task.values()])
+
+    def means(self, strategy: str, budgets: Sequence[float]) -> list[Estimate]:
+        """Return the mean regret at each budget."""
+        regrets = self.regrets(strategy, budgets)
+        return _estimates(regrets.mean(axis=0), _drawn(regrets))
+
+    def ratio(self, strategy: str, other: str, budget: float) -> Estimate:
+        """Return the mean regret of a strategy over that of another one, both with the same tasks drawn."""
+        above, below = (self.regrets(each, [budget]) for each in (strategy, other))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return _estimates(above.mean(axis=0) / below.mean(axis=0), _drawn(above) / _drawn(below))[0]
+
+    def best_other(self, budget: float) -> str:
+        """Return the strategy, other than ours, with the least mean regret."""
+        others = [each for each in self.strategies if each != OURS]
+        return min(others, key=lambda each: self.means(each, [budget])[0].value)
+
+
+def _drawn(regrets: Array) -> Array:
+    """Return the means of bootstrap samples of the rows; the same rows each time."""
+    if len(regrets) == 1:
+        return np.full((_DRAWS, regrets.shape[1]), np.nan)
+    rows = np.random.default_rng(0).integers(len(regrets), size=(_DRAWS, len(regrets)))
+    return np.asarray(regrets[rows].mean(axis=1))
+
+
+def _estimates(values: Array, drawn: Array) -> list[Estimate]:
+    low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
+    return [Estimate(*map(float, each)) for each in zip(values, low, high, strict=True)]
+
+
+def show(results: Results, budgets: Sequence[float]) -> None:
+    """Print the table, and how ours compares."""
+    width = max(map(len, [*results.strategies, "ours / the best of the others"])) + 2
+    print(
+        f"{'regret at':<{width}}" + "".join(f"{f'{budget:g} trainings':>22}" for budget in budgets) + "  trials  CPU s"
+    )
+    for strategy in results.strategies:
+        cells = "".join(f"{each!s:>22}" for each in results.means(strategy, budgets))
+        runs = results.of(strategy)
+        trials, seconds = (
+            float(np.mean(each)) for each in ([run.trials for run in runs], [run.seconds for run in runs])
+        )
+        print(f"{strategy:<{width}}{cells}{trials:8.0f}{seconds:7.1f}")
+    if OURS in results.strategies and len(results.strategies) > 1:
+        best = [results.best_other(budget) for budget in budgets]
+        _show_ratios(results, "ours / the best of the others", budgets, best, width)
+        if PEER in results.strategies:
+            _show_ratios(results, "ours / the peer's (target 1)", budgets, [PEER] * len(budgets), width)
+        for budget, strategy in zip(budgets, best, strict=True):
+            print(f"the best of the others at {budget:g}: {strategy}")
+    beaten = sum(run.best_at([max(budgets)])[0] > results.best[run.task] for run in results.runs)
+    if beaten:
+        print(f"{beaten} of {len(results.runs)} runs found a better accuracy than the best known before")
+
+
+def _show_ratios(results: Results, name: str, budgets: Sequence[float], others: Sequence[str], width: int) -> None:
+    pairs = zip(budgets, others, strict=True)
+    ratios = [results.ratio(OURS, other, budget) for budget, other in pairs]
+    print(f"{name:<{width}}" + "".join(f"{f'{each} {each.mark}':>22}" for each in ratios))
+
+
+def plot(results: Results, most: float, file: Path) -> None:
+    """Draw regret against budget, with the confidence intervals as bands."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("matplotlib is not installed: no plot")
+        return
+    budgets = np.geomspace(min(1.0, most), most, 80)
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    axes = figure.subplots()
+    for place, strategy in enumerate(results.strategies):
+        estimates = results.means(strategy, budgets.tolist())
+        low, middle, high = (
+            np.maximum([getattr(each, name) for each in estimates], _LEAST_TO_DRAW) for name in ("low", "value", "high")
+        )
+        is_ours = strategy == OURS
+        (line,) = axes.plot(
+            budgets,
+            middle,
+            label=strategy,
+            color=f"C{place}",
+            linewidth=3 if is_ours else 1.5,
+            zorder=3 if is_ours else 2,
+        )
+        axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
+    axes.set(
+        xscale="log", yscale="log", xlabel="budget (trainings of full length)", ylabel="regret (points of accuracy)"
+    )
+    axes.grid(which="both", alpha=0.2)
+    axes.legend()
+    figure.savefig(file, dpi=150)
+    print(f"plot: {file}")
+
+
+def write(results: Results, budgets: Sequence[float], file: Path) -> None:
+    """Write all runs, with their regrets at these budgets."""
+    runs = [
+        {**asdict(run), "regrets": (results.best[run.task] - run.best_at(budgets)).tolist()} for run in results.runs
+    ]
+    file.write_text(json.dumps({"budgets": list(budgets), "best_known": results.best, "runs": runs}))

@@ -1,0 +1,229 @@
+"""How good a search is for what it costs: ours and others, on learning curves that are looked up in place of training.
+
+    python -m studies.benchmarks.simulated [--tasks 34] [--seeds 10] [--workers 1] [--budgets 5 10 20 60]
+        [--curves lcbench] [--data FOLDER] [--strategies ours "random in full"] [--processes 1]
+        [--cache FOLDER] [--plot FILE.png] [--json FILE]
+
+Ours is the search code of this project: its rungs decide which trials pause and go on, its model of learning curves
+chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies; whoever is free asks for the
+next job. To choose, to save and to load takes no time.
+
+Measured is regret: the best accuracy known for the task, less the best one seen so far, at any epoch of any trial, in
+points of percent. Budgets are in trainings of full length, 52 epochs, of all workers together. Of each strategy the
+mean over all tasks and seeds is printed, with a 95 % confidence interval by bootstrap over tasks, since the seeds of a
+task are alike (with one task: over its seeds). Then ours is divided by the best of the others, which these very means
+tell, and by the peer's: TPE with median pruning. A ratio is marked + if its whole interval is below 1, and - if it is
+above.
+
+The best accuracy known is that of a long search of each task alone, and is kept in the folder `--cache`.
+Set OMP_NUM_THREADS=1 with several processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import heapq
+import itertools
+import multiprocessing
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.pool import Pool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+
+from hpsearch.files import read_json, write_json
+
+from .learning_curves import EPOCHS, Array, LCBench, MissingCurves, SyntheticTasks, Task, Tasks, best_known
+from .regret import Results, Run, plot, show, write
+from .strategies import STRATEGIES, Strategy
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "lcbench"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run that is to be simulated."""
+
+    curves: str
+    data: Path
+    strategy: str
+    task: str
+    seed: int
+    workers: int
+    budget: float
+
+
+@functools.cache
+def tasks_of(curves: str, data: Path) -> Tasks:
+    """Return the tasks, which each process reads once."""
+    return LCBench(data) if curves == "lcbench" else SyntheticTasks()
+
+
+def simulate(task: Task, strategy: Strategy, workers: int, budget: float) -> tuple[tuple[float, float], ...]:
+    """Return the best accuracy so far wherever it rose, and the budget until then.
+
+    Args:
+        task: what is searched.
+        strategy: that searches it; new.
+        workers: how many train at a time.
+        budget: in trainings of full length.
+    """
+    end = budget * EPOCHS / workers
+    now, idle = 0, workers
+    order = itertools.count()
+    busy: list[tuple[int, int, int, int]] = []
+    curves: list[Array] = []
+    seen: list[tuple[int, float]] = []
+    while True:
+        while idle and (job := strategy.next()) is not None:
+            curves += [task.curves(point[None])[0] for point in strategy.points[len(curves) :]]
+            seen += [
+                (now + epoch - job.begin, curves[job.trial][epoch - 1]) for epoch in range(job.begin + 1, job.end + 1)
+            ]
+            heapq.heappush(busy, (now + job.end - job.begin, next(order), job.trial, job.end))
+            idle -= 1
+        if not busy or busy[0][0] > end:
+            return _rises(((moment * workers / EPOCHS, accuracy) for moment, accuracy in sorted(seen) if moment <= end))
+        now, _, trial, epoch = heapq.heappop(busy)
+        idle += 1
+        strategy.told(trial, curves[trial][:epoch])
+
+
+def _rises(seen: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    best = -np.inf
+    found: list[tuple[float, float]] = []
+    for spent, accuracy in seen:
+        if accuracy > best:
+            best = accuracy
+            found.append((spent, float(accuracy)))
+    return tuple(found)
+
+
+def carry_out(plan: Plan) -> Run:
+    """Return what comes of a plan."""
+    _quieten()
+    task = tasks_of(plan.curves, plan.data).task(plan.task)
+    begin = time.process_time()
+    strategy = STRATEGIES[plan.strategy](task.dimensions, plan.seed)
+    seen = simulate(task, strategy, plan.workers, plan.budget)
+    seconds = time.process_time() - begin
+    return Run(plan.strategy, plan.task, plan.seed, seen, len(strategy.points), seconds)
+
+
+def _quieten() -> None:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+
+
+def _find_best(curves: str, data: Path, name: str) -> float:
+    return best_known(tasks_of(curves, data).task(name))
+
+
+# `map`, in this process or in several.
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+
+
+def best_of(curves: str, data: Path, names: Sequence[str], folder: Path, each: Map) -> dict[str, float]:
+    """Return the best accuracies known, from the folder as far as they are there.
+
+    What is kept is for the very curves it was found with: they are known by one of them.
+    """
+    file = folder / "best_known.json"
+    kept: dict[str, float] = read_json(file) or {}
+    tasks = [tasks_of(curves, data).task(name) for name in names]
+    keys = [f"{task.name} {task.curves(np.full((1, task.dimensions), 0.5))[0, -1]:.3f}" for task in tasks]
+    missing = {key: name for key, name in zip(keys, names, strict=True) if key not in kept}
+    for key, best in zip(missing, each(functools.partial(_find_best, curves, data), missing.values()), strict=True):
+        kept[key] = best
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(file, kept)
+    return {name: kept[key] for key, name in zip(keys, names, strict=True)}
+
+
+def _chosen(asked: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the tasks of these names, or so many of the first ones.
+
+    Raises:
+        MissingCurves: there is no such task.
+    """
+    if len(asked) == 1 and asked[0] not in names and asked[0].isdigit() and int(asked[0]) > 0:
+        return list(names[: int(asked[0])])
+    unknown = [each for each in asked if each not in names]
+    if unknown:
+        raise MissingCurves(f"There is no task {', '.join(unknown)}; there are {', '.join(names)}.")
+    return list(asked)
+
+
+def search_all(options: argparse.Namespace, names: Sequence[str], each: Map) -> Results:
+    """Return the runs of all strategies, and tell on stderr how far they are."""
+    best = best_of(options.curves, options.data, names, options.cache, each)
+    most = max(options.budgets)
+    plans = [
+        Plan(options.curves, options.data, strategy, task, seed, options.workers, most)
+        for strategy in options.strategies
+        for task in names
+        for seed in range(options.seeds)
+    ]
+    runs: list[Run] = []
+    begin = time.perf_counter()
+    for run in each(carry_out, plans):
+        runs.append(run)
+        if len(runs) % (len(names) * options.seeds) == 0:
+            print(f"{run.strategy}: done after {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+    return Results(runs, best)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", default=["34"], help="names, or how many of the first ones")
+    parser.add_argument("--seeds", type=int, default=10, help="runs of each strategy at each task")
+    parser.add_argument("--workers", type=int, default=1, help="that train at a time, in simulated time")
+    parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20, 60], help="in trainings of full length")
+    parser.add_argument("--curves", choices=["lcbench", "synthetic"], default="lcbench")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the surrogate of LCBench")
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument("--processes", type=int, default=1, help="that simulate")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "hpsearch-simulated"))
+    parser.add_argument("--plot", type=Path, help="picture to draw, with matplotlib")
+    parser.add_argument("--json", type=Path, help="file for all runs")
+    options = parser.parse_args()
+    for name in ("seeds", "workers", "processes"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be 1 at least")
+    if min(options.budgets) <= 0:
+        parser.error("--budgets must be above 0")
+    return options
+
+
+def main() -> None:
+    options = _options()
+    _quieten()
+    try:
+        names = _chosen(options.tasks, tasks_of(options.curves, options.data).names)
+    except MissingCurves as error:
+        sys.exit(str(error))
+    if options.processes == 1:
+        results = search_all(options, names, map)
+    else:
+        pool: Pool
+        with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+            results = search_all(options, names, pool.imap)
+    workers = "1 worker" if options.workers == 1 else f"{options.workers} workers"
+    print(f"{options.curves}: {len(names)} task(s), {options.seeds} seed(s), {workers}; means [95 % intervals]")
+    show(results, options.budgets)
+    if options.plot:
+        plot(results, max(options.budgets), options.plot)
+    if options.json:
+        write(results, options.budgets, options.json)
+
+
+if __name__ == "__main__":
+    main()

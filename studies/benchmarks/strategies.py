@@ -1,0 +1,299 @@
+"""Ways to search, as one that asks what a free worker is to train, and is told what came of it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import optuna
+from optuna.trial import TrialState as EngineState
+
+from hpsearch.search.curves import Curve, propose
+from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.parameters import Float
+from hpsearch.search.rungs import SHARES, Rungs
+from hpsearch.search.selection import cost_of
+from hpsearch.search.space import SearchSpace
+from hpsearch.search.study import Study
+from hpsearch.search.trial import Report, TrialRecord, TrialState
+
+from .learning_curves import EPOCHS, Array
+
+
+class Job(NamedTuple):
+    """What a worker trains: a trial, after the epoch `begin` up to the epoch `end`."""
+
+    trial: int
+    begin: int
+    end: int
+
+
+class Strategy(ABC):
+    """One way to search the unit cube.
+
+    Args:
+        dimensions: of the cube.
+        seed: of its random draws.
+
+    Attributes:
+        points: the parameters of each trial, by number.
+    """
+
+    def __init__(self, dimensions: int, seed: int) -> None:
+        self.points: list[Array] = []
+        self._dimensions, self._seed = dimensions, seed
+        self._random = np.random.default_rng(seed)
+
+    @abstractmethod
+    def next(self) -> Job | None:
+        """Return what a free worker is to train; None if it has to wait for another one."""
+
+    @abstractmethod
+    def told(self, trial: int, accuracies: Array) -> None:
+        """Take note of a job that is done.
+
+        The worker that was at it asks for its next job at once.
+
+        Args:
+            trial: its number.
+            accuracies: after each of the trial's epochs so far.
+        """
+
+    def _add(self, point: Array) -> int:
+        """Return the number of a new trial."""
+        self.points.append(point)
+        return len(self.points) - 1
+
+    def _anywhere(self) -> Array:
+        return self._random.random(self._dimensions)
+
+
+class RandomInFull(Strategy):
+    """Trains all trials to their end, with parameters at random."""
+
+    def next(self) -> Job:
+        """Return a new trial."""
+        return Job(self._add(self._anywhere()), 0, EPOCHS)
+
+    def told(self, trial: int, accuracies: Array) -> None:
+        """Do nothing."""
+
+
+class OneEpochFirst(Strategy):
+    """Trains 64 random trials for one epoch, then the best four of them to their end, and so on."""
+
+    _MANY, _FEW = 64, 4
+
+    def __init__(self, dimensions: int, seed: int) -> None:
+        super().__init__(dimensions, seed)
+        self._begun = 0
+        self._after_one: dict[int, float] = {}
+        self._chosen: deque[int] = deque()
+
+    def next(self) -> Job | None:
+        """Return one of the best, else a new trial; nothing while the last of the 64 are still in their epoch."""
+        if self._chosen:
+            return Job(self._chosen.popleft(), 1, EPOCHS)
+        if self._begun == self._MANY:
+            return None
+        self._begun += 1
+        return Job(self._add(self._anywhere()), 0, 1)
+
+    def told(self, trial: int, accuracies: Array) -> None:
+        """Choose the best four once all have had their epoch."""
+        if len(accuracies) > 1:
+            return
+        self._after_one[trial] = accuracies[0]
+        if len(self._after_one) == self._MANY:
+            best = sorted(self._after_one, key=lambda number: -self._after_one[number])
+            self._chosen.extend(best[: self._FEW])
+            self._begun, self._after_one = 0, {}
+
+
+class _Engine:
+    """Optuna's study of the unit cube, in memory."""
+
+    def __init__(self, dimensions: int, seed: int, pruner: optuna.pruners.BasePruner | None = None) -> None:
+        self.study = optuna.create_study(
+            study_name=f"seed {seed}",  # Hyperband draws brackets by it
+            direction="maximize",
+            sampler=optuna.samplers.TPESampler(seed=seed),
+            pruner=pruner or optuna.pruners.NopPruner(),
+        )
+        self._names = [f"x{place}" for place in range(dimensions)]
+
+    def ask(self) -> tuple[optuna.Trial, Array]:
+        """Return a trial and its parameters."""
+        trial = self.study.ask()
+        return trial, np.array([trial.suggest_float(name, 0, 1) for name in self._names])
+
+
+class TPEInFull(Strategy):
+    """Trains all trials to their end, with parameters by Optuna's TPE as it is by default."""
+
+    def __init__(self, dimensions: int, seed: int) -> None:
+        super().__init__(dimensions, seed)
+        self._engine = _Engine(dimensions, seed, self._pruner())
+        self._trials: list[optuna.Trial] = []
+
+    def next(self) -> Job:
+        """Return a new trial."""
+        return Job(self._ask(), 0, EPOCHS)
+
+    def told(self, trial: int, accuracies: Array) -> None:
+        """Tell the sampler the last accuracy."""
+        self._engine.study.tell(self._trials[trial], accuracies[-1])
+
+    def _ask(self) -> int:
+        trial, point = self._engine.ask()
+        self._trials.append(trial)
+        return self._add(point)
+
+    def _pruner(self) -> optuna.pruners.BasePruner | None:
+        return None
+
+
+class TPEMedianPruning(TPEInFull):
+    """TPE, with a pruner that is asked after each epoch: the default of transformers' own search with Optuna."""
+
+    def __init__(self, dimensions: int, seed: int) -> None:
+        super().__init__(dimensions, seed)
+        self._go_on: deque[Job] = deque()
+
+    def next(self) -> Job:
+        """Return the next epoch of the trial that was just told, else the first of a new one."""
+        return self._go_on.popleft() if self._go_on else Job(self._ask(), 0, 1)
+
+    def told(self, trial: int, accuracies: Array) -> None:
+        """Report an epoch, and ask the pruner."""
+        asked, epoch = self._trials[trial], len(accuracies)
+        asked.report(accuracies[-1], epoch)
+        if epoch == EPOCHS:
+            self._engine.study.tell(asked, accuracies[-1])
+        elif asked.should_prune():
+            self._engine.study.tell(asked, state=EngineState.PRUNED)
+        else:
+            self._go_on.append(Job(trial, epoch, epoch + 1))
+
+    def _pruner(self) -> optuna.pruners.BasePruner | None:
+        return optuna.pruners.MedianPruner()
+
+
+class TPEHyperbandPruning(TPEMedianPruning):
+    """TPE with Hyperband in place of the median, which is told how long a training is."""
+
+    def _pruner(self) -> optuna.pruners.BasePruner | None:
+        return optuna.pruners.HyperbandPruner(max_resource=EPOCHS)
+
+
+# Without an end in sight, no waiting trial is given up.
+_STUDY = Study(
+    name="simulated",
+    folder=Path("simulated"),
+    space=SearchSpace({"x": Float(0, 1)}),
+    objectives=resolve_objectives("eval_accuracy", "maximize", has_metrics=True),
+    n_trials=10**6,
+)
+_RUNG_EPOCHS = {math.ceil(share * EPOCHS - 1e-9) for share in SHARES}
+_EVALUATED = sorted(
+    _RUNG_EPOCHS | {each for each in (1, 2, 3, 4, 6, 9, 13, 18, 26, 36, EPOCHS) if each >= min(_RUNG_EPOCHS)}
+)
+
+
+class OursAtRandom(Strategy):
+    """Our rungs, where trials pause and go on, with parameters at random."""
+
+    def __init__(self, dimensions: int, seed: int) -> None:
+        super().__init__(dimensions, seed)
+        self._rungs = Rungs(_STUDY)
+        self._records: list[TrialRecord] = []
+        self._go_on: deque[TrialRecord] = deque()
+
+    def next(self) -> Job:
+        """Return the trial that was just told if it goes on, else one that has waited at a rung, else a new one."""
+        record = self._go_on.popleft() if self._go_on else self._rungs.next(self._records)
+        if record is None:
+            number = self._add(self._choose())
+            record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, {})
+            self._records.append(record)
+        self._records[record.number] = replace(record, state=TrialState.RUNNING)
+        begin = int(record.reports[-1].resource) if record.reports else 0
+        return Job(record.number, begin, next(epoch for epoch in _EVALUATED if epoch > begin))
+
+    def told(self, trial: int, accuracies: Array) -> None:
+        """Report an evaluation, and ask whether the trial goes on."""
+        epoch, accuracy, record = len(accuracies), float(accuracies[-1]), self._records[trial]
+        report = Report((accuracy,), epoch, epoch, epoch, {}, horizon=EPOCHS)
+        record = replace(record, reports=(*record.reports, report))
+        if epoch == EPOCHS:
+            record = replace(record, state=TrialState.COMPLETE, values=(accuracy,))
+        else:
+            verdict = self._rungs.verdict(record, [each for each in self._records if each.number != trial])
+            if verdict.prune or verdict.pause:
+                record = replace(record, state=TrialState.PRUNED if verdict.prune else TrialState.PAUSED)
+            else:
+                self._go_on.append(record)
+        self._records[trial] = record
+
+    def _choose(self) -> Array:
+        """Return the parameters of a new trial."""
+        return self._anywhere()
+
+
+class Ours(OursAtRandom):
+    """Our default: rungs, and parameters by the model of all learning curves."""
+
+    def _choose(self) -> Array:
+        curves = [self._curve(each) for each in self._records if each.reports]
+        under_way = [self.points[each.number] for each in self._records if each.state is TrialState.RUNNING]
+        point = propose(curves, under_way, self._random)
+        return self._anywhere() if point is None else point
+
+    def _curve(self, record: TrialRecord) -> Curve:
+        return Curve(
+            self.points[record.number],
+            [(each.resource / each.horizon, cost_of(each, each.value, _STUDY.objective)) for each in record.reports],
+        )
+
+
+class NaiveTPEWithRungs(OursAtRandom):
+    """Our rungs, with parameters by TPE that takes the last accuracy of a trial for its result, however early."""
+
+    def __init__(self, dimensions: int, seed: int) -> None:
+        super().__init__(dimensions, seed)
+        self._engine = _Engine(dimensions, seed)
+        self._trials: list[optuna.Trial] = []
+
+    def told(self, trial: int, accuracies: Array) -> None:
+        """Tell TPE as well, once the trial does not go on at once."""
+        super().told(trial, accuracies)
+        if self._records[trial].state is TrialState.RUNNING:
+            return
+        told = self._engine.study.get_trials(deepcopy=False)[trial]
+        if told.state is EngineState.RUNNING:
+            self._engine.study.tell(self._trials[trial], accuracies[-1])
+        else:
+            told.value = float(accuracies[-1])  # the storage's own copy: Optuna lets no one tell a trial twice
+
+    def _choose(self) -> Array:
+        trial, point = self._engine.ask()
+        self._trials.append(trial)
+        return point
+
+
+OURS, PEER = "ours", "TPE, median pruning"
+STRATEGIES: dict[str, type[Strategy]] = {
+    OURS: Ours,
+    "ours, random parameters": OursAtRandom,
+    "random in full": RandomInFull,
+    "TPE in full": TPEInFull,
+    PEER: TPEMedianPruning,
+    "TPE, Hyperband pruning": TPEHyperbandPruning,
+    "TPE with promotion, naively": NaiveTPEWithRungs,
+    "one epoch, then the top 4 of 64": OneEpochFirst,
+}

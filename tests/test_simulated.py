@@ -1,0 +1,132 @@
+"""The benchmark of searches on learning curves, in its small form; and the curves it reads."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from studies.benchmarks.learning_curves import EPOCHS, Array, LCBench, MissingCurves, SyntheticTasks, Task
+from studies.benchmarks.regret import Results, Run
+from studies.benchmarks.simulated import DATA, simulate
+from studies.benchmarks.strategies import STRATEGIES, Job, Strategy
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "studies.benchmarks.simulated", "--cache", "cache", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_the_table_has_a_row_for_each_strategy_and_regret_never_rises_with_the_budget(tmp_path: Path) -> None:
+    size = ["--tasks", "1", "--seeds", "2", "--workers", "2", "--budgets", "2", "4"]
+    done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    for strategy in STRATEGIES:
+        assert sum(row.startswith(f"{strategy}  ") for row in rows) == 1, done.stdout
+    assert any(row.startswith("ours / the peer's") for row in rows)
+    found = json.loads((tmp_path / "runs.json").read_text())
+    assert len(found["runs"]) == 2 * len(STRATEGIES)
+    for each in found["runs"]:
+        early, late = each["regrets"]
+        assert early >= late, each
+        assert all(before < after for before, after in itertools.pairwise(each["seen"])), each
+
+
+def test_without_the_data_one_line_says_so(tmp_path: Path) -> None:
+    done = run("--data", "nowhere", folder=tmp_path)
+    assert done.returncode == 1
+    assert "no surrogate of LCBench in nowhere" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+class Rising(Task):
+    """Accuracy is the number of the epoch."""
+
+    name, dimensions = "rising", 1
+
+    def curves(self, points: Array) -> Array:
+        return np.tile(np.arange(1.0, EPOCHS + 1), (len(points), 1))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int) -> None:
+    strategy = STRATEGIES[name](6, 0)
+    jobs: list[Job] = []
+    choose = strategy.next
+
+    def noted() -> Job | None:
+        job = choose()
+        if job is not None:
+            jobs.append(job)
+        return job
+
+    strategy.next = noted  # type: ignore[method-assign]
+    simulate(SyntheticTasks().task("synthetic-0"), strategy, workers, 8)
+    reached: dict[int, int] = {}
+    for job in jobs:
+        assert reached.get(job.trial, 0) == job.begin < job.end <= EPOCHS
+        reached[job.trial] = job.end
+    assert sorted(reached) == list(range(len(strategy.points)))
+    # All workers are at work for all the time, but while the last of 64 trials has its one epoch.
+    spent = sum(reached.values())
+    assert 8 * EPOCHS - workers <= spent <= 8 * EPOCHS + workers * EPOCHS
+
+
+def test_workers_share_the_budget() -> None:
+    class InFull(Strategy):
+        def next(self) -> Job:
+            return Job(self._add(self._anywhere()), 0, EPOCHS)
+
+        def told(self, trial: int, accuracies: Array) -> None:
+            assert len(accuracies) == EPOCHS
+
+    for workers in (1, 4):
+        seen = simulate(Rising(), InFull(1, 0), workers, 2)
+        reached = min(EPOCHS, 2 * EPOCHS // workers)
+        assert seen[-1] == pytest.approx((reached * workers / EPOCHS, reached))
+
+
+def test_the_regret_of_ours_is_compared_at_the_same_tasks() -> None:
+    accuracies = {"ours": (90.0, 60.0), "random in full": (80.0, 20.0)}
+    runs = [
+        Run(strategy, task, 0, ((1.0, accuracy),), 1, 0.0)
+        for strategy, values in accuracies.items()
+        for task, accuracy in zip("ab", values, strict=True)
+    ]
+    results = Results(runs, {"a": 100.0, "b": 100.0})
+    assert results.means("ours", [1.0])[0].value == 25.0
+    assert results.best_other(1.0) == "random in full"
+    ratio = results.ratio("ours", "random in full", 1.0)
+    assert ratio.value == ratio.low == ratio.high == 0.5  # in both tasks
+    assert ratio.mark == "+"
+
+
+def test_synthetic_curves_are_the_same_each_time_and_no_two_tasks_are_alike() -> None:
+    points = np.random.default_rng(0).random((50, 6))
+    tasks = SyntheticTasks()
+    curves = [tasks.task(name).curves(points) for name in tasks.names]
+    assert (tasks.task(tasks.names[0]).curves(points[::-1])[::-1] == curves[0]).all()
+    for one, other in itertools.combinations(curves, 2):
+        assert np.abs(one - other).mean() > 1
+
+
+def test_lcbench_is_read_right() -> None:
+    pytest.importorskip("onnxruntime")
+    try:
+        tasks = LCBench(DATA)
+    except MissingCurves as missing:
+        pytest.skip(str(missing))
+    assert len(tasks.names) == 34
+    (curve,) = tasks.task("3945").curves(np.full((1, 7), 0.5))
+    assert curve[[0, 2, 8, 25, 51]] == pytest.approx([38.07, 85.33, 90.63, 92.47, 93.50], abs=0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +14,10 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState as EngineState
 
-from hpsearch.search.curves import Curve, propose
+from hpsearch.search.curves import AT_RANDOM, Curve, model_of, propose
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.parameters import Float
-from hpsearch.search.rungs import SHARES, Rungs
+from hpsearch.search.rungs import SHARES, Promise, Rungs
 from hpsearch.search.selection import cost_of
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
@@ -216,7 +217,7 @@ class OursAtRandom(Strategy):
 
     def next(self) -> Job:
         """Return the trial that was just told if it goes on, else one that has waited at a rung, else a new one."""
-        record = self._go_on.popleft() if self._go_on else self._rungs.next(self._records)
+        record = self._go_on.popleft() if self._go_on else self._rungs.next(self._records, self._promise(self._records))
         if record is None:
             number = self._add(self._choose())
             record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, {})
@@ -233,7 +234,8 @@ class OursAtRandom(Strategy):
         if epoch == EPOCHS:
             record = replace(record, state=TrialState.COMPLETE, values=(accuracy,))
         else:
-            verdict = self._rungs.verdict(record, [each for each in self._records if each.number != trial])
+            others = [each for each in self._records if each.number != trial]
+            verdict = self._rungs.verdict(record, others, self._promise([record, *others]))
             if verdict.prune or verdict.pause:
                 record = replace(record, state=TrialState.PRUNED if verdict.prune else TrialState.PAUSED)
             else:
@@ -244,6 +246,10 @@ class OursAtRandom(Strategy):
         """Return the parameters of a new trial."""
         return self._anywhere()
 
+    def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
+        """Return what rates the trials that wait at a rung; None: their reports do."""
+        return None
+
 
 class Ours(OursAtRandom):
     """Our default: rungs, and parameters by the model of all learning curves."""
@@ -253,6 +259,17 @@ class Ours(OursAtRandom):
         under_way = [self.points[each.number] for each in self._records if each.state is TrialState.RUNNING]
         point = propose(curves, under_way, self._random)
         return self._anywhere() if point is None else point
+
+    def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
+        """Rate by what is expected of them, once enough trials have reported."""
+        if sum(bool(each.reports) for each in records) < AT_RANDOM:
+            return None
+
+        def promise(candidates: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Sequence[float]:
+            model = model_of([self._curve(each) for each in known if each.reports], self._random)
+            return list(model.improvement(np.array([self.points[each.number] for each in candidates])))
+
+        return promise
 
     def _curve(self, record: TrialRecord) -> Curve:
         return Curve(

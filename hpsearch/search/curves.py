@@ -179,16 +179,16 @@ def propose(
         curves: of the trials so far.
         under_way: the parameters of those that are being trained.
         random: draws the candidates.
-        valid: returns, for points of the cube, the nearest ones that stand for parameters.
+        valid: returns, for points of the cube, the nearest ones that stand for parameters; without those that have been
+            tried, unless there are no others.
     """
     if len(curves) < AT_RANDOM or random.random() < _SHARE_AT_RANDOM:
         return None
     model = model_of(curves, random)
     model.believe(np.array(under_way).reshape(len(under_way), curves[0].point.size))
     points = valid(_candidates(curves, random))
-    known = {point.tobytes() for point in (*(curve.point for curve in curves), *under_way)}
-    new = [place for place, point in enumerate(points) if point.tobytes() not in known]
-    points = points[new] if new else points
+    if not len(points):
+        return None
     return np.asarray(points[np.argmax(model.improvement(points))])
 
 

@@ -69,7 +69,10 @@ class CurveSampler(optuna.samplers.BaseSampler):
         known = [each for each in self.trials if each.number in params and each.number != trial.number]
         under_way = [cube.point(params[each.number]) for each in known if each.state is TrialState.RUNNING]
         random = np.random.default_rng(self._rng.rng.randint(2**31))
-        point = propose(self._curves(known, params, cube), under_way, random, cube.valid)
+        tried = [each for number, each in params.items() if number != trial.number]
+        point = propose(
+            self._curves(known, params, cube), under_way, random, lambda points: cube.untried(cube.valid(points), tried)
+        )
         return {} if point is None else cube.params(point)
 
     def promise(
@@ -132,6 +135,14 @@ class _Cube:
         sides = [side.valid(points[:, self._places[name]]) for name, side in self._sides.items()]
         return np.concatenate(sides, axis=1)
 
+    def untried(self, points: Array, tried: Sequence[Mapping[str, Any]]) -> Array:
+        """Return those of the points that no trial has had, whatever they have for what the trial had not; else all."""
+        is_new = np.ones(len(points), dtype=bool)
+        for params in tried:
+            had = np.concatenate([np.full(side.width, name in params) for name, side in self._sides.items()])
+            is_new &= ~np.isclose(points[:, had], self.point(params)[had], rtol=0, atol=1e-9).all(axis=1)
+        return points[is_new] if is_new.any() else points
+
 
 def _side(distribution: BaseDistribution) -> _Number | _Choice:
     if isinstance(distribution, CategoricalDistribution):
@@ -165,10 +176,10 @@ class _Number:
         values = np.exp(scaled) if self._log else scaled
         if self._step is not None:
             values = self._low + np.round((values - self._low) / self._step) * self._step
-        return np.clip(values, self._low, self._high)
+        return np.asarray(np.clip(values, self._low, self._high))
 
     def _to_unit(self, values: Array) -> Array:
-        return (self._scaled(values) - self._begin) / (self._end - self._begin)
+        return np.asarray((self._scaled(values) - self._begin) / (self._end - self._begin))
 
     def _scaled(self, values: Array) -> Array:
         return np.asarray(np.log(values) if self._log else values, dtype=float)

@@ -1,0 +1,154 @@
+"""What is expected of trials is learnt from all reports, and parameters are chosen by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from scipy.optimize import check_grad
+
+from hpsearch import Categorical, Float, Int, SearchSpace
+from hpsearch.backends.optuna_backend.curve_sampler import _Cube
+from hpsearch.search.curves import AT_RANDOM, Curve, CurveModel, model_of, propose
+from tests.search.small_trainer import small_trainer
+
+SHARES = (0.1, 0.3, 1.0)
+
+
+def cost(point: Any, share: float) -> float:
+    """Best at 0.3 in each direction; curves fall to their end."""
+    return float(((np.asarray(point) - 0.3) ** 2).sum()) + 0.2 / (1 + 9 * share)
+
+
+def curves(count: int, shares: tuple[float, ...] = SHARES, seed: int = 0, dimensions: int = 2) -> list[Curve]:
+    points = np.random.default_rng(seed).random((count, dimensions))
+    return [Curve(point, [(share, cost(point, share)) for share in shares]) for point in points]
+
+
+def random() -> np.random.Generator:
+    return np.random.default_rng(1)
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    model = model_of(curves(6), random())
+    model._apart = (model._points[:, None] - model._points[None]) ** 2
+    model._logs_apart = (model._logs[:, None] - model._logs[None]) ** 2
+    draw = random()
+    for _ in range(5):
+        at = model._mean + draw.normal(0, 0.5, model._mean.shape)
+        slope = np.abs(model._loss(at)[1]).max()
+        assert check_grad(lambda x: model._loss(x)[0], lambda x: model._loss(x)[1], at) < 1e-4 * slope
+
+
+def test_early_reports_tell_which_parameters_are_good_at_the_end() -> None:
+    model = model_of(curves(20, shares=(0.1,)), random())
+    good, bad = np.array([[0.3, 0.3]]), np.array([[0.9, 0.9]])
+    assert model.expect(good)[0] > model.expect(bad)[0]
+    assert model.improvement(good) > model.improvement(bad)
+
+
+def test_more_is_known_of_a_trial_that_has_come_further() -> None:
+    early, late = curves(12, shares=(0.05,)), curves(12)
+    at = early[0].point[None]
+    assert model_of(late, random()).expect(at)[1] < model_of(early, random()).expect(at)[1]
+
+
+def test_values_that_are_equal_teach_nothing() -> None:
+    points = np.linspace(0, 1, 12)[:, None]
+    model = CurveModel(points, np.full(12, 0.5), np.full(12, 3.0), random())
+    mean, _ = model.expect(points)
+    assert np.ptp(mean) < 1e-6
+
+
+@pytest.mark.parametrize("costs", [[1.0], [np.inf], [np.inf] * 5, [1e300, -1e300, 0.0], [1e100, 2e100, np.inf, 0.0]])
+def test_any_costs_are_taken(costs: list[float]) -> None:
+    model = CurveModel(random().random((len(costs), 3)), np.full(len(costs), 0.5), np.array(costs), random())
+    assert np.isfinite(model.improvement(random().random((4, 3)))).all()
+
+
+def test_the_first_are_drawn_at_random_and_then_most_near_the_best() -> None:
+    assert propose(curves(AT_RANDOM - 1), [], random()) is None
+    known = curves(20)
+    found = [propose(known, [], np.random.default_rng(seed)) for seed in range(20)]
+    chosen = [point for point in found if point is not None]
+    assert 0 < len(found) - len(chosen) < 8
+    assert np.median([cost(point, 1.0) for point in chosen]) < min(each.reports[-1][1] for each in known)
+
+
+def test_two_workers_are_not_sent_to_the_same_place() -> None:
+    known = curves(20)
+    first = propose(known, [], np.random.default_rng(2))
+    assert first is not None
+    again, beside = (propose(known, under_way, np.random.default_rng(2)) for under_way in ([], [first]))
+    assert np.array_equal(again, first)
+    assert not np.array_equal(beside, first)
+
+
+def test_what_has_been_tried_is_not_proposed_again() -> None:
+    cube = _Cube({"width": optuna.distributions.IntDistribution(1, 12)})
+    tried = [cube.point({"width": width}) for width in range(1, 12)]
+    known = [Curve(point, [(1.0, abs(point[0] - 1.0))]) for point in tried]
+    params = [{"width": width} for width in range(1, 12)]
+    chosen = [
+        propose(known, [], np.random.default_rng(seed), lambda points: cube.untried(cube.valid(points), params))
+        for seed in range(10)
+    ]
+    assert {cube.params(point)["width"] for point in chosen if point is not None} == {12}
+
+
+def test_parameters_are_points_and_points_parameters() -> None:
+    space = {
+        "rate": optuna.distributions.FloatDistribution(1e-5, 1e-1, log=True),
+        "dropout": optuna.distributions.FloatDistribution(0.0, 0.5, step=0.1),
+        "layers": optuna.distributions.IntDistribution(1, 64, log=True),
+        "batch": optuna.distributions.IntDistribution(8, 64, step=8),
+        "kind": optuna.distributions.CategoricalDistribution(("a", 3, None, True)),
+    }
+    cube = _Cube(space)
+    for params in (
+        {"rate": 1e-5, "dropout": 0.0, "layers": 1, "batch": 8, "kind": "a"},
+        {"rate": 1e-1, "dropout": 0.5, "layers": 64, "batch": 64, "kind": None},
+        {"rate": 3e-3, "dropout": 0.3, "layers": 7, "batch": 24, "kind": True},
+    ):
+        point = cube.point(params)
+        assert ((point >= 0) & (point <= 1)).all()
+        assert cube.valid(point[None])[0] == pytest.approx(point)
+        found = cube.params(point)
+        assert found == pytest.approx(params) if params["kind"] is None else {**found, "kind": params["kind"]}
+        assert found["kind"] is params["kind"]
+        assert isinstance(found["layers"], int)
+    anywhere = cube.valid(random().random((200, cube.point({}).size)))
+    for point in anywhere:
+        for name, value in cube.params(point).items():
+            assert space[name]._contains(space[name].to_internal_repr(value)), (name, value)
+    assert cube.point({"rate": 1e-3})[1:] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_space_of_all_kinds_is_searched(tmp_path: Path, n_jobs: int) -> None:
+    space = SearchSpace(
+        {
+            "learning_rate": Float(1e-4, 1.0, log=True),
+            "per_device_train_batch_size": Categorical([4, 8]),
+            "num_train_epochs": Int(2, 4),
+            "lr_scheduler_type": Categorical({"constant": {}, "cosine": {"warmup_steps": Int(0, 3)}}),
+        }
+    )
+    best = small_trainer(tmp_path).hyperparameter_search(space, "loss", n_trials=16, n_jobs=n_jobs, progress=False)
+    assert [each.state.is_counted for each in best.run_summary.records] == [True] * 16
+    assert len({tuple(each.params.items()) for each in best.run_summary.records}) == 16
+
+
+def test_a_function_whose_ranges_change_is_searched(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        top = 0.1 if trial.number % 2 else 0.01
+        return {
+            "learning_rate": trial.suggest_float("learning_rate", 1e-4, top, log=True),
+            "weight_decay": trial.suggest_float("weight_decay", 0.1, 0.1),
+        }
+
+    best = small_trainer(tmp_path).hyperparameter_search(space, "loss", n_trials=12, progress=False)
+    assert all(each.state.is_counted for each in best.run_summary.records)

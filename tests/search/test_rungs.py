@@ -1,0 +1,282 @@
+"""Trials pause at rungs, the best go on from exactly where they were, and nothing else about them changes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from transformers import TrainerCallback
+
+from hpsearch import Float, SearchInterrupted, TrialRecord
+from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.rungs import Rungs
+from hpsearch.search.space import SearchSpace
+from hpsearch.search.study import Study
+from hpsearch.search.trial import Report, TrialState, Verdict
+from tests.backends.contract import Events
+from tests.search.small_trainer import small_trainer
+
+RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
+GO_ON, PAUSE, PRUNE = Verdict(), Verdict(pause=True), Verdict(prune=True)
+EPOCHS = 6  # pauses after 1 and 3 of them
+
+
+def rungs(n_trials: int = 30, scope: str = "last") -> Rungs:
+    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
+    return Rungs(Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, scope))
+
+
+def trial(number: int, *losses: float, state: TrialState = TrialState.PAUSED, **changes: Any) -> TrialRecord:
+    """A trial of eighteen epochs that was evaluated after epochs 1, 3, 9 and 18, or as many of them."""
+    epochs = changes.pop("epochs", (1, 3, 9, 18))
+    violations = changes.pop("violations", {})
+    reports = [
+        Report((loss,), epoch, epoch, epoch, {}, violations, horizon=18.0)
+        for epoch, loss in zip(epochs, losses, strict=False)
+    ]
+    values = (losses[-1],) if losses and state.has_result else ()
+    about: dict[str, Any] = {"reports": tuple(reports), "values": values, "violations": violations, **changes}
+    return TrialRecord(number, f"run-{number}", state, {}, **about)
+
+
+def running(number: int, *losses: float, **changes: Any) -> TrialRecord:
+    return trial(number, *losses, state=TrialState.RUNNING, **changes)
+
+
+# Which trials go on.
+
+
+def test_the_first_trials_wait_and_the_best_third_goes_on() -> None:
+    waiting = [trial(0, 0.5), trial(1, 0.4)]
+    assert rungs().verdict(running(0, 0.5), []) == PAUSE
+    assert rungs().verdict(running(2, 0.3), waiting) == GO_ON
+    assert rungs().verdict(running(2, 0.45), waiting) == PAUSE
+    assert rungs().next([*waiting, trial(2, 0.45)]) is waiting[1]
+    assert rungs().next(waiting) is None
+
+
+def test_the_highest_rung_comes_first() -> None:
+    low = [trial(number, 0.1 * number) for number in range(1, 7)]
+    high = [trial(number, 0.5, 0.05 * number) for number in range(7, 10)]
+    assert rungs().next([*low, *high]) is high[0]
+
+
+def test_a_trial_is_judged_once_at_each_rung_and_not_between_them() -> None:
+    better = [trial(number, 0.1, 0.1) for number in range(6)]
+    between = running(9, 0.5, 0.5, epochs=(1, 2))
+    assert rungs().verdict(between, better) == GO_ON
+    went_on = trial(9, 0.5, 0.5)
+    began_again = running(9, 0.6, 0.6)
+    assert rungs().verdict(began_again, better) != GO_ON
+    assert rungs().verdict(began_again, better, earlier=went_on) == GO_ON
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_report_that_is_not_a_number_is_never_among_the_best(loss: float) -> None:
+    waiting = [trial(0, 0.5), trial(1, 0.4), trial(3, loss), trial(4, loss), trial(5, loss)]
+    assert rungs().verdict(running(2, 0.1, loss), [trial(7, 0.2, 0.2), trial(8, 0.2, 0.2)]) == PAUSE
+    assert rungs().next([each for each in waiting if each.number >= 3]) is None
+
+
+def test_what_breaks_a_constraint_comes_after_all_that_holds_them() -> None:
+    waiting = [trial(0, 0.1, violations={"size": 3.0}), trial(1, 0.9), trial(2, 0.2, violations={"size": 1.0})]
+    assert rungs().next(waiting) is waiting[1]
+    assert rungs().next([waiting[0], waiting[2], trial(3, 0.3, violations={"size": 2.0})]) is waiting[2]
+
+
+def test_the_scope_of_the_study_tells_what_a_report_is_worth() -> None:
+    waiting = [trial(0, 0.1, 0.5), trial(1, 0.6, 0.4), trial(2, 0.6, 0.6)]
+    assert rungs().next(waiting) is waiting[1]
+    assert rungs(scope="all").next(waiting) is waiting[0]
+
+
+def test_what_is_expected_decides_among_those_that_wait() -> None:
+    waiting = [trial(0, 0.5), trial(1, 0.4), trial(2, 0.6)]
+    asked: list[int] = []
+
+    def promise(candidates: Any, trials: Any) -> list[float]:
+        asked.append(len(trials))
+        return [float(each.number == 2) for each in candidates]
+
+    assert rungs().next(waiting, promise) is waiting[2]
+    assert asked == [3]
+    assert rungs().next(waiting[:2], promise) is None
+    gone_on = [*waiting[:2], running(2, 0.6)]
+    assert rungs().next(gone_on, promise) is None
+    assert rungs().verdict(running(3, 0.9), waiting, promise) == PAUSE
+
+
+def test_one_that_more_trials_beat_than_can_go_on_is_pruned() -> None:
+    better = [trial(number, 0.1) for number in range(4)]
+    done = trial(9, 0.1, 0.1, 0.1, 0.1, state=TrialState.COMPLETE)
+    assert rungs(n_trials=12).verdict(running(5, 0.5), [*better, done]) == PRUNE
+    assert rungs(n_trials=60).verdict(running(5, 0.5), [*better, done]) == PAUSE
+    assert rungs(n_trials=6).hopeless([*better, done]) == better[2:]
+    assert rungs(n_trials=60).hopeless([*better, done]) == []
+
+
+def test_until_one_has_trained_to_its_end_three_may_wait() -> None:
+    waiting = [trial(number, 0.1 * number) for number in range(1, 6)]
+    assert [each.number for each in rungs(n_trials=5).hopeless(waiting)] == [4, 5]
+
+
+def test_at_the_end_the_best_of_the_highest_rung_goes_on_until_one_has_a_result() -> None:
+    waiting = [trial(0, 0.5, 0.4), trial(1, 0.9), trial(2, 0.3, 0.3)]
+    assert rungs().next(waiting) is None
+    assert rungs().next(waiting, is_last_chance=True) is waiting[2]
+    failed = trial(2, 0.3, 0.3, state=TrialState.FAILED)
+    assert rungs().next([*waiting[:2], failed], is_last_chance=True) is waiting[0]
+    by_budget = trial(3, 0.2, state=TrialState.STOPPED)
+    assert rungs().next([*waiting, by_budget], is_last_chance=True) is waiting[2]
+    complete = trial(3, 0.5, 0.5, 0.5, 0.5, state=TrialState.COMPLETE)
+    assert rungs().next([waiting[0], complete], is_last_chance=True) is None
+    breaks = trial(3, 0.5, 0.5, 0.5, 0.5, state=TrialState.COMPLETE, violations={"size": 1.0})
+    assert rungs().next([waiting[0], breaks], is_last_chance=True) is waiting[0]
+
+
+def test_of_short_trainings_a_report_may_pass_several_rungs() -> None:
+    one = Report((0.5,), 1, 1, 1, {}, horizon=2.0)  # half of the training
+    short = [TrialRecord(number, f"run-{number}", TrialState.PAUSED, {}, reports=(one,)) for number in range(3)]
+    assert rungs().next(short) is short[0]
+
+
+# Whole searches.
+
+
+class Counts(TrainerCallback):
+    """Counts the updates of all trials."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.updates += 1
+
+
+def search(folder: Path, *callbacks: Any, n_trials: int = 9, **options: Any) -> Any:
+    arguments = {"num_train_epochs": EPOCHS, **options.pop("trainer", {})}
+    return small_trainer(folder, *callbacks, **arguments).hyperparameter_search(
+        RATE, "loss", n_trials=n_trials, **{"progress": False, **options}
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"n_jobs": 2}], ids=["in this process", "in workers"])
+@pytest.mark.parametrize("evaluation", [{}, {"eval_strategy": "steps", "eval_steps": 3}], ids=["epochs", "steps"])
+def test_a_trial_that_has_waited_ends_as_one_that_has_not(tmp_path: Path, options: Any, evaluation: Any) -> None:
+    events = Events()
+    best = search(tmp_path, progress=events, trainer=evaluation, **options)
+    paused = {each.number for each in events.ended if each.state is TrialState.PAUSED}
+    whole = [each for each in best.run_summary.records if each.state is TrialState.COMPLETE]
+    assert paused & {each.number for each in whole}
+    for record in whole:
+        again = small_trainer(tmp_path, num_train_epochs=EPOCHS, **evaluation).replay(
+            number=record.number, progress=False
+        )
+        assert again.is_equal, again.first_difference
+
+
+@pytest.mark.parametrize("options", [{}, {"n_jobs": 2}], ids=["in this process", "in workers"])
+def test_few_are_trained_to_their_end_and_all_are_accounted_for(tmp_path: Path, options: Any) -> None:
+    best = search(tmp_path, n_trials=18, **options)
+    records = best.run_summary.records
+    assert [each.number for each in records] == list(range(18))
+    complete = [each for each in records if each.state is TrialState.COMPLETE]
+    assert 1 <= len(complete) <= 6
+    assert {each.state for each in records} == {TrialState.COMPLETE, TrialState.PRUNED}
+    assert sum(each.epochs for each in records) < 18 * EPOCHS / 2
+    assert best.objective == min(each.value for each in complete)
+    assert best.load_model() is not None
+    left = [path.parent.name for path in (tmp_path / "study").glob("*/checkpoint-*")]
+    assert left == [f"run-{best.run_id}"]
+    stored = best.run_summary.engine_study.trials
+    assert {each.state.name for each in stored} == {"COMPLETE", "PRUNED"}
+    for each, record in zip(stored, records, strict=True):
+        assert each.value == record.reports[-1].value
+    assert sum(best.run_summary.importances().values()) == pytest.approx(1.0)
+
+
+def test_a_trial_that_waits_runs_for_optuna_and_has_its_state_beside_it(tmp_path: Path) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    class Looks(Events):
+        def on_trial_end(self, record: TrialRecord) -> None:
+            if record.state is TrialState.PAUSED:
+                study = optuna.load_study(study_name="study", storage=f"sqlite:///{tmp_path}/study/study.db")
+                stored = study.trials[record.number]
+                seen.append((stored.state.name, stored.user_attrs.get("hpsearch:state")))
+                assert (tmp_path / "study" / record.name / f"checkpoint-{record.reports[-1].step}").is_dir()
+
+    search(tmp_path, progress=Looks())
+    assert seen
+    assert set(seen) == {("RUNNING", "paused")}
+
+
+def test_a_budget_ends_the_search_with_the_best_of_those_that_wait(tmp_path: Path) -> None:
+    best = search(tmp_path, n_trials=18, max_epochs=6)
+    records = best.run_summary.records
+    assert TrialState.PAUSED in {each.state for each in records}
+    assert best.objective == min(each.reports[-1].value for each in records if each.reports)
+    assert best.load_model() is not None
+    goes_on = search(tmp_path, n_trials=18)
+    assert {each.state for each in goes_on.run_summary.records} == {
+        TrialState.COMPLETE,
+        TrialState.PRUNED,
+        TrialState.STOPPED,
+    }
+
+
+def test_those_that_wait_are_trained_to_their_end_if_nothing_is_pruned_any_more(tmp_path: Path) -> None:
+    waiting = [each.number for each in search(tmp_path, max_epochs=6).run_summary.records if each.state == "paused"]
+    assert waiting
+    records = search(tmp_path, pruner=None).run_summary.records
+    assert all(records[number].state is TrialState.COMPLETE for number in waiting)
+    assert all(len(records[number].reports) == EPOCHS for number in waiting)
+
+
+def test_without_what_a_checkpoint_needs_to_go_on_a_trial_begins_again_and_ends(tmp_path: Path) -> None:
+    best = search(tmp_path, trainer={"save_only_model": True})
+    assert len(best.run_summary.records) == 9
+    assert best.run_summary.count(TrialState.COMPLETE) >= 1
+
+
+def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> None:
+    class Interrupts(Events):
+        def on_trial_end(self, record: TrialRecord) -> None:
+            if record.number == 4:
+                raise KeyboardInterrupt
+
+    whole = search(tmp_path / "whole")
+    with pytest.raises((SearchInterrupted, KeyboardInterrupt)):
+        search(tmp_path / "parts", progress=Interrupts())
+    parts = search(tmp_path / "parts")
+    for one, other in zip(parts.run_summary.records, whole.run_summary.records, strict=True):
+        assert (one.state, one.params, one.values) == (other.state, other.params, other.values)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "the best third goes on (default; pruner=None trains every trial in full)"),
+        ({"pruner": None}, "pruner none: every trial is trained in full"),
+        ({"n_trials": 3}, "pruner none: every trial is trained in full"),
+        ({"trainer": {"eval_strategy": "no"}}, "pruner none: every trial is trained in full"),
+        ({"pruner": "median"}, "pruner MedianPruner"),
+        ({"sampler": optuna.samplers.GridSampler({"learning_rate": [1e-3, 1e-2, 1e-1, 1.0]})}, "in full"),
+    ],
+    ids=["default", "None", "three trials", "no evaluation", "median", "grid"],
+)
+def test_what_happens_to_trials_is_said(tmp_path: Path, options: Any, said: str) -> None:
+    events = Events()
+    search(tmp_path, progress=events, **{"n_trials": 4, **options})
+    assert said in "; ".join(events.notes)
+
+
+def test_rungs_spare_most_of_the_training(tmp_path: Path) -> None:
+    with_rungs, in_full = Counts(), Counts()
+    search(tmp_path / "rungs", with_rungs, n_trials=18)
+    search(tmp_path / "full", in_full, n_trials=18, pruner=None)
+    assert in_full.updates == 18 * EPOCHS * 4
+    assert with_rungs.updates < in_full.updates / 2

@@ -98,6 +98,10 @@ class LineView(SearchListener):
     def _best_text(self, records: Sequence[TrialRecord]) -> str:
         assert self._study is not None
         best = best_records(records, self._study.objectives)
+        waiting = [each for each in records if each.state is TrialState.PAUSED and each.values]
+        if not best and waiting:
+            ahead = self._study.objective.best_of(waiting, key=lambda record: record.values[0])
+            return f"ahead is {format_value(ahead.values[0])} (trial {ahead.number}, waiting)"
         if not best:
             has_result = any(record.state.has_result and record.values for record in records)
             return "none holds the constraints yet" if has_result else "no result yet"
@@ -197,7 +201,10 @@ class LiveView(LineView):
         bar, curve = max(8, min(24, width // 8)), min(_LONGEST_CURVE, width // 10)
         head = Table.grid(padding=(0, 1))
         done = ProgressBar(total=self._study.n_trials, completed=self._done, width=bar)
-        head.add_row("trials", done, Text(f"{self._done}/{self._study.n_trials}, {self._pace(now)}", no_wrap=True))
+        waiting = sum(each.state is TrialState.PAUSED for each in list(self._records.values()))
+        waits = f", {waiting} waiting" if waiting else ""
+        told = f"{self._done}/{self._study.n_trials}{waits}, {self._pace(now)}"
+        head.add_row("trials", done, Text(told, no_wrap=True))
         lines: list[RenderableType] = [head, Text(f"  {self._best}", style="green", no_wrap=True)]
         if len(running) == 1:
             lines += [_lines(shown, bar, curve, now, with_parameters=False), _below(_parameters(running[0].trial))]

@@ -245,7 +245,8 @@ def check_what_a_kill_left(study: Path, finished: dict[int, dict[str, Any]]) -> 
         assert load_file(checkpoint / "model.safetensors")
         assert (checkpoint / "optimizer.pt").exists() == (checkpoint / "trainer_state.json").exists()
     records = {record["number"]: record for record in records_of(study)}
-    ended = {number: each for number, each in records.items() if each["state"] not in ("running", "paused", "interrupted")}
+    goes_on = ("running", "paused", "interrupted")
+    ended = {number: each for number, each in records.items() if each["state"] not in goes_on}
     assert {number: ended.get(number) for number in finished} == finished
     return ended
 

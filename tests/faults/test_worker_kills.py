@@ -16,6 +16,7 @@ import optuna
 import pytest
 from transformers import TrainerCallback
 
+from hpsearch.search.trial import TrialState
 from tests.backends.contract import Diary
 from tests.faults.searching import RATE, assert_disk_and_storage_agree, assert_nothing_is_left_over, records_on_disk
 from tests.faults.test_kills import comparable
@@ -38,14 +39,14 @@ class WritesSteps(TrainerCallback):
 class Killer(threading.Thread):
     """Kills a process that has written into a diary lately, again and again."""
 
-    def __init__(self, diary: Diary, seed: int) -> None:
+    def __init__(self, diary: Diary, seed: int, kills: int = KILLS) -> None:
         super().__init__(daemon=True)
-        self._diary, self._draw = diary, random.Random(seed)
+        self._diary, self._draw, self._kills = diary, random.Random(seed), kills
         self.killed: list[int] = []
         self.is_over = threading.Event()
 
     def run(self) -> None:
-        while len(self.killed) < KILLS and not self.is_over.wait(self._draw.uniform(0.1, 0.6)):
+        while len(self.killed) < self._kills and not self.is_over.wait(self._draw.uniform(0.1, 0.6)):
             latest = {pid for *_, pid in self._diary.read()[-6:]} - set(self.killed)
             if latest:
                 pid = self._draw.choice(sorted(latest))
@@ -98,3 +99,27 @@ def test_fifty_killed_workers_cost_a_study_of_a_hundred_trials_nothing_but_time(
         assert made[-1] == 8
         # Whoever goes on begins after the last checkpoint: with the first update, or the fifth.
         assert all(now == before + 1 or now in (1, 5) for before, now in itertools.pairwise(made))
+
+
+@pytest.mark.timeout(400)
+def test_killed_workers_cost_a_search_with_rungs_no_trial(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    killer = Killer(diary, seed=2, kills=15)
+    killer.start()
+    trainer = small_trainer(tmp_path, WritesSteps(diary), num_train_epochs=6)
+    try:
+        best = trainer.hyperparameter_search(
+            RATE, "loss", n_trials=40, n_jobs=2, storage="journal", trial_retries=15, progress=False
+        )
+    finally:
+        killer.is_over.set()
+        killer.join()
+    assert len(killer.killed) >= 10
+    records = assert_disk_and_storage_agree(tmp_path / "study", "journal")
+    assert [record["number"] for record in records] == list(range(40))
+    assert {record["state"] for record in records} == {"complete", "pruned"}
+    assert_nothing_is_left_over(tmp_path / "study")
+    assert best.load_model() is not None
+    for record in best.run_summary.records:
+        if record.state is TrialState.COMPLETE:
+            assert small_trainer(tmp_path, num_train_epochs=6).replay(number=record.number, progress=False).is_equal

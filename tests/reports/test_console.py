@@ -261,3 +261,13 @@ def test_what_is_left_is_told_no_more_exactly_than_it_is_known(seconds: float, t
 )
 def test_a_rate_is_per_minute_unless_it_is_slower(count: int, seconds: float, text: str) -> None:
     assert format_rate(count, seconds) == text
+
+
+def test_trials_that_wait_are_shown_as_waiting() -> None:
+    console, stream = text_console()
+    view = LineView(console)
+    view.on_search_begin(make_study(4), [], [])
+    view.on_trial_end(record(0, 0.5, TrialState.PAUSED, reason="paused after 1 epoch"))
+    assert "[0/4] trial 0 paused 0.5 after 1 epoch in 1.2 s; ahead is 0.5 (trial 0, waiting)" in stream.getvalue()
+    view.on_trial_end(record(1, 0.7))
+    assert "[1/4] trial 1 complete 0.7 in 1.2 s; best 0.7 (trial 1)" in stream.getvalue()

@@ -81,10 +81,11 @@ class OptunaTrial(Trial):
             return trial.study.pruner.prune(trial.study, seen)
 
     def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
-        """Ask the rungs, or else the pruner."""
+        """Ask the rungs, or else the pruner; a trial that begins again is not judged where it has gone on before."""
         if self._judge is None:
             return super().verdict(so_far, is_comparable, is_last)
-        return Verdict() if is_last else self._judge(so_far, self.earlier)
+        has_been_further = max(self._reported, default=0) > so_far.reports[-1].resource
+        return Verdict() if is_last or has_been_further else self._judge(so_far, self.earlier)
 
     def _naming_the_storage(self) -> contextlib.AbstractContextManager[None]:
         return naming_the_storage(self.engine_trial.study._storage)

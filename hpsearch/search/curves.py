@@ -14,6 +14,7 @@ Approach for Hyperparameter Transfer Learning (ICML 2020).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,14 +51,15 @@ class CurveModel:
         costs: (n,), what was reported; less is better, infinite for a report that is not a number.
 
     Values are replaced by the quantiles of a normal distribution, so that a few wild ones do no harm. Of more than 300
-    observations, the best half of that number and as many others are used, chosen by `random`; a third of them to find
-    the hyperparameters.
+    observations, the best half of that number and as many others are used, chosen at random, the same every time; a
+    third of them to find the hyperparameters.
 
     Attributes:
         best: the highest quantile there is.
     """
 
-    def __init__(self, points: Array, shares: Array, costs: Array, random: np.random.Generator) -> None:
+    def __init__(self, points: Array, shares: Array, costs: Array) -> None:
+        random = np.random.default_rng(len(costs))
         values = ndtri((rankdata(-costs) - 0.5) / len(costs))
         logs = _logs(shares)
         some, kept = _chosen(values, _MOST_TO_FIT, random), _chosen(values, _MOST, random)
@@ -84,17 +86,19 @@ class CurveModel:
         z = (mean - self.best) / deviation
         return np.asarray(deviation * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
 
-    def believe(self, points: Array) -> None:
-        """Take for granted that trials which are under way reach what is expected of them.
+    def believing(self, points: Array) -> CurveModel:
+        """Return a model that takes for granted that trials under way reach what is expected of them.
 
         So that others are not sent to the same place.
         """
-        if len(points):
-            mean, _ = self.expect(points)
-            self._points = np.concatenate([self._points, points])
-            self._values = np.concatenate([self._values, mean])
-            self._logs = np.concatenate([self._logs, np.zeros(len(points))])
-            self._factorize()
+        if not len(points):
+            return self
+        believes, (mean, _) = copy.copy(self), self.expect(points)
+        believes._points = np.concatenate([self._points, points])
+        believes._values = np.concatenate([self._values, mean])
+        believes._logs = np.concatenate([self._logs, np.zeros(len(points))])
+        believes._factorize()
+        return believes
 
     def _fit(self) -> None:
         """Find the hyperparameters of the highest posterior density."""
@@ -164,11 +168,19 @@ class Curve:
     reports: Sequence[tuple[float, float]]
 
 
+def model_of(curves: Sequence[Curve]) -> CurveModel:
+    """Return a model of curves, of each the last report, and those at which the share of the training has doubled."""
+    seen = [(curve.point, *report) for curve in curves for report in _thinned(curve.reports)]
+    points, shares, costs = zip(*seen, strict=True)
+    return CurveModel(np.array(points), np.array(shares), np.array(costs))
+
+
 def propose(
     curves: Sequence[Curve],
     under_way: Sequence[Array],
     random: np.random.Generator,
     valid: Callable[[Array], Array] = lambda points: points,
+    model_by: Callable[[Sequence[Curve]], CurveModel] = model_of,
 ) -> Array | None:
     """Return the parameters, in the unit cube, from which most is expected; None to choose at random.
 
@@ -181,22 +193,15 @@ def propose(
         random: draws the candidates.
         valid: returns, for points of the cube, the nearest ones that stand for parameters; without those that have been
             tried, unless there are no others.
+        model_by: makes the model of the curves, or has it already.
     """
     if len(curves) < AT_RANDOM or random.random() < _SHARE_AT_RANDOM:
         return None
-    model = model_of(curves, random)
-    model.believe(np.array(under_way).reshape(len(under_way), curves[0].point.size))
+    model = model_by(curves).believing(np.array(under_way).reshape(len(under_way), curves[0].point.size))
     points = valid(_candidates(curves, random))
     if not len(points):
         return None
     return np.asarray(points[np.argmax(model.improvement(points))])
-
-
-def model_of(curves: Sequence[Curve], random: np.random.Generator) -> CurveModel:
-    """Return a model of curves, of each the last report, and those at which the share of the training has doubled."""
-    seen = [(curve.point, *report) for curve in curves for report in _thinned(curve.reports)]
-    points, shares, costs = zip(*seen, strict=True)
-    return CurveModel(np.array(points), np.array(shares), np.array(costs), random)
 
 
 def _candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:

@@ -266,7 +266,7 @@ class Ours(OursAtRandom):
             return None
 
         def promise(candidates: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Sequence[float]:
-            model = model_of([self._curve(each) for each in known if each.reports], self._random)
+            model = model_of([self._curve(each) for each in known if each.reports])
             return list(model.improvement(np.array([self.points[each.number] for each in candidates])))
 
         return promise

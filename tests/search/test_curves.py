@@ -33,7 +33,7 @@ def random() -> np.random.Generator:
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
-    model = model_of(curves(6), random())
+    model = model_of(curves(6))
     model._apart = (model._points[:, None] - model._points[None]) ** 2
     model._logs_apart = (model._logs[:, None] - model._logs[None]) ** 2
     draw = random()
@@ -44,7 +44,7 @@ def test_the_gradient_is_that_of_the_loss() -> None:
 
 
 def test_early_reports_tell_which_parameters_are_good_at_the_end() -> None:
-    model = model_of(curves(20, shares=(0.1,)), random())
+    model = model_of(curves(20, shares=(0.1,)))
     good, bad = np.array([[0.3, 0.3]]), np.array([[0.9, 0.9]])
     assert model.expect(good)[0] > model.expect(bad)[0]
     assert model.improvement(good) > model.improvement(bad)
@@ -53,19 +53,19 @@ def test_early_reports_tell_which_parameters_are_good_at_the_end() -> None:
 def test_more_is_known_of_a_trial_that_has_come_further() -> None:
     early, late = curves(12, shares=(0.05,)), curves(12)
     at = early[0].point[None]
-    assert model_of(late, random()).expect(at)[1] < model_of(early, random()).expect(at)[1]
+    assert model_of(late).expect(at)[1] < model_of(early).expect(at)[1]
 
 
 def test_values_that_are_equal_teach_nothing() -> None:
     points = np.linspace(0, 1, 12)[:, None]
-    model = CurveModel(points, np.full(12, 0.5), np.full(12, 3.0), random())
+    model = CurveModel(points, np.full(12, 0.5), np.full(12, 3.0))
     mean, _ = model.expect(points)
     assert np.ptp(mean) < 1e-6
 
 
 @pytest.mark.parametrize("costs", [[1.0], [np.inf], [np.inf] * 5, [1e300, -1e300, 0.0], [1e100, 2e100, np.inf, 0.0]])
 def test_any_costs_are_taken(costs: list[float]) -> None:
-    model = CurveModel(random().random((len(costs), 3)), np.full(len(costs), 0.5), np.array(costs), random())
+    model = CurveModel(random().random((len(costs), 3)), np.full(len(costs), 0.5), np.array(costs))
     assert np.isfinite(model.improvement(random().random((4, 3)))).all()
 
 

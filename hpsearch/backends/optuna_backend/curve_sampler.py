@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 
-from ...search.curves import AT_RANDOM, Curve, model_of, propose
+from ...search.curves import AT_RANDOM, Curve, CurveModel, model_of, propose
 from ...search.objective import Objective
 from ...search.selection import cost_of
 from ...search.trial import TrialRecord, TrialState
@@ -37,6 +37,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self._objective = objective
         self._rng = LazyRandomState(seed)
         self._random = optuna.samplers.RandomSampler(seed)
+        self._latest: tuple[Any, CurveModel] | None = None
         self.trials: Sequence[TrialRecord] = ()
 
     def reseed_rng(self) -> None:
@@ -70,8 +71,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
         under_way = [cube.point(params[each.number]) for each in known if each.state is TrialState.RUNNING]
         random = np.random.default_rng(self._rng.rng.randint(2**31))
         tried = [each for number, each in params.items() if number != trial.number]
+        curves = self._curves(known, params, cube)
         point = propose(
-            self._curves(known, params, cube), under_way, random, lambda points: cube.untried(cube.valid(points), tried)
+            curves, under_way, random, lambda points: cube.untried(cube.valid(points), tried), self._model_of
         )
         return {} if point is None else cube.params(point)
 
@@ -83,9 +85,8 @@ class CurveSampler(optuna.samplers.BaseSampler):
         params = {each.number: each.params for each in study.get_trials(deepcopy=False)}
         cube = _Cube(space)
         curves = self._curves([each for each in trials if each.number in params], params, cube)
-        random = np.random.default_rng(sum(len(curve.reports) for curve in curves))
         points = np.array([cube.point(params[each.number]) for each in candidates])
-        return [float(each) for each in model_of(curves, random).improvement(points)]
+        return [float(each) for each in self._model_of(curves).improvement(points)]
 
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
@@ -93,6 +94,13 @@ class CurveSampler(optuna.samplers.BaseSampler):
             bool(self.infer_relative_search_space(study, None))
             and sum(bool(_reports_of(each, self._objective)) for each in trials) >= AT_RANDOM
         )
+
+    def _model_of(self, curves: Sequence[Curve]) -> CurveModel:
+        """Return the model of these curves; what the last one was made of is often asked for again."""
+        made_of = tuple((curve.point.tobytes(), len(curve.reports)) for curve in curves)
+        if self._latest is None or self._latest[0] != made_of:
+            self._latest = made_of, model_of(curves)
+        return self._latest[1]
 
     def _curves(
         self, trials: Sequence[TrialRecord], params: Mapping[int, Mapping[str, Any]], cube: _Cube

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .others import OtherTrials
 from .study import Study
 
+# How the reason of a budget begins that is the trial's own.
+OF_THE_TRIAL = "the trial's "
 # Epochs are sums of fractions.
 _ROUNDING = 1e-6
 
@@ -86,7 +88,7 @@ class TrialBudget:
             return stop
         study = self._study
         if study.trial_timeout is not None and self.seconds >= study.trial_timeout:
-            return Stop(f"the trial's timeout of {study.trial_timeout} s is over", ends_study=False)
+            return Stop(f"{OF_THE_TRIAL}timeout of {study.trial_timeout} s is over", ends_study=False)
         if study.trial_max_epochs is not None and epochs >= study.trial_max_epochs - _ROUNDING:
-            return Stop(f"the trial's {study.trial_max_epochs:g} epochs are used up", ends_study=False)
+            return Stop(f"{OF_THE_TRIAL}{study.trial_max_epochs:g} epochs are used up", ends_study=False)
         return None

@@ -17,7 +17,7 @@ from .others import OtherTrials
 from .ranks import Ranks
 from .scoped_weights import ScopedWeights
 from .study import Study
-from .trial import Report, Trial, TrialRecord, Verdict
+from .trial import Report, Trial, TrialRecord, TrialState, Verdict
 
 
 class ReportingCallback(TrainerCallback, ExportableState):
@@ -114,7 +114,8 @@ class ReportingCallback(TrainerCallback, ExportableState):
         """
         self.epochs = float(state.epoch or 0.0)
         self._continue_schedule(state.global_step)
-        known = 0 if self._trial.earlier is None else len(self._trial.earlier.reports)
+        earlier = self._trial.earlier
+        known = 0 if earlier is None or earlier.state is TrialState.INTERRUPTED else len(earlier.reports)
         self.paused = bool(self.reports) and self._paused_at == len(self.reports) > known
         control.should_training_stop = control.should_training_stop or self._is_over or self.paused
         if self._ranks.is_main:

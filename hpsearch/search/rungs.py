@@ -17,6 +17,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from .budgets import OF_THE_TRIAL
+from .objective import MINIMIZE
 from .selection import cost_of, select_report
 from .study import Study
 from .trial import Report, TrialRecord, TrialState, Verdict
@@ -115,7 +117,8 @@ class Rungs:
         costs = {each.number: self._climb(each)[-1][1] for each in trials if each.reports}
         waiting = [each for each in trials if each.state is TrialState.PAUSED and costs[each.number] < math.inf]
         best = min(waiting, key=lambda each: costs[each.number], default=None)
-        results = [costs[each.number] for each in trials if each.is_eligible and each.reports]
+        sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
+        results = [sign * each.values[0] for each in trials if each.is_eligible]
         return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
 
     def _allowed(
@@ -146,9 +149,9 @@ class Rungs:
         return trial.state not in _WITHOUT_RESULT and (reached > 1 or is_on_its_way)
 
     def _has_result(self, trials: Iterable[TrialRecord]) -> bool:
-        """Tell whether a trial has trained to its end, or for all the time that a trial may take."""
+        """Tell whether a trial has trained to its end, or for all that a trial may take."""
         return any(
-            each.is_eligible and (each.state is TrialState.COMPLETE or self._top(each) == len(SHARES))
+            each.is_eligible and (each.state is TrialState.COMPLETE or (each.reason or "").startswith(OF_THE_TRIAL))
             for each in trials
         )
 

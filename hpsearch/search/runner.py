@@ -85,6 +85,10 @@ class TrialRunner:
         """Return what an earlier session left of a trial; None if it had not come so far; under `locked()`."""
         return next((each for each in self._folder.read_records() if each.number == number), None)
 
+    def is_alone(self) -> bool:
+        """Tell whether no other search is at work in the study's folder; under `locked()`."""
+        return self._session.is_alone()
+
     def is_alive(self, session: str | None) -> bool:
         """Tell whether the process that is at a trial is still there."""
         return self._session.is_alive(session)

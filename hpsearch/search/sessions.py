@@ -69,6 +69,10 @@ class Session:
         changed, self._changed = self._changed, self._folder.stat().st_mtime_ns
         return changed != self._changed or len(list(self._folder.iterdir())) > 1
 
+    def is_alone(self) -> bool:
+        """Tell whether no other session is at work; the caller holds the lock."""
+        return not any(path.name != self.name and self.is_alive(path.name) for path in self._folder.iterdir())
+
     def is_alive(self, name: str | None) -> bool:
         """Tell whether the session `name` is still at work."""
         if name in _OWN:

@@ -129,8 +129,10 @@ def test_at_the_end_the_best_of_the_highest_rung_goes_on_until_one_has_a_result(
     assert rungs().next(waiting, is_last_chance=True) is waiting[2]
     failed = trial(2, 0.3, 0.3, state=TrialState.FAILED)
     assert rungs().next([*waiting[:2], failed], is_last_chance=True) is waiting[0]
-    by_budget = trial(3, 0.2, state=TrialState.STOPPED)
+    by_budget = trial(3, 0.2, state=TrialState.STOPPED, reason="the study's 6 epochs are used up")
     assert rungs().next([*waiting, by_budget], is_last_chance=True) is waiting[2]
+    by_its_own = trial(3, 0.2, state=TrialState.STOPPED, reason="the trial's 6 epochs are used up")
+    assert rungs().next([waiting[0], by_its_own], is_last_chance=True) is None
     complete = trial(3, 0.5, 0.5, 0.5, 0.5, state=TrialState.COMPLETE)
     assert rungs().next([waiting[0], complete], is_last_chance=True) is None
     breaks = trial(3, 0.5, 0.5, 0.5, 0.5, state=TrialState.COMPLETE, violations={"size": 1.0})
@@ -228,10 +230,11 @@ def test_a_budget_ends_the_search_with_the_best_of_those_that_wait(tmp_path: Pat
     }
 
 
-def test_those_that_wait_are_trained_to_their_end_if_nothing_is_pruned_any_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_those_that_wait_are_trained_to_their_end_if_nothing_is_pruned_any_more(tmp_path: Path, n_jobs: int) -> None:
     waiting = [each.number for each in search(tmp_path, max_epochs=6).run_summary.records if each.state == "paused"]
     assert waiting
-    records = search(tmp_path, pruner=None).run_summary.records
+    records = search(tmp_path, pruner=None, n_jobs=n_jobs).run_summary.records
     assert all(records[number].state is TrialState.COMPLETE for number in waiting)
     assert all(len(records[number].reports) == EPOCHS for number in waiting)
 

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from ...errors import SpaceError
 from ...search.parameters import Categorical, Float, Parameter
-from ...search.trial import Trial, TrialRecord, Verdict
+from ...search.trial import Trial, TrialRecord, TrialState, Verdict
 from .sampling import RepeatableSampling
 from .storage import naming_the_storage
 
@@ -85,7 +85,10 @@ class OptunaTrial(Trial):
         if self._judge is None:
             return super().verdict(so_far, is_comparable, is_last)
         has_been_further = max(self._reported, default=0) > so_far.reports[-1].resource
-        return Verdict() if is_last or has_been_further else self._judge(so_far, self.earlier)
+        if is_last or has_been_further:
+            return Verdict()
+        is_interrupted = self.earlier is not None and self.earlier.state is TrialState.INTERRUPTED
+        return self._judge(so_far, None if is_interrupted else self.earlier)
 
     def _naming_the_storage(self) -> contextlib.AbstractContextManager[None]:
         return naming_the_storage(self.engine_trial.study._storage)

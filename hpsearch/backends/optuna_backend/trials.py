@@ -107,7 +107,7 @@ class StoredTrials:
             half_done, paused = [*half_done, *paused], []
         self.ended_early = runner.reason_to_stop()
         if self.ended_early is not None:
-            if runner.used_up() is not None:
+            if runner.used_up() is not None and runner.is_alone():
                 self._stop_best_waiting(paused, runner, self.ended_early)
             return None
         started = counted + len(recovered) + len(paused) + len(alive)
@@ -196,6 +196,8 @@ class StoredTrials:
         self._tell_sampler(runner)
         taken = optuna.Trial(self._engine, trial._trial_id)
         taken.set_user_attr(_SESSION, runner.session)
+        if _is_paused(trial):
+            taken.set_user_attr(_STATE, TrialState.RUNNING.value)  # until then it still waits
         earlier = runner.earlier_record(trial.number)
         judged, judge = self._judged(trial.number, runner), self._judge(runner)
         return OptunaTrial(taken, self._sampling, judged, earlier, trial, judge)
@@ -238,9 +240,7 @@ class StoredTrials:
         stored = next((each for each in paused if promoted is not None and each.number == promoted.number), None)
         if stored is None:
             return None
-        taken = self._take_over(stored, runner)
-        taken.engine_trial.set_user_attr(_STATE, TrialState.RUNNING.value)  # until then it still waits
-        return taken
+        return self._take_over(stored, runner)
 
     def _stop_best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner, reason: str) -> None:
         """Let the best of the waiting trials stand as it is, if it is the best of all: a budget ends the search."""

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 SCENARIOS = [
     *("healthy", "pruned", "timeout", "study_timeout", "fails_0", "fails_1", "init_fails_0", "init_fails_1"),
     *("metrics_fail", "dataset_fails", "too_many_failures", "model_init_suggests", "mistake", "interrupted", "goes_on"),
-    *("oom_fallback", "several_objectives"),
+    *("oom_fallback", "several_objectives", "rungs"),
 ]
 Reports = dict[str, list[dict[str, Any]]]
 
@@ -64,6 +64,14 @@ def test_a_search_in_two_processes_finds_what_one_process_finds(reports: Reports
     for ours, theirs in zip(values(together), values(alone), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
     assert together["best"] == alone["best"]
+
+
+def test_trials_wait_at_rungs_and_go_on_in_both_processes(reports: Reports) -> None:
+    records = reports["rungs"][0]["records"]
+    assert [each["number"] for each in records] == list(range(9))
+    assert set(states(reports["rungs"][0])) == {"complete", "pruned"}
+    assert {len(each["reports"]) for each in records if each["state"] == "complete"} == {6}
+    assert sum(each["epochs"] for each in records) < 9 * 6 / 2
 
 
 def test_accelerate_launch_searches_as_torchrun_does(reports: Reports, tmp_path: Path) -> None:

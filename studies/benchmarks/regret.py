@@ -149,6 +149,7 @@ def plot(results: Results, most: float, file: Path) -> None:
     """Draw regret against budget, with the confidence intervals as bands."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
     except ImportError:
         print("matplotlib is not installed: no plot")
         return
@@ -173,9 +174,13 @@ def plot(results: Results, most: float, file: Path) -> None:
     axes.set(
         xscale="log", yscale="log", xlabel="budget (trainings of full length)", ylabel="regret (points of accuracy)"
     )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_formatter(NullFormatter())
     axes.grid(which="both", alpha=0.2)
     axes.legend()
-    figure.savefig(file, dpi=150)
+    figure.savefig(file, dpi=110)
     print(f"plot: {file}")
 
 

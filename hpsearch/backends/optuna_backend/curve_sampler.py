@@ -51,10 +51,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Return the parameters that trials have had, always with the same range."""
         found: dict[str, BaseDistribution] = {}
         changed: set[str] = set()
-        for each in study.get_trials(deepcopy=False):
-            for name, distribution in (
-                each.distributions.items() if trial is None or each.number != trial.number else ()
-            ):
+        others = (each for each in study.get_trials(deepcopy=False) if trial is None or each.number != trial.number)
+        for each in others:
+            for name, distribution in each.distributions.items():
                 if found.setdefault(name, distribution) != distribution:
                     changed.add(name)
         return {name: each for name, each in found.items() if name not in changed and not each.single()}

@@ -97,11 +97,8 @@ class StoredTrials:
         at_work = [each for each in running if each not in recovered and each not in paused]
         alive = [each for each in at_work if runner.is_alive(each.user_attrs.get(_SESSION))]
         half_done = [each for each in at_work if each not in alive]
-        if any(
-            each.state is TrialState.PAUSED
-            for each in runner.records
-            if each.number in {one.number for one in recovered}
-        ):
+        numbers = {each.number for each in recovered}
+        if any(each.state is TrialState.PAUSED and each.number in numbers for each in runner.records):
             return self.next(runner, propose)  # they wait, as they did before a process died
         if self._rungs is None:  # they have waited in an earlier session, which had rungs
             half_done, paused = [*half_done, *paused], []

@@ -50,6 +50,7 @@ _HOMES = {
     "search.listener": ["SearchListener"],
     "search.objective": ["Objective"],
     "search.parameters": ["Categorical", "Float", "Int"],
+    "search.promotion": ["promote"],
     "search.space": ["SearchSpace"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from .search.parameters import Categorical as Categorical
     from .search.parameters import Float as Float
     from .search.parameters import Int as Int
+    from .search.promotion import promote as promote
     from .search.space import SearchSpace as SearchSpace
     from .search.study import Study as Study
     from .search.trial import FixedTrial as FixedTrial

@@ -15,7 +15,7 @@ import pytest
 from studies.benchmarks.learning_curves import EPOCHS, Array, LCBench, MissingCurves, SyntheticTasks, Task
 from studies.benchmarks.regret import Results, Run
 from studies.benchmarks.simulated import DATA, simulate
-from studies.benchmarks.strategies import STRATEGIES, Job, Strategy
+from studies.benchmarks.strategies import STRATEGIES, WITH_PRIORS, Job, Strategy
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,10 +58,11 @@ class Rising(Task):
         return np.tile(np.arange(1.0, EPOCHS + 1), (len(points), 1))
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", [*STRATEGIES, *WITH_PRIORS])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int) -> None:
-    strategy = STRATEGIES[name](6, 0)
+    task = SyntheticTasks().task("synthetic-0")
+    strategy = {**STRATEGIES, **WITH_PRIORS}[name](task, 0)
     jobs: list[Job] = []
     choose = strategy.next
 
@@ -72,7 +73,7 @@ def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int)
         return job
 
     strategy.next = noted  # type: ignore[method-assign]
-    simulate(SyntheticTasks().task("synthetic-0"), strategy, workers, 8)
+    simulate(task, strategy, workers, 8)
     reached: dict[int, int] = {}
     for job in jobs:
         assert reached.get(job.trial, 0) == job.begin < job.end <= EPOCHS
@@ -92,7 +93,7 @@ def test_workers_share_the_budget() -> None:
             assert len(accuracies) == EPOCHS
 
     for workers in (1, 4):
-        seen = simulate(Rising(), InFull(1, 0), workers, 2)
+        seen = simulate(Rising(), InFull(Rising(), 0), workers, 2)
         reached = min(EPOCHS, 2 * EPOCHS // workers)
         assert seen[-1] == pytest.approx((reached * workers / EPOCHS, reached))
 

@@ -26,6 +26,8 @@ from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
+from .priors import Belief
+
 Array = NDArray[np.float64]
 
 AT_RANDOM, _SHARE_AT_RANDOM = 8, 0.1
@@ -181,6 +183,7 @@ def propose(
     random: np.random.Generator,
     valid: Callable[[Array], Array] = lambda points: points,
     model_by: Callable[[Sequence[Curve]], CurveModel] = model_of,
+    belief: Belief | None = None,
 ) -> Array | None:
     """Return the parameters, in the unit cube, from which most is expected; None to choose at random.
 
@@ -194,14 +197,21 @@ def propose(
         valid: returns, for points of the cube, the nearest ones that stand for parameters; without those that have been
             tried, unless there are no others.
         model_by: makes the model of the curves, or has it already.
+        belief: where the best parameters are believed to be: some of those that are drawn at random are drawn there,
+            and it weighs what is expected, less and less.
     """
     if len(curves) < AT_RANDOM or random.random() < _SHARE_AT_RANDOM:
-        return None
+        drawn = None if belief is None else belief.draw(random)
+        return None if drawn is None else np.asarray(valid(drawn[None])[0])
     model = model_by(curves).believing(np.array(under_way).reshape(len(under_way), curves[0].point.size))
-    points = valid(_candidates(curves, random))
+    near = [] if belief is None else [belief.near(_NEAR_EACH, random)]
+    points = valid(np.concatenate([_candidates(curves, random), *near]))
     if not len(points):
         return None
-    return np.asarray(points[np.argmax(model.improvement(points))])
+    expected = model.improvement(points)
+    if belief is not None:
+        expected *= belief.weights(points, len(curves))
+    return np.asarray(points[np.argmax(expected)])
 
 
 def _candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:

@@ -22,9 +22,11 @@ class Float:
         log: sample uniformly in the logarithm; needs ``low > 0``.
         step: only ``low, low + step, ...``; not together with `log`.
         default: the value that `SearchSpace.defaults()` gives.
+        prior: where the best value is believed to be: the first trial has it, and more are tried near it, fewer and
+            fewer as others turn out to be better.
 
     Raises:
-        SpaceError: the bounds, the step or the default contradict each other.
+        SpaceError: the bounds, the step, the default or the prior contradict each other.
 
     Example:
         >>> Float(1e-5, 1e-3, log=True).contains(1e-4)
@@ -37,6 +39,7 @@ class Float:
     log: bool = False
     step: float | None = None
     default: float | None = None
+    prior: float | None = None
 
     def __post_init__(self) -> None:
         _check_range(self)
@@ -71,9 +74,11 @@ class Int:
         log: sample uniformly in the logarithm; needs ``low >= 1`` and ``step == 1``.
         step: only ``low, low + step, ...``.
         default: the value that `SearchSpace.defaults()` gives.
+        prior: where the best value is believed to be: the first trial has it, and more are tried near it, fewer and
+            fewer as others turn out to be better.
 
     Raises:
-        SpaceError: the bounds, the step or the default contradict each other, or are not whole.
+        SpaceError: the bounds, the step, the default or the prior contradict each other, or are not whole.
 
     Example:
         >>> Int(2, 8, step=2).contains(5)
@@ -86,6 +91,7 @@ class Int:
     log: bool = False
     step: int = 1
     default: int | None = None
+    prior: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "step"):
@@ -123,9 +129,11 @@ class Categorical:
         choices: a sequence of None, bool, int, float or str; or a mapping from choices to the parameters that exist
             only if that choice is taken.
         default: the value that `SearchSpace.defaults()` gives.
+        prior: where the best value is believed to be: the first trial has it, and more are tried near it, fewer and
+            fewer as others turn out to be better.
 
     Raises:
-        SpaceError: there is no choice, one comes twice, or the default is none of them.
+        SpaceError: there is no choice, one comes twice, or the default or the prior is none of them.
 
     Example:
         >>> schedule = Categorical({"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.3)}})
@@ -136,6 +144,7 @@ class Categorical:
     choices: tuple[Scalar, ...]
     _: KW_ONLY
     default: Scalar = None
+    prior: Scalar = None
     branches: Mapping[Scalar, Mapping[str, Parameter]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -161,8 +170,10 @@ class Categorical:
                 raise SpaceError(
                     f"Categorical has a branch for {choice!r}, which is not one of the choices {choices!r}."
                 )
-        if self.default is not None and not self.contains(self.default):
-            raise SpaceError(f"Categorical default={self.default!r} is not one of the choices {choices!r}.")
+        for name in ("default", "prior"):
+            value = getattr(self, name)
+            if value is not None and not self.contains(value):
+                raise SpaceError(f"Categorical {name}={value!r} is not one of the choices {choices!r}.")
 
     def contains(self, value: Any) -> bool:
         """Tell whether `value` is one of the choices, of the same type."""
@@ -188,9 +199,10 @@ def _check_range(parameter: Float | Int) -> None:
         raise SpaceError(f"{name}: log=True needs low > 0, but got low={low}.")
     if step is not None and not (_is_number(step) and step > 0):
         raise SpaceError(f"{name}: step must be above 0, but got {step!r}.")
-    if parameter.default is not None and not parameter.contains(parameter.default):
-        allowed = f"[{low}, {high}]" + (f" in steps of {step}" if step not in (None, 1) else "")
-        raise SpaceError(f"{name}: default={parameter.default!r} is outside {allowed}.")
+    for what, given in (("default", parameter.default), ("prior", parameter.prior)):
+        if given is not None and not parameter.contains(given):
+            allowed = f"[{low}, {high}]" + (f" in steps of {step}" if step not in (None, 1) else "")
+            raise SpaceError(f"{name}: {what}={given!r} is outside {allowed}.")
 
 
 def _is_number(value: Any) -> bool:

@@ -81,6 +81,14 @@ class SearchSpace(Mapping[str, Parameter]):
         """Return the default of every parameter that has one, following the branches of default choices."""
         return _defaults(self._parameters)
 
+    def priors(self) -> dict[str, Any]:
+        """Return where the best values are believed to be, of the parameters that have a prior.
+
+        >>> SearchSpace({"learning_rate": Float(1e-5, 1e-3, log=True, prior=2e-5), "seed": Int(0, 9)}).priors()
+        {'learning_rate': 2e-05}
+        """
+        return {name: each.prior for name, each in self.all_parameters().items() if each.prior is not None}
+
     def contains(self, values: Mapping[str, Any]) -> bool:
         """Tell whether `values` are a complete set of values of this space, with none that does not exist."""
         expected = _draw_existing(self._parameters, values)
@@ -219,5 +227,6 @@ def _describe(parameter: Parameter) -> dict[str, Any]:
         ]
         return {"kind": kind, "choices": list(parameter.choices), **({"branches": branches} if branches else {})}
     described = dataclasses.asdict(parameter)
-    described.pop("default")
+    for given in ("default", "prior"):  # neither changes what can be tried
+        described.pop(given)
     return {"kind": kind, **described}

@@ -43,8 +43,9 @@ from hpsearch.files import read_json, write_json
 
 from .learning_curves import EPOCHS, Array, LCBench, MissingCurves, SyntheticTasks, Task, Tasks, best_known
 from .regret import Results, Run, plot, show, write
-from .strategies import STRATEGIES, Strategy
+from .strategies import STRATEGIES, WITH_PRIORS, Strategy
 
+_ALL = {**STRATEGIES, **WITH_PRIORS}
 DATA = Path(__file__).parents[3] / "shared" / "data" / "lcbench"
 
 
@@ -112,7 +113,7 @@ def carry_out(plan: Plan) -> Run:
     _quieten()
     task = tasks_of(plan.curves, plan.data).task(plan.task)
     begin = time.process_time()
-    strategy = STRATEGIES[plan.strategy](task.dimensions, plan.seed)
+    strategy = _ALL[plan.strategy](task, plan.seed)
     seen = simulate(task, strategy, plan.workers, plan.budget)
     seconds = time.process_time() - begin
     return Run(plan.strategy, plan.task, plan.seed, seen, len(strategy.points), seconds)
@@ -189,7 +190,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20, 60], help="in trainings of full length")
     parser.add_argument("--curves", choices=["lcbench", "synthetic"], default="lcbench")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the surrogate of LCBench")
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument("--strategies", nargs="+", choices=_ALL, default=list(STRATEGIES))
     parser.add_argument("--processes", type=int, default=1, help="that simulate")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "hpsearch-simulated"))
     parser.add_argument("--plot", type=Path, help="picture to draw, with matplotlib")

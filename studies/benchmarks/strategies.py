@@ -17,13 +17,14 @@ from optuna.trial import TrialState as EngineState
 from hpsearch.search.curves import AT_RANDOM, Curve, model_of, propose
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.parameters import Float
+from hpsearch.search.priors import Belief
 from hpsearch.search.rungs import SHARES, Promise, Rungs
 from hpsearch.search.selection import cost_of
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialRecord, TrialState
 
-from .learning_curves import EPOCHS, Array
+from .learning_curves import EPOCHS, Array, Task
 
 
 class Job(NamedTuple):
@@ -38,16 +39,16 @@ class Strategy(ABC):
     """One way to search the unit cube.
 
     Args:
-        dimensions: of the cube.
+        task: what is searched.
         seed: of its random draws.
 
     Attributes:
         points: the parameters of each trial, by number.
     """
 
-    def __init__(self, dimensions: int, seed: int) -> None:
+    def __init__(self, task: Task, seed: int) -> None:
         self.points: list[Array] = []
-        self._dimensions, self._seed = dimensions, seed
+        self._dimensions, self._seed = task.dimensions, seed
         self._random = np.random.default_rng(seed)
 
     @abstractmethod
@@ -90,8 +91,8 @@ class OneEpochFirst(Strategy):
 
     _MANY, _FEW = 64, 4
 
-    def __init__(self, dimensions: int, seed: int) -> None:
-        super().__init__(dimensions, seed)
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
         self._begun = 0
         self._after_one: dict[int, float] = {}
         self._chosen: deque[int] = deque()
@@ -137,9 +138,9 @@ class _Engine:
 class TPEInFull(Strategy):
     """Trains all trials to their end, with parameters by Optuna's TPE as it is by default."""
 
-    def __init__(self, dimensions: int, seed: int) -> None:
-        super().__init__(dimensions, seed)
-        self._engine = _Engine(dimensions, seed, self._pruner())
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
+        self._engine = _Engine(task.dimensions, seed, self._pruner())
         self._trials: list[optuna.Trial] = []
 
     def next(self) -> Job:
@@ -162,8 +163,8 @@ class TPEInFull(Strategy):
 class TPEMedianPruning(TPEInFull):
     """TPE, with a pruner that is asked after each epoch: the default of transformers' own search with Optuna."""
 
-    def __init__(self, dimensions: int, seed: int) -> None:
-        super().__init__(dimensions, seed)
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
         self._go_on: deque[Job] = deque()
 
     def next(self) -> Job:
@@ -209,8 +210,8 @@ _EVALUATED = sorted(
 class OursAtRandom(Strategy):
     """Our rungs, where trials pause and go on, with parameters at random."""
 
-    def __init__(self, dimensions: int, seed: int) -> None:
-        super().__init__(dimensions, seed)
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
         self._rungs = Rungs(_STUDY)
         self._records: list[TrialRecord] = []
         self._go_on: deque[TrialRecord] = deque()
@@ -254,10 +255,12 @@ class OursAtRandom(Strategy):
 class Ours(OursAtRandom):
     """Our default: rungs, and parameters by the model of all learning curves."""
 
+    _belief: Belief | None = None
+
     def _choose(self) -> Array:
         curves = [self._curve(each) for each in self._records if each.reports]
         under_way = [self.points[each.number] for each in self._records if each.state is TrialState.RUNNING]
-        point = propose(curves, under_way, self._random)
+        point = propose(curves, under_way, self._random, belief=self._belief)
         return self._anywhere() if point is None else point
 
     def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
@@ -278,12 +281,33 @@ class Ours(OursAtRandom):
         )
 
 
+class OursWithRightPrior(Ours):
+    """Our default, told that the best is near the best of 100 configurations at random, after a full training."""
+
+    _RANKED, _PLACE = 100, -1
+
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
+        points = np.random.default_rng([seed, 1]).random((self._RANKED, task.dimensions))
+        self._centre = points[np.argsort(task.curves(points)[:, -1])[self._PLACE]]
+        self._belief = Belief(self._centre)
+
+    def _choose(self) -> Array:
+        return super()._choose() if self.points else self._centre
+
+
+class OursWithWrongPrior(OursWithRightPrior):
+    """Our default, told that the best is near the worst of them."""
+
+    _PLACE = 0
+
+
 class NaiveTPEWithRungs(OursAtRandom):
     """Our rungs, with parameters by TPE that takes the last accuracy of a trial for its result, however early."""
 
-    def __init__(self, dimensions: int, seed: int) -> None:
-        super().__init__(dimensions, seed)
-        self._engine = _Engine(dimensions, seed)
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task, seed)
+        self._engine = _Engine(task.dimensions, seed)
         self._trials: list[optuna.Trial] = []
 
     def told(self, trial: int, accuracies: Array) -> None:
@@ -304,6 +328,11 @@ class NaiveTPEWithRungs(OursAtRandom):
 
 
 OURS, PEER = "ours", "TPE, median pruning"
+# They are told more than the others.
+WITH_PRIORS: dict[str, type[Strategy]] = {
+    "ours, with a right prior": OursWithRightPrior,
+    "ours, with a wrong prior": OursWithWrongPrior,
+}
 STRATEGIES: dict[str, type[Strategy]] = {
     OURS: Ours,
     "ours, random parameters": OursAtRandom,

@@ -209,8 +209,7 @@ def searching(
             n_trials=n_trials,
             # Suggests for a trial what it suggests for it, whatever other trials have found, and when.
             sampler=optuna.samplers.RandomSampler(seed=1),
-            pruner="none",
-            **{"progress": diary, **options},
+            **{"pruner": "none", "progress": diary, **options},
         )
 
     return search

@@ -18,7 +18,14 @@ pytest.importorskip("ray")
 
 from tests.backends.ray_clusters import child_cluster, started_cluster
 from tests.faults.ray_searching import RayDiary, RaySearch, assert_equal, searching
-from tests.faults.searching import Hold, wait_until
+from tests.faults.searching import (
+    Hold,
+    assert_disk_and_storage_agree,
+    assert_nothing_is_left_over,
+    records_on_disk,
+    wait_until,
+)
+from tests.search.small_trainer import small_trainer
 
 TRIALS = 30
 
@@ -111,6 +118,28 @@ def test_workers_that_outlive_their_search_leave_its_trials_to_the_next_one(tmp_
     # In the half second between two looks it may have written one checkpoint more than the other search has seen.
     assert last["step"] // 3 * 3 + 1 - begin in (0, 3)
     assert (begin > 1, end) == (True, 64)
+
+
+def test_trials_that_wait_at_rungs_outlive_a_killed_search_and_the_workers_they_were_in(tmp_path: Path) -> None:
+    changes = {"num_train_epochs": 6}  # pauses after 1 and 3 of them
+    with started_cluster(2) as cluster:
+        place = {"address": cluster.address, "storage_path": str(tmp_path / "place")}
+        options = {"backend": "ray", "resources_per_trial": {"cpu": 1}, **place}
+        search = searching(tmp_path, 12, changes, pruner="rungs", **options)
+        with RaySearch(RayDiary(tmp_path / "first"), search) as first:
+            first.wait_until(lambda: len(first.ended()) >= 6)
+            first.kill()
+        waited = {each["number"] for each in records_on_disk(tmp_path / "study") if each["state"] == "paused"}
+        assert waited
+        with RaySearch(RayDiary(tmp_path / "second"), search) as second:
+            assert "best" in second.result()
+    records = assert_disk_and_storage_agree(tmp_path / "study")
+    assert [each["number"] for each in records] == list(range(12))
+    assert {each["state"] for each in records} == {"complete", "pruned"}
+    assert_nothing_is_left_over(tmp_path / "study")
+    for number in (each["number"] for each in records if each["state"] == "complete"):
+        again = small_trainer(tmp_path, **changes).replay(number=number, progress=False)
+        assert again.is_equal, again.first_difference
 
 
 def test_a_node_on_which_no_worker_can_be_started_ends_the_search_and_costs_no_trial(tmp_path: Path) -> None:

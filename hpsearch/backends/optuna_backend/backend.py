@@ -16,6 +16,7 @@ from ...search.ending import TrialEndedSearch
 from ...search.execution import Searchable
 from ...search.rungs import FACTOR, Rungs
 from ...search.runner import TrialRunner
+from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
@@ -168,7 +169,7 @@ class OptunaBackend(Backend):
         self._trials = StoredTrials(study, engine, sampling, by_one, rungs, self._is_converged)
         return [
             *self._parallel.notes,
-            f"sampler {type(sampler).__name__}",
+            _described_sampler(sampler, study),
             self._described_pruner(study),
             *([f"terminator {type(self._terminator).__name__}"] if self._terminator is not None else []),
             *learned,
@@ -256,7 +257,7 @@ class OptunaBackend(Backend):
 
     def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
         if self._prunes_by_rungs(study) and self._learned_from is None:
-            return CurveSampler(study.seed, study.objective)
+            return CurveSampler(study.seed, study.objective, _priors(study))
         several = self._parallel.is_wanted or self.runs_several_at_once
         return optuna.samplers.TPESampler(seed=study.seed, constant_liar=several)
 
@@ -346,6 +347,18 @@ def _check_same_trials(engine: optuna.Study, study: Study, records: Sequence[Tri
                 f"(folder {str(study.folder)!r}, storage {place}). Pass the storage it was made with, or another "
                 "study_name. (If a power cut has cost the storage its last trials: delete their folders.)"
             )
+
+
+def _priors(study: Study) -> dict[str, Any]:
+    return study.space.priors() if isinstance(study.space, SearchSpace) else {}
+
+
+def _described_sampler(sampler: optuna.samplers.BaseSampler, study: Study) -> str:
+    priors = ", ".join(f"{name}={value!r}" for name, value in _priors(study).items())
+    if not priors:
+        return f"sampler {type(sampler).__name__}"
+    use = "with the prior" if isinstance(sampler, CurveSampler) else "which does not use the prior"
+    return f"sampler {type(sampler).__name__}, {use} {priors}"
 
 
 def _as_terminator(terminator: Any) -> BaseTerminator | None:

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial
 
 from ...search.curves import AT_RANDOM, Curve, CurveModel, model_of, propose
 from ...search.objective import Objective
+from ...search.priors import Belief
 from ...search.selection import cost_of
 from ...search.trial import TrialRecord, TrialState
 
@@ -28,13 +29,14 @@ class CurveSampler(optuna.samplers.BaseSampler):
     Args:
         seed: of the random draws.
         objective: what is optimised.
+        priors: where the best values of parameters are believed to be.
 
     Attributes:
         trials: all trials of the study, as far as they are known; set before each choice.
     """
 
-    def __init__(self, seed: int, objective: Objective) -> None:
-        self._objective = objective
+    def __init__(self, seed: int, objective: Objective, priors: Mapping[str, Any] | None = None) -> None:
+        self._objective, self._priors = objective, dict(priors or {})
         self._rng = LazyRandomState(seed)
         self._random = optuna.samplers.RandomSampler(seed)
         self._latest: tuple[Any, CurveModel] | None = None
@@ -71,8 +73,10 @@ class CurveSampler(optuna.samplers.BaseSampler):
         random = np.random.default_rng(self._rng.rng.randint(2**31))
         tried = [each for number, each in params.items() if number != trial.number]
         curves = self._curves(known, params, cube)
+        believed = {name: value for name, value in self._priors.items() if name in search_space}
+        belief = Belief(cube.point(believed, elsewhere=np.nan)) if believed else None
         point = propose(
-            curves, under_way, random, lambda points: cube.untried(cube.valid(points), tried), self._model_of
+            curves, under_way, random, lambda points: cube.untried(cube.valid(points), tried), self._model_of, belief
         )
         return {} if point is None else cube.params(point)
 
@@ -110,7 +114,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Draw a value at random."""
+        """Return the prior in the first trial, if there is one; else draw a value at random."""
+        if trial.number == 0 and param_name in self._priors:
+            return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
 
@@ -125,9 +131,9 @@ class _Cube:
         }
         self._width = int(ends[-1])
 
-    def point(self, params: Mapping[str, Any]) -> Array:
-        """Return the point of these parameters; in the middle along those that are missing."""
-        point = np.full(self._width, 0.5)
+    def point(self, params: Mapping[str, Any], elsewhere: float = 0.5) -> Array:
+        """Return the point of these parameters; in the middle, or elsewhere, along those that are missing."""
+        point = np.full(self._width, elsewhere)
         for name, side in self._sides.items():
             if name in params:
                 point[self._places[name]] = side.encode(params[name])

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ...search.ending import Ended
+from ...search.promotion import is_promoted
 from ...search.rungs import Promise, Rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
@@ -206,6 +207,8 @@ class StoredTrials:
             return None
 
         def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
+            if self._is_promoted(so_far):
+                return Verdict()
             others = [each for each in runner.known_trials() if each.number != so_far.number]
             return rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
 
@@ -217,6 +220,9 @@ class StoredTrials:
         if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
             return None
         return lambda candidates, known: sampler.promise(engine, candidates, known)
+
+    def _is_promoted(self, trial: TrialRecord) -> bool:
+        return is_promoted(self._study.folder, trial.name)
 
     def _judged(self, number: int, runner: TrialRunner) -> optuna.Trial | None:
         return None if self._by_one is None else self._by_one.begin(runner.records, number)
@@ -230,7 +236,13 @@ class StoredTrials:
         """
         if self._rungs is None or not paused:
             return None
-        for record in self._rungs.hopeless(_as_they_wait(paused, runner)):
+        trials = _as_they_wait(paused, runner)
+        by_hand = [each for each in trials if each.state is TrialState.PAUSED and self._is_promoted(each)]
+        if by_hand:
+            runner.announce(f"trial {by_hand[0].number} goes on to its end, promoted by hand")
+            stored = {each.number: each for each in paused}
+            return self._take_over(stored[by_hand[0].number], runner)
+        for record in self._rungs.hopeless(trials):
             self._prune(record, paused, runner)
         trials = _as_they_wait(paused, runner)
         promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)

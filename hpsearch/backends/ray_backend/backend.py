@@ -62,7 +62,8 @@ class RayBackend(Backend):
             or URL that all of them reach, such as ``"s3://bucket/searches"``.
         scheduler: a scheduler of Ray Tune, or its name; in place of a pruner.
         search_alg: a searcher of Ray Tune, or its name; in place of a sampler.
-        pruner: as for the Optuna backend; ``"rungs"``, the default, is not there yet: median pruning takes its place.
+        pruner: as for the Optuna backend; with a `search_alg`, which is to hear of trials as they end, median pruning
+            takes the place of rungs.
         sampler, storage, load_if_exists, terminator, start_from: as for the Optuna backend.
 
     Raises:
@@ -143,7 +144,10 @@ class RayBackend(Backend):
         self._scheduler = as_scheduler(scheduler)
         self._searcher = as_searcher(search_alg)
         self._proposals: Proposals | None = None
-        pruner = None if self._scheduler is not None else "median" if is_rungs(pruner) else pruner
+        if self._scheduler is not None:
+            pruner = None
+        elif self._searcher is not None and is_rungs(pruner):
+            pruner = "median"
         self._optuna = OptunaBackend(sampler=sampler, pruner=pruner, **of_optuna)
         self._notes: list[str] = []
         self._cluster: Cluster | None = None

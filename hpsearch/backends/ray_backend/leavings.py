@@ -33,7 +33,7 @@ class Leavings:
         if record.state is TrialState.INTERRUPTED:
             return record
         study = self._study
-        is_all = study.keep_checkpoints is None or record.state is TrialState.RUNNING
+        is_all = study.keep_checkpoints is None or record.state in (TrialState.RUNNING, TrialState.PAUSED)
         kept = [] if record.checkpoint is None else [record.checkpoint.name]
         self._folders.fetch(record.name, study.folder, None if is_all else kept)
         checkpoint = None if record.checkpoint is None else study.folder / record.name / record.checkpoint.name

@@ -47,7 +47,7 @@ def from_ray(hp_space: Any, seed: int) -> Any:
     Example:
         >>> from ray import tune
         >>> from_ray({"seed": tune.randint(1, 41), "learning_rate": tune.loguniform(1e-6, 1e-4)}, seed=42)["seed"]
-        Int(low=1, high=40, log=False, step=1, default=None)
+        Int(low=1, high=40, log=False, step=1, default=None, prior=None)
     """
     if isinstance(hp_space, Mapping):
         if not has_entries_of_ray(hp_space):
@@ -208,4 +208,4 @@ def _with_branches(parameter: Parameter) -> Parameter:
                 f"its branch {choice!r} can hold parameters, and domains with a counterpart, but is {translated!r}."
             )
         branches[choice] = dict(translated)
-    return Categorical(parameter.choices, default=parameter.default, branches=branches)
+    return Categorical(parameter.choices, default=parameter.default, prior=parameter.prior, branches=branches)

@@ -1,0 +1,55 @@
+"""What the user believes of the best parameters: where to draw some at random, and how to weigh what a model expects.
+
+Sources: Hvarfner, Stoll, Souza, Lindauer, Hutter, Nardi: πBO, Augmenting Acquisition Functions with User Beliefs for
+Bayesian Optimization (ICLR 2022), for the weight that fades as trials come in; Mallik, Bergman, Hvarfner, Stoll,
+Janowski, Lindauer, Nardi, Hutter: PriorBand (NeurIPS 2023), for drawing near the prior and anywhere in turn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+# Of the range: of a logarithmic range over two decades, a factor of 2.5.
+_SPREAD = 0.2
+# Of what is drawn at random, this share is drawn near the prior.
+_SHARE_NEAR = 0.5
+# The weight of the prior is its density to the power of this over the number of trials. Far from it, the density has a
+# floor: there the best may be all the same.
+_STRENGTH, _FLOOR = 10.0, 0.01
+
+
+class Belief:
+    """Where in the unit cube the best parameters are believed to be.
+
+    The density is normal around the centre, with a standard deviation of a fifth of each range, above a floor.
+
+    Args:
+        centre: (d,); NaN along the sides of which nothing is believed.
+    """
+
+    def __init__(self, centre: Array) -> None:
+        self._sides = ~np.isnan(centre)
+        self._centre = centre[self._sides]
+
+    def near(self, count: int, random: np.random.Generator) -> Array:
+        """Draw so many points, (count, d), near the centre; anywhere along the other sides."""
+        points = random.random((count, len(self._sides)))
+        steps = _SPREAD * random.standard_normal((count, len(self._centre)))
+        points[:, self._sides] = np.clip(self._centre + steps, 0.0, 1.0)
+        return points
+
+    def draw(self, random: np.random.Generator) -> Array | None:
+        """Return a point near the centre, half of the time; else None: anywhere."""
+        return self.near(1, random)[0] if random.random() < _SHARE_NEAR else None
+
+    def weights(self, points: Array, trials: int) -> Array:
+        """Return by what to multiply an expected improvement at these points, (m, d), after so many trials: at most 1.
+
+        Far from the centre, that is 0.01 after ten trials, 0.1 after twenty, 0.8 after two hundred.
+        """
+        squares = ((points[:, self._sides] - self._centre) ** 2).sum(axis=1)
+        density = _FLOOR + (1 - _FLOOR) * np.exp(-squares / (2 * _SPREAD**2))
+        return np.asarray(density ** (_STRENGTH / max(trials, 1)))

@@ -1,0 +1,90 @@
+"""Rungs on a cluster: trials pause in one worker and go on in another, and nothing else about them changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from ray.tune.search.optuna import OptunaSearch
+
+from hpsearch import Float, TrialState
+from hpsearch.backends.ray_backend.run_folders import TUNE_FOLDER
+from tests.backends.contract import Events
+from tests.backends.on_ray import ON_RAY
+from tests.backends.on_ray import cluster as cluster
+from tests.search.small_trainer import small_trainer
+
+EPOCHS = 6  # pauses after 1 and 3 of them
+RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
+
+
+def search(folder: Path, n_trials: int = 9, **options: Any) -> Any:
+    return small_trainer(folder / "runs", num_train_epochs=EPOCHS).hyperparameter_search(
+        RATE, "loss", n_trials=n_trials, **{**ON_RAY, **options}
+    )
+
+
+@pytest.mark.parametrize("is_distant", [False, True], ids=["one folder", "storage_path"])
+def test_trials_that_wait_on_a_cluster_go_on_from_exactly_where_they_were(tmp_path: Path, is_distant: bool) -> None:
+    events = Events()
+    options = {"storage_path": str(tmp_path / "place")} if is_distant else {}
+    best = search(tmp_path, 12, progress=events, **options)
+    records = best.run_summary.records
+    assert [each.number for each in records] == list(range(12))
+    assert {each.state for each in records} == {TrialState.COMPLETE, TrialState.PRUNED}
+    paused = {each.number for each in events.ended if each.state is TrialState.PAUSED}
+    complete = [each for each in records if each.state is TrialState.COMPLETE]
+    assert paused & {each.number for each in complete}
+    for record in complete:
+        again = small_trainer(tmp_path / "runs", num_train_epochs=EPOCHS).replay(number=record.number, progress=False)
+        assert again.is_equal, again.first_difference
+    assert best.objective == min(each.value for each in complete)
+    assert best.load_model() is not None
+    left = [path.parent.name for path in (tmp_path / "runs" / "study").glob("*/checkpoint-*")]
+    assert left == [f"run-{best.run_id}"]
+    assert not list((tmp_path / "runs" / "study").glob(f"{TUNE_FOLDER}*"))
+    assert not is_distant or not list((tmp_path / "place").rglob("*.safetensors"))
+
+
+def test_a_budget_ends_a_search_on_a_cluster_with_the_best_of_those_that_wait(tmp_path: Path) -> None:
+    best = search(tmp_path, 18, max_epochs=6, storage_path=str(tmp_path / "place"))
+    records = best.run_summary.records
+    assert TrialState.PAUSED in {each.state for each in records}
+    assert best.objective == min(each.reports[-1].value for each in records if each.reports)
+    assert best.load_model() is not None
+    goes_on = search(tmp_path, 18)
+    assert len(goes_on.run_summary.records) == 18
+    assert TrialState.COMPLETE in {each.state for each in goes_on.run_summary.records}
+
+
+def test_what_waits_in_a_search_of_one_backend_goes_on_in_another(tmp_path: Path) -> None:
+    waiting = {
+        each.number
+        for each in search(tmp_path, 12, max_epochs=6).run_summary.records
+        if each.state is TrialState.PAUSED
+    }
+    assert waiting
+    trainer = small_trainer(tmp_path / "runs", num_train_epochs=EPOCHS)
+    records = trainer.hyperparameter_search(RATE, "loss", n_trials=12, progress=False).run_summary.records
+    assert len(records) == 12
+    assert {each.state for each in records} == {TrialState.COMPLETE, TrialState.PRUNED, TrialState.STOPPED}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "the best third goes on (default; pruner=None trains every trial in full)"),
+        ({"pruner": None}, "pruner none: every trial is trained in full"),
+        ({"search_alg": OptunaSearch()}, "pruner MedianPruner"),
+        ({"scheduler": "asha"}, "scheduler AsyncHyperBandScheduler"),
+    ],
+    ids=["default", "None", "searcher", "scheduler"],
+)
+def test_what_happens_to_trials_on_a_cluster_is_said(tmp_path: Path, options: Any, said: str) -> None:
+    events = Events()
+    search(tmp_path, 4, progress=events, **options)
+    assert said in "; ".join(events.notes)

@@ -1,0 +1,95 @@
+"""Where the best parameters are believed to be, some are tried, and less and less weight is given to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from hpsearch import Categorical, Float, Int
+from hpsearch.search.curves import AT_RANDOM, Curve, propose
+from hpsearch.search.priors import Belief
+from tests.backends.contract import Events
+from tests.search.small_trainer import small_trainer
+
+CENTRE = np.array([0.8, np.nan])
+
+
+def near(points: Any) -> float:
+    """The share of points that are within two fifths of the centre, along the side on which there is one."""
+    return float((np.abs(np.array(points)[:, 0] - 0.8) < 0.2).mean())
+
+
+def proposed(known: list[Curve], belief: Belief | None, count: int = 60) -> list[Any]:
+    found = [propose(known, [], np.random.default_rng(seed), belief=belief) for seed in range(count)]
+    return [point for point in found if point is not None]
+
+
+def curves(count: int) -> list[Curve]:
+    """Trials that were at their best at 0.2, and report so from the beginning."""
+    points = np.random.default_rng(0).random((count, 2))
+    return [Curve(point, [(1.0, (point[0] - 0.2) ** 2)]) for point in points]
+
+
+def test_half_of_what_is_drawn_at_random_is_drawn_near_the_prior() -> None:
+    drawn = proposed(curves(AT_RANDOM - 1), Belief(CENTRE))
+    assert 0.3 < len(drawn) / 60 < 0.7  # the others are drawn anywhere
+    assert near(drawn) > 0.6
+    assert np.ptp([point[1] for point in drawn]) > 0.8
+    assert proposed(curves(AT_RANDOM - 1), None) == []
+
+
+def test_a_prior_that_is_wrong_is_given_up_as_trials_come_in() -> None:
+    belief = Belief(CENTRE)
+    assert near(proposed(curves(200), belief)) < 0.2
+    there, away = belief.weights(np.array([[0.8, 0.1], [0.1, 0.1]]), 10)
+    assert (there, away) == pytest.approx((1.0, 0.01), abs=0.005)
+    assert belief.weights(np.array([[0.1, 0.1]]), 200)[0] == pytest.approx(0.8, abs=0.02)
+
+
+def search(folder: Path, space: Any, **options: Any) -> Any:
+    return small_trainer(folder, num_train_epochs=3).hyperparameter_search(
+        space, "loss", **{"n_trials": 6, "progress": False, **options}
+    )
+
+
+SPACE = {
+    "learning_rate": Float(1e-4, 1.0, log=True, prior=2e-2),
+    "per_device_train_batch_size": Int(2, 8, step=2, prior=6),
+    "lr_scheduler_type": Categorical(
+        {"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.5, prior=0.25)}}, prior="cosine"
+    ),
+    "weight_decay": Float(0.0, 0.1),
+}
+
+
+def test_the_first_trial_has_the_priors_and_a_later_session_may_change_them(tmp_path: Path) -> None:
+    events = Events()
+    records = search(tmp_path, SPACE, progress=events).run_summary.records
+    first = records[0].params
+    assert {name: first[name] for name in first if name != "weight_decay"} == {
+        "learning_rate": 2e-2,
+        "per_device_train_batch_size": 6,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.25,
+    }
+    assert first["weight_decay"] != records[1].params["weight_decay"]
+    assert isinstance(first["per_device_train_batch_size"], int)
+    assert "sampler CurveSampler, with the prior learning_rate=0.02, " in "; ".join(events.notes)
+    changed = {**SPACE, "learning_rate": Float(1e-4, 1.0, log=True, prior=5e-2)}
+    assert len(search(tmp_path, changed, n_trials=8).run_summary.records) == 8
+
+
+def test_what_the_user_starts_with_comes_before_the_priors(tmp_path: Path) -> None:
+    records = search(tmp_path, SPACE, start_with={"learning_rate": 0.5}).run_summary.records
+    assert records[0].params["learning_rate"] == 0.5
+    assert records[0].params["lr_scheduler_type"] == "cosine"
+
+
+def test_a_sampler_that_takes_no_priors_says_so(tmp_path: Path) -> None:
+    events = Events()
+    search(tmp_path, SPACE, n_trials=1, sampler=optuna.samplers.RandomSampler(seed=0), progress=events)
+    assert "sampler RandomSampler, which does not use the prior learning_rate=0.02, " in "; ".join(events.notes)

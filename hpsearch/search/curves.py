@@ -30,8 +30,11 @@ from .priors import Belief
 
 Array = NDArray[np.float64]
 
-AT_RANDOM, _SHARE_AT_RANDOM = 8, 0.1
+# Trials that are drawn at random: a third of all that are to be, within these bounds; then a share of the others.
+_LEAST_AT_RANDOM, MOST_AT_RANDOM, _SHARE_AT_RANDOM = 8, 24, 0.1
 _ANYWHERE, _TOPS, _NEAR_EACH, _STEPS = 400, 8, 40, (0.03, 0.1, 0.3)
+# Then so many candidates from which most is expected are varied by these steps in turn.
+_REFINED, _VARIATIONS, _FINE_STEPS = 5, 30, (0.1, 0.05, 0.02)
 # Observations; the time grows with the third power.
 _MOST, _MOST_TO_FIT = 300, 100
 _ITERATIONS = 25
@@ -184,11 +187,12 @@ def propose(
     valid: Callable[[Array], Array] = lambda points: points,
     model_by: Callable[[Sequence[Curve]], CurveModel] = model_of,
     belief: Belief | None = None,
+    first: int = MOST_AT_RANDOM,
 ) -> Array | None:
     """Return the parameters, in the unit cube, from which most is expected; None to choose at random.
 
-    At random are the first eight, and a tenth of the others. Else many random points, and some near the best trials so
-    far, are compared by their expected improvement at the end of the training.
+    At random are the first ones, and a tenth of the others. Else many random points, and some near the best trials so
+    far, are compared by their expected improvement at the end of the training, and the best of them varied in turn.
 
     Args:
         curves: of the trials so far.
@@ -199,29 +203,49 @@ def propose(
         model_by: makes the model of the curves, or has it already.
         belief: where the best parameters are believed to be: some of those that are drawn at random are drawn there,
             and it weighs what is expected, less and less.
+        first: so many trials are drawn at random before the model is asked.
     """
-    if len(curves) < AT_RANDOM or random.random() < _SHARE_AT_RANDOM:
+    if len(curves) < first or random.random() < _SHARE_AT_RANDOM:
         drawn = None if belief is None else belief.draw(random)
         return None if drawn is None else np.asarray(valid(drawn[None])[0])
     model = model_by(curves).believing(np.array(under_way).reshape(len(under_way), curves[0].point.size))
+
+    def expected(points: Array) -> Array:
+        improvement = model.improvement(points)
+        return improvement if belief is None else improvement * belief.weights(points, len(curves))
+
     near = [] if belief is None else [belief.near(_NEAR_EACH, random)]
     points = valid(np.concatenate([_candidates(curves, random), *near]))
     if not len(points):
         return None
-    expected = model.improvement(points)
-    if belief is not None:
-        expected *= belief.weights(points, len(curves))
-    return np.asarray(points[np.argmax(expected)])
+    values = expected(points)
+    for step in _FINE_STEPS:
+        tops = np.repeat(points[np.argsort(-values)[:_REFINED]], _VARIATIONS, axis=0)
+        further = valid(_varied(tops, np.full((len(tops), 1), step), random))
+        points, values = np.concatenate([points, further]), np.concatenate([values, expected(further)])
+    return np.asarray(points[np.argmax(values)])
+
+
+def count_at_random(n_trials: int) -> int:
+    """Return how many trials of a search are drawn at random before the model is asked.
+
+    >>> [count_at_random(n_trials) for n_trials in (10, 50, 1000)]
+    [8, 16, 24]
+    """
+    return min(max(n_trials // 3, _LEAST_AT_RANDOM), MOST_AT_RANDOM)
 
 
 def _candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
     tops = sorted(curves, key=lambda curve: min(cost for _, cost in curve.reports))[:_TOPS]
-    shape = (_NEAR_EACH, curves[0].point.size)
-    candidates = [random.random((_ANYWHERE, shape[1]))]
-    for top in tops:
-        steps = random.standard_normal(shape) * random.choice(_STEPS, (_NEAR_EACH, 1))
-        candidates.append(np.clip(top.point + steps * (random.random(shape) < 0.5), 0.0, 1.0))
-    return np.concatenate(candidates)
+    near = np.repeat(np.array([each.point for each in tops]), _NEAR_EACH, axis=0)
+    anywhere = random.random((_ANYWHERE, near.shape[1]))
+    return np.concatenate([anywhere, _varied(near, random.choice(_STEPS, (len(near), 1)), random)])
+
+
+def _varied(points: Array, steps: Array, random: np.random.Generator) -> Array:
+    """Return points at normal distances from these, along half of the directions."""
+    shape = points.shape
+    return np.clip(points + steps * random.standard_normal(shape) * (random.random(shape) < 0.5), 0.0, 1.0)
 
 
 def _thinned(reports: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -14,7 +14,7 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState as EngineState
 
-from hpsearch.search.curves import AT_RANDOM, Curve, model_of, propose
+from hpsearch.search.curves import MOST_AT_RANDOM, Curve, CurveModel, model_of, propose
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.parameters import Float
 from hpsearch.search.priors import Belief
@@ -256,23 +256,31 @@ class Ours(OursAtRandom):
     """Our default: rungs, and parameters by the model of all learning curves."""
 
     _belief: Belief | None = None
+    _latest: tuple[int, CurveModel] | None = None
 
     def _choose(self) -> Array:
         curves = [self._curve(each) for each in self._records if each.reports]
         under_way = [self.points[each.number] for each in self._records if each.state is TrialState.RUNNING]
-        point = propose(curves, under_way, self._random, belief=self._belief)
+        point = propose(curves, under_way, self._random, model_by=self._model_of, belief=self._belief)
         return self._anywhere() if point is None else point
 
     def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
         """Rate by what is expected of them, once enough trials have reported."""
-        if sum(bool(each.reports) for each in records) < AT_RANDOM:
+        if sum(bool(each.reports) for each in records) < MOST_AT_RANDOM:
             return None
 
         def promise(candidates: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Sequence[float]:
-            model = model_of([self._curve(each) for each in known if each.reports])
+            model = self._model_of([self._curve(each) for each in known if each.reports])
             return list(model.improvement(np.array([self.points[each.number] for each in candidates])))
 
         return promise
+
+    def _model_of(self, curves: Sequence[Curve]) -> CurveModel:
+        """Return the model of these curves; reports only come to those there were."""
+        reports = sum(len(each.reports) for each in curves)
+        if self._latest is None or self._latest[0] != reports:
+            self._latest = reports, model_of(curves)
+        return self._latest[1]
 
     def _curve(self, record: TrialRecord) -> Curve:
         return Curve(

@@ -12,7 +12,7 @@ from scipy.optimize import check_grad
 
 from hpsearch import Categorical, Float, Int, SearchSpace
 from hpsearch.backends.optuna_backend.curve_sampler import _Cube
-from hpsearch.search.curves import AT_RANDOM, Curve, CurveModel, model_of, propose
+from hpsearch.search.curves import MOST_AT_RANDOM, Curve, CurveModel, model_of, propose
 from tests.search.small_trainer import small_trainer
 
 SHARES = (0.1, 0.3, 1.0)
@@ -70,8 +70,8 @@ def test_any_costs_are_taken(costs: list[float]) -> None:
 
 
 def test_the_first_are_drawn_at_random_and_then_most_near_the_best() -> None:
-    assert propose(curves(AT_RANDOM - 1), [], random()) is None
-    known = curves(20)
+    assert propose(curves(MOST_AT_RANDOM - 1), [], random()) is None
+    known = curves(30)
     found = [propose(known, [], np.random.default_rng(seed)) for seed in range(20)]
     chosen = [point for point in found if point is not None]
     assert 0 < len(found) - len(chosen) < 8
@@ -79,7 +79,7 @@ def test_the_first_are_drawn_at_random_and_then_most_near_the_best() -> None:
 
 
 def test_two_workers_are_not_sent_to_the_same_place() -> None:
-    known = curves(20)
+    known = curves(30)
     first = propose(known, [], np.random.default_rng(2))
     assert first is not None
     again, beside = (propose(known, under_way, np.random.default_rng(2)) for under_way in ([], [first]))
@@ -93,7 +93,9 @@ def test_what_has_been_tried_is_not_proposed_again() -> None:
     known = [Curve(point, [(1.0, abs(point[0] - 1.0))]) for point in tried]
     params = [{"width": width} for width in range(1, 12)]
     chosen = [
-        propose(known, [], np.random.default_rng(seed), lambda points: cube.untried(cube.valid(points), params))
+        propose(
+            known, [], np.random.default_rng(seed), lambda points: cube.untried(cube.valid(points), params), first=8
+        )
         for seed in range(10)
     ]
     assert {cube.params(point)["width"] for point in chosen if point is not None} == {12}

@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from hpsearch import Categorical, Float, Int
-from hpsearch.search.curves import AT_RANDOM, Curve, propose
+from hpsearch.search.curves import MOST_AT_RANDOM, Curve, propose
 from hpsearch.search.priors import Belief
 from tests.backends.contract import Events
 from tests.search.small_trainer import small_trainer
@@ -35,11 +35,11 @@ def curves(count: int) -> list[Curve]:
 
 
 def test_half_of_what_is_drawn_at_random_is_drawn_near_the_prior() -> None:
-    drawn = proposed(curves(AT_RANDOM - 1), Belief(CENTRE))
+    drawn = proposed(curves(MOST_AT_RANDOM - 1), Belief(CENTRE))
     assert 0.3 < len(drawn) / 60 < 0.7  # the others are drawn anywhere
     assert near(drawn) > 0.6
     assert np.ptp([point[1] for point in drawn]) > 0.8
-    assert proposed(curves(AT_RANDOM - 1), None) == []
+    assert proposed(curves(MOST_AT_RANDOM - 1), None) == []
 
 
 def test_a_prior_that_is_wrong_is_given_up_as_trials_come_in() -> None:

@@ -257,7 +257,7 @@ class OptunaBackend(Backend):
 
     def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
         if self._prunes_by_rungs(study) and self._learned_from is None:
-            return CurveSampler(study.seed, study.objective, _priors(study))
+            return CurveSampler(study.seed, study.objective, study.n_trials, _priors(study))
         several = self._parallel.is_wanted or self.runs_several_at_once
         return optuna.samplers.TPESampler(seed=study.seed, constant_liar=several)
 

@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 
-from ...search.curves import AT_RANDOM, Curve, CurveModel, model_of, propose
+from ...search.curves import Curve, CurveModel, count_at_random, model_of, propose
 from ...search.objective import Objective
 from ...search.priors import Belief
 from ...search.selection import cost_of
@@ -29,14 +29,16 @@ class CurveSampler(optuna.samplers.BaseSampler):
     Args:
         seed: of the random draws.
         objective: what is optimised.
+        n_trials: how many there are to be.
         priors: where the best values of parameters are believed to be.
 
     Attributes:
         trials: all trials of the study, as far as they are known; set before each choice.
     """
 
-    def __init__(self, seed: int, objective: Objective, priors: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, seed: int, objective: Objective, n_trials: int, priors: Mapping[str, Any] | None = None) -> None:
         self._objective, self._priors = objective, dict(priors or {})
+        self._first = count_at_random(n_trials)
         self._rng = LazyRandomState(seed)
         self._random = optuna.samplers.RandomSampler(seed)
         self._latest: tuple[Any, CurveModel] | None = None
@@ -75,9 +77,11 @@ class CurveSampler(optuna.samplers.BaseSampler):
         curves = self._curves(known, params, cube)
         believed = {name: value for name, value in self._priors.items() if name in search_space}
         belief = Belief(cube.point(believed, elsewhere=np.nan)) if believed else None
-        point = propose(
-            curves, under_way, random, lambda points: cube.untried(cube.valid(points), tried), self._model_of, belief
-        )
+
+        def valid(points: Array) -> Array:
+            return cube.untried(cube.valid(points), tried)
+
+        point = propose(curves, under_way, random, valid, self._model_of, belief, self._first)
         return {} if point is None else cube.params(point)
 
     def promise(
@@ -95,7 +99,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
         return (
             bool(self.infer_relative_search_space(study, None))
-            and sum(bool(_reports_of(each, self._objective)) for each in trials) >= AT_RANDOM
+            and sum(bool(_reports_of(each, self._objective)) for each in trials) >= self._first
         )
 
     def _model_of(self, curves: Sequence[Curve]) -> CurveModel:

@@ -240,8 +240,7 @@ class StoredTrials:
         by_hand = [each for each in trials if each.state is TrialState.PAUSED and self._is_promoted(each)]
         if by_hand:
             runner.announce(f"trial {by_hand[0].number} goes on to its end, promoted by hand")
-            stored = {each.number: each for each in paused}
-            return self._take_over(stored[by_hand[0].number], runner)
+            return self._take_over(next(each for each in paused if each.number == by_hand[0].number), runner)
         for record in self._rungs.hopeless(trials):
             self._prune(record, paused, runner)
         trials = _as_they_wait(paused, runner)

@@ -46,14 +46,14 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Path]:
+def whole_folder(path: str | os.PathLike[str], sync: bool = True, follow_link: bool = False) -> Iterator[Path]:
     """Give a temporary folder to write into; it becomes `path` when the block ends without an error.
 
-    An existing folder at `path` is replaced. If the block raises, the temporary folder is removed and `path` stays
-    as it was. Without `sync` a power cut may lose the folder, unlike a killed process; files in it that were written
-    by `write_text` are whole all the same.
+    An existing folder at `path` is replaced; of a link, the folder that it leads to, with `follow_link`. If the block
+    raises, the temporary folder is removed and `path` stays as it was. Without `sync` a power cut may lose the folder,
+    unlike a killed process; files in it that were written by `write_text` are whole all the same.
     """
-    target = Path(path)
+    target = Path(os.readlink(path)) if follow_link and os.path.islink(path) else Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -75,17 +75,17 @@ def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Pa
         shutil.rmtree(partial, ignore_errors=True)
         raise
     if replaced is not None:
-        shutil.rmtree(replaced, ignore_errors=True)
+        _delete(replaced)
 
 
 def remove_folder(path: str | os.PathLike[str]) -> None:
     """Delete a folder so that no reader ever sees it half-deleted: rename it first, then remove it.
 
-    A folder that does not exist is not an error.
+    A folder that does not exist is not an error; with a link goes the folder that it leads to.
     """
     doomed = _set_aside(Path(path), _REMOVED_MARK)
     if doomed is not None:
-        shutil.rmtree(doomed, ignore_errors=True)
+        _delete(doomed)
 
 
 def remove_partial(folder: str | os.PathLike[str]) -> None:
@@ -97,10 +97,19 @@ def remove_partial(folder: str | os.PathLike[str]) -> None:
         _, is_replaced, name = entry.name.partition(_REPLACED_MARK)
         if is_replaced and not entry.with_name(name).exists():
             os.replace(entry, entry.with_name(name))
-        elif entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
         else:
-            entry.unlink(missing_ok=True)
+            _delete(entry)
+
+
+def _delete(entry: Path) -> None:
+    """Delete a file, a folder, or a link to a folder and that folder."""
+    if entry.is_symlink():
+        shutil.rmtree(os.readlink(entry), ignore_errors=True)
+        entry.unlink(missing_ok=True)
+    elif entry.is_dir():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)
 
 
 def _set_aside(target: Path, mark: str) -> Path | None:

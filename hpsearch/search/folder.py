@@ -222,8 +222,13 @@ def write_record(study_folder: Path, record: TrialRecord) -> None:
 
 
 def remove_leftovers(run_folder: Path) -> None:
-    """Delete what a killed process left half-written in the folder of a run, and in its checkpoints."""
+    """Delete what a killed process left half-written in the folder of a run, and in its checkpoints.
+
+    So is a link to a checkpoint that was to be in memory, or was there before the machine was started again.
+    """
     remove_partial(run_folder)
     for entry in os.scandir(run_folder):
-        if entry.is_dir(follow_symlinks=False):
+        if entry.is_symlink() and not os.path.exists(entry.path):
+            os.unlink(entry.path)
+        elif entry.is_dir(follow_symlinks=False):
             remove_partial(entry.path)

@@ -15,6 +15,7 @@ from .execution import Execution, Searchable
 from .folder import StudyFolder, remove_leftovers
 from .listener import SearchListener
 from .others import OtherTrials
+from .paused_states import PausedStates, spill_all
 from .ranks import Ranks
 from .retention import remove_surplus
 from .sessions import Session
@@ -65,6 +66,7 @@ class TrialRunner:
             with self._folder.locked():
                 if self._session.end():
                     remove_partial(self._study.folder)  # what killed sessions have left there
+                    PausedStates(self._study).end()
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from deciding anything about the study while the block runs."""
@@ -247,6 +249,9 @@ class TrialRunner:
         study = self._study
         self._folder.write_best(records)
         remove_surplus(records, study.folder, study.objectives, study.keep_checkpoints, among)
+        for record in records if among is None else among:
+            if record.state.is_counted:
+                spill_all(study.folder / record.name)
         self.records = self._present(records)
 
     @staticmethod

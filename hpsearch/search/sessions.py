@@ -111,6 +111,16 @@ def has_signed_in(study_folder: Path, name: str) -> bool:
     return (study_folder / SESSIONS_FOLDER / name).exists()
 
 
+def are_all_on_this_machine(study_folder: Path) -> bool:
+    """Tell whether all sessions that have signed in to a study's folder are on this machine."""
+    for path in (study_folder / SESSIONS_FOLDER).glob("[!.]*"):
+        with contextlib.suppress(ValueError):
+            session = read_json(path)
+            if session is not None and session.get("host") != _host():
+                return False
+    return True
+
+
 def _host() -> str:
     """Return what tells machines apart, and containers of one machine that do not see each other's processes."""
     try:

@@ -14,6 +14,7 @@ from optuna.trial import TrialState as EngineState
 from ...errors import StorageError, StudyError
 from ...search.ending import TrialEndedSearch
 from ...search.execution import Searchable
+from ...search.paused_states import budget_of
 from ...search.rungs import FACTOR, Rungs
 from ...search.runner import TrialRunner
 from ...search.space import SearchSpace
@@ -303,7 +304,9 @@ class OptunaBackend(Backend):
 
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
-            return f"{Rungs(study).describe()} (default; pruner=None trains every trial in full)"
+            memory = budget_of(study)
+            kept = f"; up to {memory / 2**30:.2g} GB of those that wait in memory" if memory else ""
+            return f"{Rungs(study).describe()} (default; pruner=None trains every trial in full){kept}"
         if len(study.objectives) > 1 and study.pruning_objective is None:
             return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"
         is_left_aside = self._has_rungs and len(study.objectives) == 1

@@ -21,6 +21,7 @@ from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
+from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .dispatch import Dispatch
 from .importances import importances
@@ -166,8 +167,8 @@ class OptunaBackend(Backend):
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
-        rungs = Rungs(study) if self._prunes_by_rungs(study) else None
-        self._trials = StoredTrials(study, engine, sampling, by_one, rungs, self._is_converged)
+        at_rungs = AtRungs(study, engine) if self._prunes_by_rungs(study) else None
+        self._trials = StoredTrials(study, engine, sampling, by_one, at_rungs, self._is_converged)
         return [
             *self._parallel.notes,
             _described_sampler(sampler, study),

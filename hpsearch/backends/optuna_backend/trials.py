@@ -14,11 +14,10 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ...search.ending import Ended
-from ...search.promotion import is_promoted
-from ...search.rungs import Promise, Rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
-from ...search.trial import TrialRecord, TrialState, Verdict
+from ...search.trial import TrialRecord, TrialState
+from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .learning import ORIGIN
 from .pruning import PruningByOneObjective
@@ -58,7 +57,7 @@ class StoredTrials:
         engine: Optuna's study.
         sampling: seeds the sampler for each trial.
         by_one: prunes where there are several objectives; None with one.
-        rungs: let trials pause, and go on; None: a pruner of Optuna judges.
+        at_rungs: lets trials pause, and go on; None: a pruner of Optuna judges.
         is_converged: tells whether the search may end early.
 
     Attributes:
@@ -71,11 +70,11 @@ class StoredTrials:
         engine: optuna.Study,
         sampling: RepeatableSampling,
         by_one: PruningByOneObjective | None,
-        rungs: Rungs | None,
+        at_rungs: AtRungs | None,
         is_converged: Callable[[], bool],
     ) -> None:
         self._study, self._engine, self._sampling = study, engine, sampling
-        self._by_one, self._rungs, self._is_converged = by_one, rungs, is_converged
+        self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
         self._ended = _Ended()
         self.ended_early: str | None = None
 
@@ -101,7 +100,7 @@ class StoredTrials:
         numbers = {each.number for each in recovered}
         if any(each.state is TrialState.PAUSED and each.number in numbers for each in runner.records):
             return self.next(runner, propose)  # they wait, as they did before a process died
-        if self._rungs is None:  # they have waited in an earlier session, which had rungs
+        if self._at_rungs is None:  # they have waited in an earlier session, which had rungs
             half_done, paused = [*half_done, *paused], []
         self.ended_early = runner.reason_to_stop()
         if self.ended_early is not None:
@@ -202,27 +201,7 @@ class StoredTrials:
 
     def _judge(self, runner: TrialRunner) -> Judge | None:
         """Return what tells a trial at a rung whether to go on; None where a pruner of Optuna does."""
-        rungs = self._rungs
-        if rungs is None:
-            return None
-
-        def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
-            if self._is_promoted(so_far):
-                return Verdict()
-            others = [each for each in runner.known_trials() if each.number != so_far.number]
-            return rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
-
-        return verdict
-
-    def _promise(self, trials: Sequence[TrialRecord]) -> Promise | None:
-        """Return what rates trials at a rung by what is expected of them; None while nothing can be expected."""
-        engine, sampler = self._engine, self._engine.sampler
-        if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
-            return None
-        return lambda candidates, known: sampler.promise(engine, candidates, known)
-
-    def _is_promoted(self, trial: TrialRecord) -> bool:
-        return is_promoted(self._study.folder, trial.name)
+        return None if self._at_rungs is None else self._at_rungs.judge(runner)
 
     def _judged(self, number: int, runner: TrialRunner) -> optuna.Trial | None:
         return None if self._by_one is None else self._by_one.begin(runner.records, number)
@@ -234,25 +213,20 @@ class StoredTrials:
 
         With `is_last_chance`, no trial is to come any more.
         """
-        if self._rungs is None or not paused:
+        if self._at_rungs is None or not paused:
             return None
-        trials = _as_they_wait(paused, runner)
-        by_hand = [each for each in trials if each.state is TrialState.PAUSED and self._is_promoted(each)]
-        if by_hand:
-            runner.announce(f"trial {by_hand[0].number} goes on to its end, promoted by hand")
-            return self._take_over(next(each for each in paused if each.number == by_hand[0].number), runner)
-        for record in self._rungs.hopeless(trials):
+        by_hand = self._at_rungs.promoted_by_hand(paused, runner)
+        if by_hand is not None:
+            runner.announce(f"trial {by_hand.number} goes on to its end, promoted by hand")
+            return self._take_over(by_hand, runner)
+        for record in self._at_rungs.hopeless(paused, runner):
             self._prune(record, paused, runner)
-        trials = _as_they_wait(paused, runner)
-        promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
-        stored = next((each for each in paused if promoted is not None and each.number == promoted.number), None)
-        if stored is None:
-            return None
-        return self._take_over(stored, runner)
+        promoted = self._at_rungs.next(paused, runner, is_last_chance)
+        return None if promoted is None else self._take_over(promoted, runner)
 
     def _stop_best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner, reason: str) -> None:
         """Let the best of the waiting trials stand as it is, if it is the best of all: a budget ends the search."""
-        best = None if self._rungs is None else self._rungs.best_waiting(_as_they_wait(paused, runner))
+        best = None if self._at_rungs is None else self._at_rungs.best_waiting(paused, runner)
         stored = next((each for each in paused if best is not None and each.number == best.number), None)
         if best is None or stored is None:
             return
@@ -336,17 +310,6 @@ class _Ended:
             self.upto += 1
         later = trials[self.upto :]
         return self._counted + sum(map(is_counted, later)), [each for each in later if not each.state.is_finished()]
-
-
-def _as_they_wait(paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
-    """Return all known trials; one that another search has let go on meanwhile runs, whatever its record says."""
-    numbers = {each.number for each in paused}
-    return [
-        replace(each, state=TrialState.RUNNING)
-        if each.state is TrialState.PAUSED and each.number not in numbers
-        else each
-        for each in runner.known_trials()
-    ]
 
 
 def _is_paused(trial: FrozenTrial) -> bool:

@@ -1,0 +1,89 @@
+"""Trials at rungs: which of those that wait go on, by their reports, by what is expected of them, or by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import optuna
+from optuna.trial import FrozenTrial
+
+from ...search.promotion import is_promoted
+from ...search.rungs import Promise, Rungs
+from ...search.runner import TrialRunner
+from ...search.study import Study
+from ...search.trial import TrialRecord, TrialState, Verdict
+from .curve_sampler import CurveSampler
+from .trial import Judge
+
+
+class AtRungs:
+    """Judges trials that come to a rung, and chooses among those that wait there.
+
+    Args:
+        study: the settings.
+        engine: Optuna's study.
+
+    Every method is called under the study's lock, but for the judge.
+    """
+
+    def __init__(self, study: Study, engine: optuna.Study) -> None:
+        self._folder, self._engine, self._rungs = study.folder, engine, Rungs(study)
+
+    def judge(self, runner: TrialRunner) -> Judge:
+        """Return what tells a trial at a rung whether to go on."""
+
+        def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
+            if is_promoted(self._folder, so_far.name):
+                return Verdict()
+            others = [each for each in runner.known_trials() if each.number != so_far.number]
+            return self._rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
+
+        return verdict
+
+    def promoted_by_hand(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> FrozenTrial | None:
+        """Return a waiting trial that the user wants to go on; None if there is none."""
+        waiting = [each for each in _known_trials(paused, runner) if each.state is TrialState.PAUSED]
+        return _first(paused, [each for each in waiting if is_promoted(self._folder, each.name)])
+
+    def next(
+        self, paused: Sequence[FrozenTrial], runner: TrialRunner, is_last_chance: bool = False
+    ) -> FrozenTrial | None:
+        """Return the waiting trial that may go on; None if there is none.
+
+        With `is_last_chance`, no trial is to come any more.
+        """
+        trials = _known_trials(paused, runner)
+        promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
+        return None if promoted is None else _first(paused, [promoted])
+
+    def hopeless(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
+        """Return the waiting trials that will not go on, whatever comes."""
+        return self._rungs.hopeless(_known_trials(paused, runner))
+
+    def best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> TrialRecord | None:
+        """Return the best of the waiting trials, if it is the best of all; None if it is not."""
+        return self._rungs.best_waiting(_known_trials(paused, runner))
+
+    def _promise(self, trials: Sequence[TrialRecord]) -> Promise | None:
+        """Return what rates trials at a rung by what is expected of them; None while nothing can be expected."""
+        engine, sampler = self._engine, self._engine.sampler
+        if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
+            return None
+        return lambda candidates, known: sampler.promise(engine, candidates, known)
+
+
+def _known_trials(paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
+    """Return all known trials; one that another search has let go on meanwhile runs, whatever its record says."""
+    numbers = {each.number for each in paused}
+    return [
+        replace(each, state=TrialState.RUNNING)
+        if each.state is TrialState.PAUSED and each.number not in numbers
+        else each
+        for each in runner.known_trials()
+    ]
+
+
+def _first(paused: Sequence[FrozenTrial], chosen: Sequence[TrialRecord]) -> FrozenTrial | None:
+    numbers = {each.number for each in chosen}
+    return next((each for each in paused if each.number in numbers), None)

@@ -46,14 +46,19 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 
 @contextlib.contextmanager
-def whole_folder(path: str | os.PathLike[str], sync: bool = True, follow_link: bool = False) -> Iterator[Path]:
+def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Path]:
     """Give a temporary folder to write into; it becomes `path` when the block ends without an error.
 
-    An existing folder at `path` is replaced; of a link, the folder that it leads to, with `follow_link`. If the block
-    raises, the temporary folder is removed and `path` stays as it was. Without `sync` a power cut may lose the folder,
-    unlike a killed process; files in it that were written by `write_text` are whole all the same.
+    An existing folder at `path` is replaced. If the block raises, the temporary folder is removed and `path` stays
+    as it was. Without `sync` a power cut may lose the folder, unlike a killed process; files in it that were written
+    by `write_text` are whole all the same. After `prepare_link` the folder is written elsewhere, and `path` is a link.
     """
-    target = Path(os.readlink(path)) if follow_link and os.path.islink(path) else Path(path)
+    target, link = Path(path), _prepared_link(Path(path))
+    if link.is_symlink():
+        with whole_folder(os.readlink(link), sync) as partial:
+            yield partial
+        os.replace(link, target)
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
@@ -76,6 +81,17 @@ def whole_folder(path: str | os.PathLike[str], sync: bool = True, follow_link: b
         raise
     if replaced is not None:
         _delete(replaced)
+
+
+def prepare_link(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
+    """Let the folder that this process writes next at `path`, where there is none, lie elsewhere, with a link to it."""
+    link = _prepared_link(Path(path))
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder, target_is_directory=True)
+
+
+def _prepared_link(path: Path) -> Path:
+    return path.with_name(f"{PARTIAL_MARK}{os.getpid()}-link-{path.name}")
 
 
 def remove_folder(path: str | os.PathLike[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.files import read_json, remove_folder, remove_partial, whole_folder, write_json, write_text
+from hpsearch.files import prepare_link, read_json, remove_folder, remove_partial, whole_folder, write_json, write_text
 
 ROOT = Path(__file__).parents[1]
 
@@ -185,3 +185,36 @@ def test_only_leftovers_are_cleaned_up(tmp_path: Path) -> None:
 def test_text_is_written_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "größe → 7")
     assert (tmp_path / "a.txt").read_bytes() == "größe → 7".encode()
+
+
+def test_a_link_that_was_prepared_is_there_once_its_folder_is_whole(tmp_path: Path) -> None:
+    link, elsewhere = tmp_path / "here" / "checkpoint", tmp_path / "elsewhere"
+    link.parent.mkdir()
+    prepare_link(link, elsewhere)
+    with whole_folder(link) as partial:
+        (partial / "weights").write_text("whole")
+        assert not link.is_symlink()
+        assert not elsewhere.exists()
+    assert link.is_symlink()
+    assert (elsewhere / "weights").read_text() == "whole"
+    with whole_folder(link) as partial:  # it was for once
+        (partial / "weights").write_text("another")
+    assert not link.is_symlink()
+    assert not elsewhere.exists()
+    assert [each.name for each in link.parent.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_link_is_deleted_with_what_it_leads_to(tmp_path: Path, is_written: bool) -> None:
+    link, elsewhere = tmp_path / "here" / "checkpoint", tmp_path / "elsewhere"
+    link.parent.mkdir()
+    elsewhere.mkdir()
+    prepare_link(link, elsewhere)
+    if is_written:
+        with whole_folder(link):
+            pass
+        remove_folder(link)
+    else:
+        remove_partial(link.parent)
+    assert not elsewhere.exists()
+    assert not list(link.parent.iterdir())

@@ -224,7 +224,7 @@ def write_record(study_folder: Path, record: TrialRecord) -> None:
 def remove_leftovers(run_folder: Path) -> None:
     """Delete what a killed process left half-written in the folder of a run, and in its checkpoints.
 
-    So is a link to a checkpoint that was to be in memory, or was there before the machine was started again.
+    So is a link to a checkpoint that was in memory before the machine was started again.
     """
     remove_partial(run_folder)
     for entry in os.scandir(run_folder):

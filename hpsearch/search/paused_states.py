@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock
 
-from ..files import PARTIAL_MARK, remove_folder, whole_folder, write_text
+from ..files import PARTIAL_MARK, prepare_link, remove_folder, whole_folder, write_text
 from .sessions import are_all_on_this_machine
 from .study import Study
 
@@ -83,8 +83,7 @@ class PausedStates:
             target = self._target(checkpoint)
             shutil.rmtree(target, ignore_errors=True)
             write_text(self._expected(target), str(size))
-            checkpoint.unlink(missing_ok=True)  # a link to what is no longer there
-            checkpoint.symlink_to(target, target_is_directory=True)
+            prepare_link(checkpoint, target)
         return True
 
     def _is_own(self) -> bool:
@@ -106,7 +105,8 @@ class PausedStates:
                 remove_folder(partial)
         for target in self._targets():
             link = self._folder.joinpath(*target.name.split("@", 1)[::-1])
-            if not link.is_symlink() or os.readlink(link) != str(target):
+            links = [link, *link.parent.glob(f"{PARTIAL_MARK}*{link.name}")]
+            if not any(each.is_symlink() and os.readlink(each) == str(target) for each in links):
                 shutil.rmtree(target, ignore_errors=True)
                 self._expected(target).unlink(missing_ok=True)
         for other in MEMORY.glob(f"{self.place.name.rpartition('-')[0]}-*"):

@@ -62,7 +62,7 @@ def save_checkpoint(trainer: Hooks) -> Path:
     _point_at_best_checkpoint(run, folder)
     streams = gather_object([_streams(run)])
     if run.args.should_save:
-        with whole_folder(folder, follow_link=True) as partial:
+        with whole_folder(folder) as partial:
             _write_together(trainer, partial)
             if not run.args.save_only_model:
                 for index, each in enumerate(streams):

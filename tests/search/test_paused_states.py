@@ -45,7 +45,7 @@ def write(states: PausedStates, checkpoint: Path, size: int) -> None:
     """Write a checkpoint as training does, in memory if there is room."""
     checkpoint.parent.mkdir(exist_ok=True)
     states.make_room(checkpoint, size)
-    with whole_folder(checkpoint, follow_link=True) as partial:
+    with whole_folder(checkpoint) as partial:
         (partial / "weights").write_bytes(bytes(size))
     states.written(checkpoint)
 
@@ -70,7 +70,7 @@ def test_one_that_is_larger_than_was_expected_goes_to_disk(study: Study) -> None
     states, checkpoint = PausedStates(study), study.folder / "run-0" / "checkpoint-4"
     checkpoint.parent.mkdir()
     assert states.make_room(checkpoint, 10 * KB)
-    with whole_folder(checkpoint, follow_link=True) as partial:
+    with whole_folder(checkpoint) as partial:
         (partial / "weights").write_bytes(bytes(200 * KB))
     states.written(checkpoint)
     assert not checkpoint.is_symlink()

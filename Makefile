@@ -29,6 +29,7 @@ benchmarks: $(VENV)/.dev
 	$(BIN)/python -m studies.benchmarks.import_time
 	$(BIN)/python -m studies.benchmarks.parallel
 	$(BIN)/python -m studies.benchmarks.ray
+	$(BIN)/python -m studies.benchmarks.time_to_best
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hpsearch needs Python 3.11 or newer (as transformers 5.23 does), this is {sys.version.split()[0]}")'

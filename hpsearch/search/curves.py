@@ -80,7 +80,7 @@ class CurveModel:
         Args:
             points: (m, d), their parameters in the unit cube.
         """
-        between = self._covariance(self._parameters, points, np.zeros(len(points)), self._points, self._logs)
+        between = self._covariance(self._parameters, points, np.zeros(1), self._points, self._logs)
         spread = solve_triangular(self._factor, between.T, lower=True)
         a, b, c = np.exp(self._parameters[-5:-2])
         return between @ self._weights, np.sqrt(np.maximum(a + b + c - (spread**2).sum(axis=0), 1e-9))
@@ -124,7 +124,7 @@ class CurveModel:
         scales, (a, b, c) = np.exp(-2 * parameters[:-5]), np.exp(parameters[-5:-2])
         scale, noise = np.exp(-2 * parameters[-2]), np.exp(parameters[-1])
         distances, logs = self._apart @ scales, self._logs_apart * scale
-        over, along = _matern(distances), _matern(logs)
+        (over, over_slope), (along, along_slope) = _matern_and_slope(distances), _matern_and_slope(logs)
         factor = a + b * along
         covariance = over * factor + c * along
         covariance[np.diag_indices_from(covariance)] += noise + _JITTER
@@ -137,11 +137,11 @@ class CurveModel:
         weights = inverse @ self._values
         loss = 0.5 * self._values @ weights + np.log(np.diag(lower)).sum() + 0.5 * (off**2).sum()
         by = 0.5 * (inverse - np.outer(weights, weights))
-        slope = by * factor * _matern_slope(distances)
+        slope = by * factor * over_slope
         gradient = np.empty_like(parameters)
         gradient[:-5] = np.tensordot(slope, self._apart, axes=2) * -2 * scales
         gradient[-5:-2] = a * (by * over).sum(), b * (by * over * along).sum(), c * (by * along).sum()
-        gradient[-2] = (by * (b * over + c) * _matern_slope(logs) * self._logs_apart).sum() * -2 * scale
+        gradient[-2] = (by * (b * over + c) * along_slope * self._logs_apart).sum() * -2 * scale
         gradient[-1] = noise * np.trace(by)
         return float(loss), gradient + off / self._spread
 
@@ -270,11 +270,12 @@ def _logs(shares: Array) -> Array:
 
 
 def _matern(squares: Array) -> Array:
-    distance = np.sqrt(5 * np.maximum(squares, 1e-12))
-    return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance))
+    return _matern_and_slope(squares)[0]
 
 
-def _matern_slope(squares: Array) -> Array:
-    """Return the derivative of `_matern` by the squared distance."""
+def _matern_and_slope(squares: Array) -> tuple[Array, Array]:
+    """Return the Matérn 5/2 function of distances, given squared, and its derivative by these squares."""
     distance = np.sqrt(5 * np.maximum(squares, 1e-12))
-    return np.asarray(-5 / 6 * (1 + distance) * np.exp(-distance))
+    decay = np.exp(-distance)
+    slope = (1 + distance) * decay
+    return slope + distance**2 / 3 * decay, -5 / 6 * slope

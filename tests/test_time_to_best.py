@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 import hpsearch
+from studies.benchmarks import time_to_best
 from studies.benchmarks.real_tasks import TASKS, MissingData
 from studies.benchmarks.time_to_best import DATA, Between, Race, Record, best_of, peer, quartiles
 
@@ -65,12 +66,15 @@ def test_a_record_keeps_what_is_better_than_all_before_while_there_is_time(metri
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_trains_with_parameters_of_its_space_in_ours_and_in_transformers(name: str, tmp_path: Path) -> None:
+def test_a_task_trains_with_parameters_of_its_space_in_ours_and_in_transformers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_to_best, "TRIALS", 2)
     try:
         task = dataclasses.replace(TASKS[name](DATA, epoch=32), epochs=1)
     except MissingData as missing:
         pytest.skip(str(missing))
-    of_ours, of_peer = Record(task.metric, 60), Record(task.metric, 0.7)
+    of_ours, of_peer = Record(task.metric, 300), Record(task.metric, 300)
     trainer = task.make_trainer(hpsearch, tmp_path, 0, [of_ours])
     trainer.with_arguments(**task.space.sample(random.Random(0))).train()
     peer(task, of_peer, tmp_path, 0)

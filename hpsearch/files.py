@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 PARTIAL_MARK = ".partial-"
+# Beside a folder that lies elsewhere than where it is looked for, a file: in which folder the link to it is.
+_LINKED_FROM = ".linked-from-"
 _REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
 
 
@@ -84,10 +86,27 @@ def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Pa
 
 
 def prepare_link(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
-    """Let the folder that this process writes next at `path`, where there is none, lie elsewhere, with a link to it."""
+    """Let the folder that this process writes next at `path`, where there is none, lie elsewhere, with a link to it.
+
+    Whoever deletes the link deletes the folder; a file beside that says so, and which folder the link is in.
+    """
     link = _prepared_link(Path(path))
     link.unlink(missing_ok=True)
+    _linked_from(Path(folder)).write_bytes(os.fsencode(link.parent.resolve()))
     link.symlink_to(folder, target_is_directory=True)
+
+
+def unprepare_link(path: str | os.PathLike[str]) -> bool:
+    """Let the folder lie at its path after all; False if no link was prepared for it."""
+    link = _prepared_link(Path(path))
+    is_prepared = link.is_symlink()
+    if is_prepared:
+        _delete(link)
+    return is_prepared
+
+
+def _linked_from(folder: Path) -> Path:
+    return folder.with_name(f"{_LINKED_FROM}{folder.name}")
 
 
 def _prepared_link(path: Path) -> Path:
@@ -97,7 +116,7 @@ def _prepared_link(path: Path) -> Path:
 def remove_folder(path: str | os.PathLike[str]) -> None:
     """Delete a folder so that no reader ever sees it half-deleted: rename it first, then remove it.
 
-    A folder that does not exist is not an error; with a link goes the folder that it leads to.
+    A folder that does not exist is not an error. With a link that `prepare_link` has made goes the folder it leads to.
     """
     doomed = _set_aside(Path(path), _REMOVED_MARK)
     if doomed is not None:
@@ -118,10 +137,14 @@ def remove_partial(folder: str | os.PathLike[str]) -> None:
 
 
 def _delete(entry: Path) -> None:
-    """Delete a file, a folder, or a link to a folder and that folder."""
+    """Delete a file, a folder, or a link; and the folder that the link leads to, if `prepare_link` has made it."""
     if entry.is_symlink():
-        shutil.rmtree(os.readlink(entry), ignore_errors=True)
+        folder = Path(os.readlink(entry))
         entry.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if _linked_from(folder).read_bytes() == os.fsencode(entry.parent.resolve()):
+                shutil.rmtree(folder, ignore_errors=True)
+                _linked_from(folder).unlink()
     elif entry.is_dir():
         shutil.rmtree(entry, ignore_errors=True)
     else:

@@ -218,3 +218,19 @@ def test_a_link_is_deleted_with_what_it_leads_to(tmp_path: Path, is_written: boo
         remove_partial(link.parent)
     assert not elsewhere.exists()
     assert not list(link.parent.iterdir())
+
+
+def test_what_somebody_else_has_linked_stays_when_the_link_goes(tmp_path: Path) -> None:
+    theirs, link = tmp_path / "theirs", tmp_path / "run" / "checkpoint"
+    theirs.mkdir()
+    (theirs / "thesis").write_text("years of work")
+    link.parent.mkdir()
+    link.symlink_to(theirs)
+    remove_folder(link)
+    assert not link.is_symlink()
+    assert (theirs / "thesis").read_text() == "years of work"
+    link.symlink_to(theirs)
+    with whole_folder(link):
+        pass
+    assert not link.is_symlink()
+    assert (theirs / "thesis").exists()

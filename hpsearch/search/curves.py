@@ -31,7 +31,7 @@ from .priors import Belief
 Array = NDArray[np.float64]
 
 # Trials that are drawn at random: a third of all that are to be, within these bounds; then a share of the others.
-_LEAST_AT_RANDOM, MOST_AT_RANDOM, _SHARE_AT_RANDOM = 8, 24, 0.1
+_LEAST_AT_RANDOM, _MOST_IF_LIMITED, MOST_AT_RANDOM, _SHARE_AT_RANDOM = 8, 16, 24, 0.1
 _ANYWHERE, _TOPS, _NEAR_EACH, _STEPS = 400, 8, 40, (0.03, 0.1, 0.3)
 # Then so many candidates from which most is expected are varied by these steps in turn.
 _REFINED, _VARIATIONS, _FINE_STEPS = 5, 30, (0.1, 0.05, 0.02)
@@ -206,8 +206,8 @@ def propose(
         first: so many trials are drawn at random before the model is asked.
     """
     if len(curves) < first or random.random() < _SHARE_AT_RANDOM:
-        drawn = None if belief is None else belief.draw(random)
-        return None if drawn is None else np.asarray(valid(drawn[None])[0])
+        is_near = belief is not None and belief.is_tried_now(random)
+        return np.asarray(valid(belief.near(_NEAR_EACH, random))[0]) if belief is not None and is_near else None
     model = model_by(curves).believing(np.array(under_way).reshape(len(under_way), curves[0].point.size))
 
     def expected(points: Array) -> Array:
@@ -226,13 +226,18 @@ def propose(
     return np.asarray(points[np.argmax(values)])
 
 
-def count_at_random(n_trials: int) -> int:
+def count_at_random(n_trials: int, is_limited: bool = False) -> int:
     """Return how many trials of a search are drawn at random before the model is asked.
 
-    >>> [count_at_random(n_trials) for n_trials in (10, 50, 1000)]
-    [8, 16, 24]
+    Args:
+        n_trials: how many there are to be.
+        is_limited: whether time or epochs may end the search before.
+
+    >>> [count_at_random(n_trials) for n_trials in (10, 50, 1000)], count_at_random(1000, is_limited=True)
+    ([8, 16, 24], 16)
     """
-    return min(max(n_trials // 3, _LEAST_AT_RANDOM), MOST_AT_RANDOM)
+    most = _MOST_IF_LIMITED if is_limited else MOST_AT_RANDOM
+    return min(max(n_trials // 3, _LEAST_AT_RANDOM), most)
 
 
 def _candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:

@@ -17,6 +17,7 @@ from filelock import FileLock
 
 from ..errors import StudyError
 from ..files import read_json, remove_folder, remove_partial, whole_folder, write_json
+from .paused_states import PLACE_FILE
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
 from .study import Study
@@ -30,7 +31,7 @@ REPLAYS_FOLDER = "replays"
 _STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
 _TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 _Version = tuple[int, int]
-_RESERVED_NAMES = {STUDY_FILE, BEST_FILE, LOCK_FILE, SESSIONS_FOLDER, REPLAYS_FOLDER, *_STORAGE_FILES}
+_RESERVED_NAMES = {STUDY_FILE, BEST_FILE, LOCK_FILE, SESSIONS_FOLDER, REPLAYS_FOLDER, PLACE_FILE, *_STORAGE_FILES}
 
 
 class StudyFolder:
@@ -222,13 +223,8 @@ def write_record(study_folder: Path, record: TrialRecord) -> None:
 
 
 def remove_leftovers(run_folder: Path) -> None:
-    """Delete what a killed process left half-written in the folder of a run, and in its checkpoints.
-
-    So is a link to a checkpoint that was in memory before the machine was started again.
-    """
+    """Delete what a killed process left half-written in the folder of a run, and in its checkpoints."""
     remove_partial(run_folder)
     for entry in os.scandir(run_folder):
-        if entry.is_symlink() and not os.path.exists(entry.path):
-            os.unlink(entry.path)
-        elif entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False):
             remove_partial(entry.path)

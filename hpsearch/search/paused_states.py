@@ -1,38 +1,32 @@
-"""Where trials that wait keep their checkpoints: in memory up to a budget, the others on disk, as ordinary ones.
+"""Checkpoints of trials that wait, in memory: up to a budget that the user states; the others are on disk, as all are.
 
 In the folder of its run such a checkpoint is a link to a folder of a file system that lies in memory (`/dev/shm`, on
 Linux). So every process of this machine finds it where it looks for checkpoints, and goes on from it; it outlives
-processes that are killed, though not the machine. When a search ends, what is left is brought to disk.
+processes that are killed, though not the machine. When a search ends, what is left is brought to disk; of one that was
+killed, when the study is next searched.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 from filelock import FileLock
 
-from ..files import PARTIAL_MARK, prepare_link, remove_folder, whole_folder, write_text
+from ..errors import StudyError
+from ..files import prepare_link, read_json, remove_folder, whole_folder, write_json
 from .sessions import are_all_on_this_machine
 from .study import Study
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - the folder that is made there is this user's alone
-_SHARE_OF_MEMORY = 1 / 20
-# In the folder of a study in memory: the study's folder on disk, a lock, and beside each checkpoint that is being
-# written a file with the bytes it is expected to have.
-_OF, _LOCK, _EXPECTED = "of", "lock", ".expected"
-
-
-def budget_of(study: Study) -> float:
-    """Return how many bytes of checkpoints of waiting trials may be in memory; 0 where none can be."""
-    if os.name != "posix" or not MEMORY.is_dir():
-        return 0.0
-    return psutil.virtual_memory().total * _SHARE_OF_MEMORY if study.paused_memory is None else study.paused_memory
+# In the study's folder: where its folder in memory is.
+PLACE_FILE = "memory.json"
+# In the folder in memory: a lock, and for each checkpoint that is being written how many bytes it is expected to have.
+_LOCK, _EXPECTED = ".lock", ".expected-"
 
 
 class PausedStates:
@@ -43,111 +37,137 @@ class PausedStates:
     """
 
     def __init__(self, study: Study) -> None:
-        self._folder, self._budget = study.folder.absolute(), budget_of(study)
-        name = hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:16]
-        self.place = MEMORY / f"hpsearch-{os.getuid() if os.name == 'posix' else ''}-{name}"
+        self._folder, self._budget = study.folder, study.paused_memory
+
+    @property
+    def place(self) -> Path | None:
+        """The study's folder in memory; None if it has none."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a file that is damaged
+            written = read_json(self._folder / PLACE_FILE)
+            return None if written is None else Path(written["place"])
+        return None
+
+    def begin(self) -> list[str]:
+        """Bring to disk what a search that was killed has left in memory, and make room for this one; under the lock.
+
+        No other search is at work in the study's folder.
+
+        Returns:
+            The names of the runs whose checkpoints are lost, as the machine was started again.
+
+        Raises:
+            StudyError: there is no file system in memory.
+        """
+        lost = self.end()
+        if self._budget:
+            try:
+                place = MEMORY / f"hpsearch-{uuid.uuid4().hex}"
+                place.mkdir(mode=0o700)
+            except OSError as error:
+                raise StudyError(
+                    f"paused_memory={self._budget!r} needs a file system in memory, {MEMORY}, which cannot be used "
+                    f"here: {error}. Leave it out: waiting trials are on disk then."
+                ) from error
+            write_json(self._folder / PLACE_FILE, {"place": str(place)})
+        return lost
+
+    def end(self) -> list[str]:
+        """Bring all that is in memory to disk and delete the folder there; return the runs whose checkpoints are lost.
+
+        What cannot be brought to disk stays in memory.
+        """
+        place, lost, stays = self.place, [], False
+        if place is None:
+            return []
+        for link in self._links(place):
+            if not link.exists():
+                lost.append(link.parent.name)
+                remove_folder(link)
+                continue
+            try:
+                _spill(link)
+            except OSError:
+                stays = True
+        if not stays:
+            shutil.rmtree(place, ignore_errors=True)
+            (self._folder / PLACE_FILE).unlink(missing_ok=True)
+        return lost
 
     def make_room(self, checkpoint: Path, size: float) -> bool:
         """Let the checkpoint that is about to be written at this path lie in memory, if so many bytes fit.
 
         Otherwise, and if another machine is at the study, it will be written to disk.
         """
-        if size > self._budget or checkpoint.exists() or not are_all_on_this_machine(self._folder):
+        if size > self._budget or checkpoint.exists():
             return False
-        with contextlib.suppress(OSError):  # nobody may write there: the disk will do
-            if self._is_own():
-                return self._has_made_room(checkpoint, size)
+        with contextlib.suppress(Exception):  # whatever is wrong there: the disk will do
+            place = self.place
+            if place is not None and place.is_dir() and are_all_on_this_machine(self._folder):
+                with FileLock(place / _LOCK):
+                    return self._has_made_room(place, checkpoint, size)
         return False
 
     def written(self, checkpoint: Path) -> None:
         """Take the size that a checkpoint has got into account; one that does not fit after all goes to disk."""
-        if not checkpoint.is_symlink():
+        place = self.place if checkpoint.is_symlink() else None
+        if place is None or checkpoint.readlink().parent != place:
             return
-        with self._locked():
-            self._expected(self._target(checkpoint)).unlink(missing_ok=True)
-            is_too_much = self._used() > self._budget
-        if is_too_much:
-            _spill(checkpoint)
+        with contextlib.suppress(OSError):  # it is whole; where it is does not matter
+            with FileLock(place / _LOCK):
+                (place / f"{_EXPECTED}{checkpoint.readlink().name}").unlink(missing_ok=True)
+                is_too_much = _used(place) > self._budget
+            if is_too_much:
+                _spill(checkpoint)
 
-    def end(self) -> None:
-        """Bring all that is in memory to disk, and leave nothing there; no search is at work in the folder any more."""
-        for run in self._folder.glob("[!.]*/"):
-            spill_all(run)
-        shutil.rmtree(self.place, ignore_errors=True)
+    def spill(self, run: str) -> None:
+        """Bring the checkpoints of a run to disk; what cannot be brought there stays where it is, until the end."""
+        place = self.place
+        if place is not None:
+            for link in self._links(place, run):
+                with contextlib.suppress(OSError):
+                    _spill(link)
 
-    def _has_made_room(self, checkpoint: Path, size: float) -> bool:
-        with self._locked():
-            self._tidy()
-            if self._used() + size > self._budget or shutil.disk_usage(MEMORY).free < 2 * size:
-                return False
-            target = self._target(checkpoint)
-            shutil.rmtree(target, ignore_errors=True)
-            write_text(self._expected(target), str(size))
-            prepare_link(checkpoint, target)
+    def _has_made_room(self, place: Path, checkpoint: Path, size: float) -> bool:
+        for expected in place.glob(f"{_EXPECTED}*"):
+            target = expected.with_name(expected.name.removeprefix(_EXPECTED))
+            if not self._is_expected(target):
+                expected.unlink(missing_ok=True)
+        if _used(place) + size > self._budget or shutil.disk_usage(place).free < 2 * size:
+            return False
+        target = place / f"{checkpoint.name}@{checkpoint.parent.name}"
+        (place / f"{_EXPECTED}{target.name}").write_text(str(size))
+        prepare_link(checkpoint, target)
         return True
 
-    def _is_own(self) -> bool:
-        """Make the folder in memory, readable by this user only; False if it is somebody else's."""
-        self.place.mkdir(mode=0o700, exist_ok=True)
-        is_own = not self.place.is_symlink() and self.place.stat().st_uid == os.getuid()
-        if is_own and not (self.place / _OF).exists():
-            write_text(self.place / _OF, str(self._folder))
-        return is_own
+    def _is_expected(self, target: Path) -> bool:
+        """Tell whether a process has yet to write a checkpoint, or to note that it has: a link leads there."""
+        run = self._folder / target.name.partition("@")[2]
+        with contextlib.suppress(OSError):
+            return any(each.is_symlink() and each.readlink() == target for each in run.iterdir())
+        return False
 
-    def _locked(self) -> FileLock:
-        return FileLock(self.place / _LOCK)
-
-    def _tidy(self) -> None:
-        """Delete what no run refers to any more, and what processes that died, and studies that are gone, have left."""
-        for partial in self.place.glob(f"{PARTIAL_MARK}*"):
-            writer = partial.name.removeprefix(PARTIAL_MARK).partition("-")[0]
-            if not (writer.isdigit() and psutil.pid_exists(int(writer))):
-                remove_folder(partial)
-        for target in self._targets():
-            link = self._folder.joinpath(*target.name.split("@", 1)[::-1])
-            links = [link, *link.parent.glob(f"{PARTIAL_MARK}*{link.name}")]
-            if not any(each.is_symlink() and os.readlink(each) == str(target) for each in links):
-                shutil.rmtree(target, ignore_errors=True)
-                self._expected(target).unlink(missing_ok=True)
-        for other in MEMORY.glob(f"{self.place.name.rpartition('-')[0]}-*"):
-            of = other / _OF
-            if of.is_file() and not Path(of.read_text(encoding="utf-8")).is_dir():
-                shutil.rmtree(other, ignore_errors=True)
-
-    def _used(self) -> float:
-        """Return the bytes of all checkpoints in memory, or that are expected of those being written."""
-        return sum(self._size(target) for target in self._targets())
-
-    def _size(self, target: Path) -> float:
-        expected = self._expected(target)
-        if expected.exists():
-            return float(expected.read_text())
-        return sum(each.stat().st_size for each in target.rglob("*") if each.is_file())
-
-    def _targets(self) -> Iterator[Path]:
-        """Yield the checkpoints in memory, written or expected."""
-        names = {each.name.removesuffix(_EXPECTED) for each in self.place.glob("checkpoint-*@*")}
-        return (self.place / name for name in sorted(names))
-
-    def _target(self, checkpoint: Path) -> Path:
-        return self.place / f"{checkpoint.name}@{checkpoint.parent.name}"
-
-    @staticmethod
-    def _expected(target: Path) -> Path:
-        return target.with_name(f"{target.name}{_EXPECTED}")
+    def _links(self, place: Path, run: str = "*") -> Iterator[Path]:
+        for link in list(self._folder.glob(f"{run}/checkpoint-*")):
+            if link.is_symlink() and link.readlink().parent == place:
+                yield link
 
 
-def spill_all(run_folder: Path) -> None:
-    """Bring the checkpoints of a run that are in memory to disk."""
-    for checkpoint in run_folder.glob("checkpoint-*"):
-        if checkpoint.is_symlink():
-            _spill(checkpoint)
+def _used(place: Path) -> float:
+    """Return the bytes of all checkpoints in memory, and those that are expected of the ones being written."""
+    used = 0.0
+    expected = {each.name.removeprefix(_EXPECTED): each for each in place.glob(f"{_EXPECTED}*")}
+    for path in expected.values():
+        used += float(path.read_text() or 0)
+    for target in place.glob("checkpoint-*"):
+        if target.name not in expected:
+            for folder, _, files in os.walk(target):
+                for name in files:
+                    with contextlib.suppress(FileNotFoundError):  # the trial goes on, or is pruned, just now
+                        used += os.stat(os.path.join(folder, name)).st_size
+    return used
 
 
 def _spill(link: Path) -> None:
-    """Bring a checkpoint that is in memory to disk, in the place of the link; a link to nothing is deleted."""
-    if not link.exists():
-        remove_folder(link)
-        return
+    """Bring a checkpoint that is in memory to disk, in the place of the link."""
     with whole_folder(link) as partial:
         shutil.copytree(link, partial, dirs_exist_ok=True)

@@ -7,6 +7,8 @@ Janowski, Lindauer, Nardi, Hutter: PriorBand (NeurIPS 2023), for drawing near th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,8 +16,8 @@ Array = NDArray[np.float64]
 
 # Of the range: of a logarithmic range over two decades, a factor of 2.5.
 _SPREAD = 0.2
-# Of what is drawn at random, this share is drawn near the prior.
-_SHARE_NEAR = 0.5
+# Of what is drawn at random, this share is drawn near the prior; there, this share of choices is any of them.
+_SHARE_NEAR, _SHARE_OF_OTHERS = 0.5, 0.3
 # The weight of the prior is its density to the power of this over the number of trials. Far from it, the density has a
 # floor: there the best may be all the same.
 _STRENGTH, _FLOOR = 10.0, 0.01
@@ -28,22 +30,27 @@ class Belief:
 
     Args:
         centre: (d,); NaN along the sides of which nothing is believed.
+        choices: the sides that stand for one choice each, of several.
     """
 
-    def __init__(self, centre: Array) -> None:
+    def __init__(self, centre: Array, choices: Sequence[slice] = ()) -> None:
         self._sides = ~np.isnan(centre)
-        self._centre = centre[self._sides]
+        self._centre, self._choices = centre[self._sides], choices
 
     def near(self, count: int, random: np.random.Generator) -> Array:
         """Draw so many points, (count, d), near the centre; anywhere along the other sides."""
         points = random.random((count, len(self._sides)))
         steps = _SPREAD * random.standard_normal((count, len(self._centre)))
+        anywhere = points.copy()
         points[:, self._sides] = np.clip(self._centre + steps, 0.0, 1.0)
+        for choice in self._choices:
+            others = random.random(count) < _SHARE_OF_OTHERS
+            points[others, choice] = anywhere[others, choice]
         return points
 
-    def draw(self, random: np.random.Generator) -> Array | None:
-        """Return a point near the centre, half of the time; else None: anywhere."""
-        return self.near(1, random)[0] if random.random() < _SHARE_NEAR else None
+    def is_tried_now(self, random: np.random.Generator) -> bool:
+        """Tell whether what is to be drawn at random is to be drawn near the centre, as half of it is."""
+        return bool(random.random() < _SHARE_NEAR)
 
     def weights(self, points: Array, trials: int) -> Array:
         """Return by what to multiply an expected improvement at these points, (m, d), after so many trials: at most 1.

@@ -21,7 +21,8 @@ def promote(study_folder: str | os.PathLike[str], number: int) -> None:
     """Let a trial train to its end, although it waits at a rung, or would wait or be pruned at the next one.
 
     The search that is at work in the folder, in whatever process, takes it up as soon as a worker is free; if there is
-    none, the next one does. A second call changes nothing.
+    none, the next one does. A second call changes nothing while the trial has not ended. The trial counts among those
+    that have gone on from a rung, so that another one may have to wait.
 
     Args:
         study_folder: of the study, ``<output_dir>/<study_name>``.
@@ -40,23 +41,47 @@ def promote(study_folder: str | os.PathLike[str], number: int) -> None:
     settings = read_settings(folder)
     if settings is None:
         raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE}.")
-    if settings["pruner"] != _RUNGS:
+    if settings.get("pruner") != _RUNGS:
         raise StudyError(
-            f"In the study in {str(folder)!r} trials do not wait at rungs: its pruner is {settings['pruner']}."
+            f"In the study in {str(folder)!r} trials do not wait at rungs: its pruner is {settings.get('pruner')}."
         )
-    runs = {read_json(path)["number"]: path.parent for path in folder.glob(f"[!.]*/{TRIAL_FILE}")}
-    if number not in runs:
-        raise StudyError(
-            f"The study in {str(folder)!r} has no trial {number!r}; it has {len(runs)}, up to {max(runs, default=-1)}."
-        )
-    record = TrialRecord.from_json(read_json(runs[number] / TRIAL_FILE), runs[number])
+    record = _record(folder, number)
+    _check_may_go_on(record)
+    mark = folder / record.name / _MARK
+    write_text(mark, "by hand\n")
+    try:
+        _check_may_go_on(_record(folder, number))  # it may have been pruned just now
+    except StudyError:
+        mark.unlink(missing_ok=True)
+        raise
+
+
+def _check_may_go_on(record: TrialRecord) -> None:
     if record.state not in _MAY_BE_PROMOTED:
         allowed = one_of(each.value for each in _MAY_BE_PROMOTED)
         raise StudyError(
-            f"Trial {number} is {record.state.value}; only one that is {allowed} can be promoted. To "
-            f" train its parameters again, pass start_with={record.params!r} to another search."
+            f"Trial {record.number} is {record.state.value}; only one that is {allowed} can be promoted. To train its "
+            f"parameters again, pass start_with={record.params!r} to another search."
         )
-    write_text(runs[number] / _MARK, "by hand\n")
+
+
+def _record(folder: Path, number: int) -> TrialRecord:
+    """Return the record of a trial.
+
+    Raises:
+        StudyError: there is no such trial, or its record is damaged.
+    """
+    numbers: list[int] = []
+    for path in folder.glob(f"[!.]*/{TRIAL_FILE}"):
+        try:
+            record = TrialRecord.from_json(read_json(path), path.parent)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StudyError(f"{str(path)!r} cannot be read: {error}") from error
+        if record.number == number and type(number) is int:
+            return record
+        numbers.append(record.number)
+    known = f"it has {len(numbers)}, up to {max(numbers)}" if numbers else "it has none yet"
+    raise StudyError(f"The study in {str(folder)!r} has no trial {number!r}; {known}.")
 
 
 def is_promoted(study_folder: Path, run: str) -> bool:

@@ -15,10 +15,10 @@ from .execution import Execution, Searchable
 from .folder import StudyFolder, remove_leftovers
 from .listener import SearchListener
 from .others import OtherTrials
-from .paused_states import PausedStates, spill_all
+from .paused_states import PausedStates
 from .ranks import Ranks
 from .retention import remove_surplus
-from .sessions import Session
+from .sessions import Session, are_all_on_this_machine
 from .study import Study
 from .trial import Trial, TrialRecord, TrialState, Verdict
 
@@ -45,6 +45,7 @@ class TrialRunner:
         self._trainer, self._study, self._folder = trainer, study, folder
         self.listener, self._ranks = listener, ranks
         self._session = Session(study.folder)
+        self._paused = PausedStates(study)
         self._budget = SearchBudget(study)
         self.session = self._session.name
         self.records: list[TrialRecord] = []
@@ -60,13 +61,22 @@ class TrialRunner:
         """Sign in to the study's folder while the block runs, so that other processes know whose trials these are."""
         with self._folder.locked():
             self._session.begin()
+            lost = self._paused.begin() if self._session.is_alone() else []
+        for run in lost:
+            self.announce(f"{run} has lost its checkpoint, which was in memory: if it goes on, it begins again")
         try:
             yield
         finally:
             with self._folder.locked():
-                if self._session.end():
+                is_last = self._session.end()
+                if is_last:
                     remove_partial(self._study.folder)  # what killed sessions have left there
-                    PausedStates(self._study).end()
+                if is_last or not are_all_on_this_machine(self._study.folder):
+                    self._paused.end()
+                    if self._paused.place is not None:
+                        self.announce(
+                            "the checkpoints of waiting trials stay in memory: they cannot be written to disk"
+                        )
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from deciding anything about the study while the block runs."""
@@ -251,7 +261,7 @@ class TrialRunner:
         remove_surplus(records, study.folder, study.objectives, study.keep_checkpoints, among)
         for record in records if among is None else among:
             if record.state.is_counted:
-                spill_all(study.folder / record.name)
+                self._paused.spill(record.name)
         self.records = self._present(records)
 
     @staticmethod

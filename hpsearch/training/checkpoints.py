@@ -16,7 +16,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from transformers.trainer_utils import sort_checkpoints
 
 from ..callbacks import ExportableState
-from ..files import remove_folder, whole_folder, write_json
+from ..files import remove_folder, unprepare_link, whole_folder, write_json
 from . import sharding
 from .hooks import Hooks
 from .optimization import follows_a_metric
@@ -62,18 +62,28 @@ def save_checkpoint(trainer: Hooks) -> Path:
     _point_at_best_checkpoint(run, folder)
     streams = gather_object([_streams(run)])
     if run.args.should_save:
-        with whole_folder(folder) as partial:
-            _write_together(trainer, partial)
-            if not run.args.save_only_model:
-                for index, each in enumerate(streams):
-                    save_tensors(each, partial / streams_file(index, run.args.world_size))
-            write_json(partial / RUN_STATE_FILE, _run_state(run))
-            save_state(run, partial / STATE_FILE)
+        try:
+            _write(trainer, folder, streams)
+        except OSError:
+            if not unprepare_link(folder):
+                raise
+            _write(trainer, folder, streams)  # where it should have been there was no room
         _rotate(run)
     elif sharding.is_sharded(run):
         _write_together(trainer, folder)
     run.accelerator.wait_for_everyone()
     return folder
+
+
+def _write(trainer: Hooks, folder: Path, streams: list[Any]) -> None:
+    run = trainer.run
+    with whole_folder(folder) as partial:
+        _write_together(trainer, partial)
+        if not run.args.save_only_model:
+            for index, each in enumerate(streams):
+                save_tensors(each, partial / streams_file(index, run.args.world_size))
+        write_json(partial / RUN_STATE_FILE, _run_state(run))
+        save_state(run, partial / STATE_FILE)
 
 
 def save_tensors(value: Any, path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import StudyError
+from ..machine import cores
 from ..search.study import check_whole
 
 
@@ -56,7 +57,7 @@ def slots_for(
                 f"trials_per_device={trials_per_device}: there is no GPU to use here; n_jobs says how many trials run "
                 "at once on the CPU."
             )
-        count = _cores() if n_jobs == -1 else n_jobs or 1
+        count = cores() if n_jobs == -1 else n_jobs or 1
         return (Slot(None, _threads(count)),) * count
     if n_jobs in (None, -1):
         count = len(used) * (trials_per_device or 1)
@@ -85,10 +86,6 @@ def _devices(devices: Any, gpus: int) -> list[int]:
     return list(devices)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _threads(workers: int) -> int:
     said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdigit() and int(said) else max(1, _cores() // workers)
+    return int(said) if said.isdigit() and int(said) else max(1, cores() // workers)

@@ -9,13 +9,14 @@ import numpy as np
 import optuna
 import pytest
 
-from hpsearch import Categorical, Float, Int
+from hpsearch import Categorical, Float, Int, SpaceError
 from hpsearch.search.curves import MOST_AT_RANDOM, Curve, propose
 from hpsearch.search.priors import Belief
 from tests.backends.contract import Events
-from tests.search.small_trainer import small_trainer
+from tests.search.small_trainer import TwoLayers, small_trainer
 
 CENTRE = np.array([0.8, np.nan])
+CHOICES = {"optim": Categorical(["a", "b", "c"], prior="a"), "kind": Categorical([1, 2, 3], prior=2)}
 
 
 def near(points: Any) -> float:
@@ -50,6 +51,13 @@ def test_a_prior_that_is_wrong_is_given_up_as_trials_come_in() -> None:
     assert belief.weights(np.array([[0.1, 0.1]]), 200)[0] == pytest.approx(0.8, abs=0.02)
 
 
+def test_a_choice_is_mostly_the_prior_and_sometimes_another_one() -> None:
+    belief = Belief(np.array([1.0, 0.0, 0.0, np.nan]), [slice(0, 3)])
+    chosen = belief.near(1000, np.random.default_rng(0))[:, :3].argmax(axis=1)
+    assert 0.7 < (chosen == 0).mean() < 0.9
+    assert set(chosen) == {0, 1, 2}
+
+
 def search(folder: Path, space: Any, **options: Any) -> Any:
     return small_trainer(folder, num_train_epochs=3).hyperparameter_search(
         space, "loss", **{"n_trials": 6, "progress": False, **options}
@@ -79,8 +87,10 @@ def test_the_first_trial_has_the_priors_and_a_later_session_may_change_them(tmp_
     assert first["weight_decay"] != records[1].params["weight_decay"]
     assert isinstance(first["per_device_train_batch_size"], int)
     assert "sampler CurveSampler, with the prior learning_rate=0.02, " in "; ".join(events.notes)
-    changed = {**SPACE, "learning_rate": Float(1e-4, 1.0, log=True, prior=5e-2)}
-    assert len(search(tmp_path, changed, n_trials=8).run_summary.records) == 8
+    now = {**SPACE, "learning_rate": Float(1e-4, 1.0, log=True, prior=5e-2), "adam_beta1": Float(0.8, 0.99, prior=0.85)}
+    later = search(tmp_path, now, n_trials=8, progress=events).run_summary.records
+    assert [each.params.get("adam_beta1") for each in later[:7]] == [*[None] * 6, 0.85]
+    assert "with the prior learning_rate=0.05, " in "; ".join(events.notes)
 
 
 def test_what_the_user_starts_with_comes_before_the_priors(tmp_path: Path) -> None:
@@ -93,3 +103,28 @@ def test_a_sampler_that_takes_no_priors_says_so(tmp_path: Path) -> None:
     events = Events()
     search(tmp_path, SPACE, n_trials=1, sampler=optuna.samplers.RandomSampler(seed=0), progress=events)
     assert "sampler RandomSampler, which does not use the prior learning_rate=0.02, " in "; ".join(events.notes)
+
+
+def test_priors_of_choices_alone_do_not_make_trials_alike(tmp_path: Path) -> None:
+    def build(trial: Any) -> TwoLayers:
+        return TwoLayers(4 if trial.params["model.optim"] == "a" else 6)
+
+    space = {f"model.{name}": each for name, each in CHOICES.items()}
+    trainer = small_trainer(tmp_path, num_train_epochs=3, model_init=reads_all(build))
+    records = trainer.hyperparameter_search(space, "loss", n_trials=9, progress=False).run_summary.records
+    assert records[0].params == {"model.optim": "a", "model.kind": 2}
+    assert len({tuple(sorted(each.params.items())) for each in records}) >= 6
+
+
+def reads_all(build: Any) -> Any:
+    def model_init(trial: Any) -> Any:
+        for name in CHOICES:
+            _ = trial.params[f"model.{name}"]
+        return build(trial)
+
+    return model_init
+
+
+def test_a_function_of_the_trial_cannot_have_priors(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match=r"a parameter with a prior; priors must be known before"):
+        search(tmp_path, lambda trial: {"learning_rate": Float(1e-4, 1.0, log=True, prior=2e-2)})

@@ -23,24 +23,41 @@ def search(folder: Path, **options: Any) -> Any:
 
 
 class Promotes(Events):
-    """Promotes one trial, when it has waited for a while, or when it reports."""
+    """Promotes the first trial that waits, or one when it first reports."""
 
-    def __init__(self, folder: Path, number: int, is_running: bool = False) -> None:
+    def __init__(self, folder: Path, reporting: int | None = None) -> None:
         super().__init__()
-        self._folder, self._number, self._is_running = folder, number, is_running
+        self._folder, self._reporting = folder, reporting
+        self.promoted: int | None = reporting
         self.notices: list[str] = []
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        if self._is_running and trial.number == self._number:
-            promote(self._folder, self._number)
+        if trial.number == self._reporting:
+            promote(self._folder, trial.number)
 
     def on_trial_end(self, record: TrialRecord) -> None:
         super().on_trial_end(record)
-        if not self._is_running and record.number == self._number and record.state is TrialState.PAUSED:
-            promote(self._folder, self._number)
+        if self.promoted is None and record.state is TrialState.PAUSED:
+            self.promoted = record.number
+            promote(self._folder, record.number)
 
     def on_notice(self, notice: str) -> None:
         self.notices.append(notice)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("reporting", [None, 1], ids=["waits", "runs"])
+def test_a_trial_that_is_promoted_trains_to_its_end(tmp_path: Path, n_jobs: int, reporting: int | None) -> None:
+    events = Promotes(tmp_path / "study", reporting)
+    best = search(tmp_path, n_jobs=n_jobs, progress=events)
+    assert events.promoted is not None
+    promoted = best.run_summary.records[events.promoted]
+    assert promoted.state is TrialState.COMPLETE
+    assert len(promoted.reports) == EPOCHS
+    paused = [each.number for each in events.ended if each.state is TrialState.PAUSED]
+    assert paused.count(events.promoted) == (reporting is None)
+    told = f"trial {events.promoted} goes on to its end, promoted by hand"
+    assert events.notices.count(told) == (reporting is None)
 
 
 def worst(folder: Path) -> int:
@@ -50,20 +67,6 @@ def worst(folder: Path) -> int:
     paused = {each.number for each in events.ended if each.state is TrialState.PAUSED}
     pruned = [each for each in events.ended if each.state is TrialState.PRUNED and each.number in paused]
     return max(pruned, key=lambda each: each.reports[0].value).number
-
-
-@pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("is_running", [False, True], ids=["waits", "runs"])
-def test_a_trial_that_is_promoted_trains_to_its_end(tmp_path: Path, n_jobs: int, is_running: bool) -> None:
-    number = worst(tmp_path / "left alone")
-    events = Promotes(tmp_path / "study", number, is_running)
-    best = search(tmp_path, n_jobs=n_jobs, progress=events)
-    promoted = best.run_summary.records[number]
-    assert promoted.state is TrialState.COMPLETE
-    assert len(promoted.reports) == EPOCHS
-    paused = {each.number for each in events.ended if each.state is TrialState.PAUSED}
-    assert (number in paused) is not is_running
-    assert (f"trial {number} goes on to its end, promoted by hand" in events.notices) is not is_running
 
 
 def test_one_that_is_promoted_while_nobody_searches_comes_first_in_the_next_session(tmp_path: Path) -> None:
@@ -83,7 +86,7 @@ def test_one_that_is_promoted_while_nobody_searches_comes_first_in_the_next_sess
 
 
 def changed(folder: Path, **options: Any) -> Path:
-    search(folder, n_trials=4, **options)
+    search(folder, **{"n_trials": 4, **options})
     return folder / "study"
 
 
@@ -94,9 +97,11 @@ def changed(folder: Path, **options: Any) -> Path:
         (changed, 9, r"has no trial 9; it has 4, up to 3"),
         (changed, "0", r"has no trial '0'"),
         (changed, 0, r"Trial 0 is (complete|pruned); only one that is 'interrupted', 'paused', 'running' can be "),
+        (changed, True, r"has no trial True; it has 4, up to 3"),
         (lambda folder: changed(folder, pruner=None), 0, r"do not wait at rungs: its pruner is NopPruner"),
+        (lambda folder: changed(folder, n_trials=3), 0, r"do not wait at rungs: its pruner is NopPruner"),
     ],
-    ids=["no study", "no trial", "a text", "ended", "no rungs"],
+    ids=["no study", "no trial", "a text", "ended", "a truth", "no rungs", "three trials"],
 )
 def test_what_cannot_be_promoted_is_said(tmp_path: Path, make: Callable[[Path], Path], number: Any, said: str) -> None:
     with pytest.raises(StudyError, match=said):

@@ -13,7 +13,7 @@ from hpsearch.workers.slots import slots_for
 
 @pytest.fixture(autouse=True)
 def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "_cores", lambda: 8)
+    monkeypatch.setattr(slots, "cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 

@@ -62,8 +62,14 @@ class AtRungs:
         return self._rungs.hopeless(_known_trials(paused, runner))
 
     def best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> TrialRecord | None:
-        """Return the best of the waiting trials, if it is the best of all; None if it is not."""
-        return self._rungs.best_waiting(_known_trials(paused, runner))
+        """Return the best of the waiting trials that have weights, if it is the best of all; None if it is not."""
+        known = _known_trials(paused, runner)
+        lost = [each for each in known if each.state is TrialState.PAUSED and not self._has_weights(each)]
+        return self._rungs.best_waiting([each for each in known if each not in lost])
+
+    def _has_weights(self, trial: TrialRecord) -> bool:
+        """Tell whether a checkpoint of a waiting trial is there; somebody may have deleted it."""
+        return any(each.is_dir() for each in (self._folder / trial.name).glob("checkpoint-*"))
 
     def _promise(self, trials: Sequence[TrialRecord]) -> Promise | None:
         """Return what rates trials at a rung by what is expected of them; None while nothing can be expected."""

@@ -12,9 +12,9 @@ from optuna.terminator import BaseTerminator
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StorageError, StudyError
+from ...search.curves import count_at_random
 from ...search.ending import TrialEndedSearch
 from ...search.execution import Searchable
-from ...search.paused_states import budget_of
 from ...search.rungs import FACTOR, Rungs
 from ...search.runner import TrialRunner
 from ...search.space import SearchSpace
@@ -129,7 +129,7 @@ class OptunaBackend(Backend):
         self._sampler = sampler
         self._has_rungs = is_rungs(pruner)
         self._pruner = as_pruner(pruner)
-        self._is_evaluated = True
+        self._is_evaluated, self._has_at_rungs = True, False
         self._terminator = _as_terminator(terminator)
         self._learned_from = None if start_from is None else finished_trials(start_from)
         check_storage(storage)
@@ -143,6 +143,11 @@ class OptunaBackend(Backend):
         """Check the options, and open the storage, unless it lies in the study's folder."""
         self._is_evaluated = recipe.args.eval_strategy != "no"
         self._check_fit(study)
+        if study.paused_memory and (recipe.args.world_size > 1 or not self._prunes_by_rungs(study)):
+            raise StudyError(
+                f"paused_memory={study.paused_memory!r} is for trials that wait at rungs, each in one process; in this "
+                "search none does. Leave it out."
+            )
         if not is_in_study_folder(self._storage):
             self._storage = open_storage(self._storage)
         with self._parallel.packed(study, recipe):
@@ -168,6 +173,7 @@ class OptunaBackend(Backend):
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
         at_rungs = AtRungs(study, engine) if self._prunes_by_rungs(study) else None
+        self._has_at_rungs = at_rungs is not None
         self._trials = StoredTrials(study, engine, sampling, by_one, at_rungs, self._is_converged)
         return [
             *self._parallel.notes,
@@ -184,7 +190,7 @@ class OptunaBackend(Backend):
         return {
             "backend": self.name,
             "sampler": type(study.sampler).__name__,
-            "pruner": RUNGS if self._has_rungs else type(study.pruner).__name__,
+            "pruner": RUNGS if self._has_at_rungs else type(study.pruner).__name__,
             "storage": storage_url(study._storage),
             "optuna_version": optuna.__version__,
         }
@@ -259,7 +265,8 @@ class OptunaBackend(Backend):
 
     def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
         if self._prunes_by_rungs(study) and self._learned_from is None:
-            return CurveSampler(study.seed, study.objective, study.n_trials, _priors(study))
+            first = count_at_random(study.n_trials, is_limited=bool(study.timeout or study.max_epochs))
+            return CurveSampler(study.seed, study.objective, first, _priors(study))
         several = self._parallel.is_wanted or self.runs_several_at_once
         return optuna.samplers.TPESampler(seed=study.seed, constant_liar=several)
 
@@ -305,8 +312,8 @@ class OptunaBackend(Backend):
 
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
-            memory = budget_of(study)
-            kept = f"; up to {memory / 2**30:.2g} GB of those that wait in memory" if memory else ""
+            memory = study.paused_memory
+            kept = f"; up to {memory / 1e6:,.0f} MB of those that wait are in memory" if memory else ""
             return f"{Rungs(study).describe()} (default; pruner=None trains every trial in full){kept}"
         if len(study.objectives) > 1 and study.pruning_objective is None:
             return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"

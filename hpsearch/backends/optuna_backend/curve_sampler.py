@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 
-from ...search.curves import Curve, CurveModel, count_at_random, model_of, propose
+from ...search.curves import Curve, CurveModel, model_of, propose
 from ...search.objective import Objective
 from ...search.priors import Belief
 from ...search.selection import cost_of
@@ -29,16 +29,16 @@ class CurveSampler(optuna.samplers.BaseSampler):
     Args:
         seed: of the random draws.
         objective: what is optimised.
-        n_trials: how many there are to be.
+        first: so many trials are drawn at random before the model is asked.
         priors: where the best values of parameters are believed to be.
 
     Attributes:
         trials: all trials of the study, as far as they are known; set before each choice.
     """
 
-    def __init__(self, seed: int, objective: Objective, n_trials: int, priors: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, seed: int, objective: Objective, first: int, priors: Mapping[str, Any] | None = None) -> None:
         self._objective, self._priors = objective, dict(priors or {})
-        self._first = count_at_random(n_trials)
+        self._first = first
         self._rng = LazyRandomState(seed)
         self._random = optuna.samplers.RandomSampler(seed)
         self._latest: tuple[Any, CurveModel] | None = None
@@ -76,7 +76,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         tried = [each for number, each in params.items() if number != trial.number]
         curves = self._curves(known, params, cube)
         believed = {name: value for name, value in self._priors.items() if name in search_space}
-        belief = Belief(cube.point(believed, elsewhere=np.nan)) if believed else None
+        belief = Belief(cube.point(believed, elsewhere=np.nan), cube.choices(believed)) if believed else None
 
         def valid(points: Array) -> Array:
             return cube.untried(cube.valid(points), tried)
@@ -118,8 +118,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Return the prior in the first trial, if there is one; else draw a value at random."""
-        if trial.number == 0 and param_name in self._priors:
+        """Return the prior, if there is one and no other trial has had the parameter; else draw a value at random."""
+        others = (each for each in study.get_trials(deepcopy=False) if each.number != trial.number)
+        if param_name in self._priors and not any(param_name in each.params for each in others):
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
@@ -142,6 +143,10 @@ class _Cube:
             if name in params:
                 point[self._places[name]] = side.encode(params[name])
         return point
+
+    def choices(self, names: Collection[str]) -> list[slice]:
+        """Return the sides of each of these parameters that is a choice."""
+        return [self._places[name] for name in names if isinstance(self._sides[name], _Choice)]
 
     def params(self, point: Array) -> dict[str, Any]:
         """Return the parameters of a point."""

@@ -6,10 +6,10 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import psutil
 import torch
 
 from ...errors import StorageError, StudyError
+from ...machine import memory
 from ...scratch import Scratch
 from ...search.ending import Ended
 from ...search.execution import Searchable
@@ -108,7 +108,7 @@ class Parallel:
             TrialEndedSearch, KeyboardInterrupt, StudyError: what ended the search before its time.
         """
         assert self._parcel is not None, "packed() comes first"
-        share = _SHARE_OF_MEMORY * psutil.virtual_memory().total / len(self._slots)
+        share = _SHARE_OF_MEMORY * memory() / len(self._slots)
         workers = Workers(self._slots, self._parcel, self._most_trials, self._most_memory or share)
         ParallelSearch(study, dispatch, workers, self._retries).run()
 

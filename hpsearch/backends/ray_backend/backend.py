@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import ray
@@ -181,7 +180,8 @@ class RayBackend(Backend):
         check_objectives(study, "Ray's workers")
         if study.paused_memory:
             raise StudyError(
-                f"paused_memory={study.paused_memory!r} is for one machine: on Ray, trials that wait are on disk."
+                f"paused_memory={study.paused_memory!r} is for one machine; leave it out: on Ray, trials that wait are "
+                "on disk."
             )
         with self._optuna.connected(study, recipe), joined(self._address) as cluster:
             self._each = self._resources or cluster.default_resources()
@@ -200,7 +200,7 @@ class RayBackend(Backend):
         place = study.folder if self._storage_path is None else check_place(self._storage_path)
         cluster.check_nodes(place)
         self._optuna.runs_several_at_once = self._slots() > 1
-        notes = self._optuna.prepare(replace(study, paused_memory=0), records)
+        notes = self._optuna.prepare(study, records)
         if self._scheduler is not None:
             counts = getattr(self._scheduler, "_time_attr", None)
             judge = f"scheduler {type(self._scheduler).__name__}{f' (by {counts})' if counts else ''}"
@@ -271,9 +271,7 @@ class RayBackend(Backend):
     def _tuner(self, study: Study, folders: RunFolders, dispatch: TuneDispatch, name: str) -> tune.Tuner:
         seconds = max(_LEAST_SECONDS, self._slots() / _PROGRESS_A_SECOND)
         are_copied = isinstance(self._scheduler, PopulationBasedTraining)
-        shared = Shared(
-            self._recipe, replace(for_workers(study), paused_memory=0), folders, tuple(sys.path), seconds, are_copied
-        )
+        shared = Shared(self._recipe, for_workers(study), folders, tuple(sys.path), seconds, are_copied)
         worker = tune.with_resources(tune.with_parameters(TrialWorker, shared=shared), self._each.as_request())
         return tune.Tuner(
             worker,

@@ -16,7 +16,7 @@ import fsspec
 from pyarrow import fs as filesystems
 
 from ...errors import StorageError, StudyError
-from ...files import whole_folder, write_text
+from ...files import remove_folder, whole_folder, write_text
 from ...scratch import Scratch
 from ...search.folder import has_ended
 from ...search.sessions import has_signed_in
@@ -113,9 +113,13 @@ class DistantFolders(RunFolders):
     def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
         """Bring them."""
         try:
-            for name in self._index(run)["whole"]:
+            whole = self._index(run)["whole"]
+            for name in whole:
                 if wanted is None or name in wanted:
                     self._bring(run, name, study_folder / run)
+            for earlier in checkpoints_in(study_folder / run) if whole else ():
+                if earlier.name not in whole:  # from when the trial waited before
+                    remove_folder(earlier)
         except Exception as error:
             raise StorageError(
                 f"What {run} has left at storage_path={self.url!r} cannot be fetched: {error}"

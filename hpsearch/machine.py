@@ -1,0 +1,66 @@
+"""What this process may use of the machine: cores and memory, within the limits of its container.
+
+Sources: the kernel's documentation of control groups, version 2 (`cpu.max`, `memory.max`) and version 1
+(`cpu.cfs_quota_us`, `memory.limit_in_bytes`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+_ROOT = Path("/")
+
+
+def cores(root: Path = _ROOT) -> int:
+    """Return how many cores this process may use: those it is bound to, and no more than its container is given.
+
+    Args:
+        root: where ``proc`` and ``sys`` are.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas: list[float] = []
+    for text in _limits(root, "cpu", "cpu.max"):
+        quota, _, period = text.partition(" ")
+        quotas += [_number(quota) / _number(period or "100000")]
+    periods = [_number(text) for text in _limits(root, "cpu", "cpu.cfs_period_us")]
+    quotas += [
+        _number(text) / period
+        for text, period in zip(_limits(root, "cpu", "cpu.cfs_quota_us"), periods, strict=False)
+        if not text.startswith("-")  # no limit
+    ]
+    return max(1, int(min([bound, *quotas])))
+
+
+def memory(root: Path = _ROOT) -> int:
+    """Return how many bytes of memory this process and its children may use: the machine's, or those of its container.
+
+    Args:
+        root: where ``proc`` and ``sys`` are.
+    """
+    limits = [*_limits(root, "memory", "memory.max"), *_limits(root, "memory", "memory.limit_in_bytes")]
+    return int(min([psutil.virtual_memory().total, *map(_number, limits)]))
+
+
+def _limits(root: Path, controller: str, file: str) -> Iterator[str]:
+    """Yield what a file of the control groups of this process says: of its own one, and of all that this is in."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, names, own = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        mounted = root / "sys/fs/cgroup" / (controller if names else "")
+        group = PurePosixPath(own.lstrip("/"))
+        for each in (group, *group.parents) if group.name else (group,):
+            with contextlib.suppress(OSError):
+                yield (mounted / each / file).read_text().strip()
+
+
+def _number(text: str) -> float:
+    return float("inf") if text == "max" else float(text)

@@ -38,6 +38,13 @@ def test_of_a_side_that_does_not_arrive_it_is_known_that_it_takes_longer() -> No
     assert str(NEVER) == ">60"
 
 
+def test_a_side_is_as_good_as_another_one_when_it_first_sees_what_that_saw_in_the_end() -> None:
+    other = race((5, 0.80), (50, 0.95))
+    assert race((3, 0.90), (10, 0.95), (20, 0.99)).time_to_reach("accuracy", other) == Between(10, 10)
+    assert race((3, 0.90)).time_to_reach("accuracy", other) == NEVER
+    assert race((3, 0.81), (9, 0.79)).time_to_reach("loss", other) == Between(9, 9)
+
+
 def test_a_ratio_says_what_is_known_of_it() -> None:
     ten, twenty = Between(10, 10), Between(20, 20)
     assert str(twenty / ten) == "2"

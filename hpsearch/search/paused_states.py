@@ -18,8 +18,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from ..errors import StudyError
-from ..files import prepare_link, read_json, remove_folder, whole_folder, write_json
-from .sessions import are_all_on_this_machine
+from ..files import prepare_link, read_json, remove_folder, remove_partial, whole_folder, write_json
+from .sessions import are_all_on_this_machine, host
 from .study import Study
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - the folder that is made there is this user's alone
@@ -41,10 +41,10 @@ class PausedStates:
 
     @property
     def place(self) -> Path | None:
-        """The study's folder in memory; None if it has none."""
+        """The study's folder in memory; None if it has none, or one of another machine."""
         with contextlib.suppress(ValueError, KeyError, TypeError):  # a file that is damaged
             written = read_json(self._folder / PLACE_FILE)
-            return None if written is None else Path(written["place"])
+            return None if written is None or written["host"] != host() else Path(written["place"])
         return None
 
     def begin(self) -> list[str]:
@@ -58,23 +58,31 @@ class PausedStates:
         Raises:
             StudyError: there is no file system in memory.
         """
+        if self.place is not None:
+            for run in self._folder.glob("[!.]*/"):
+                remove_partial(run)  # a checkpoint that was being brought to disk is a link again
         lost = self.end()
-        if self._budget:
+        if self._budget and not (self._folder / PLACE_FILE).exists():
+            place = MEMORY / f"hpsearch-{uuid.uuid4().hex}"
             try:
-                place = MEMORY / f"hpsearch-{uuid.uuid4().hex}"
                 place.mkdir(mode=0o700)
             except OSError as error:
                 raise StudyError(
                     f"paused_memory={self._budget!r} needs a file system in memory, {MEMORY}, which cannot be used "
                     f"here: {error}. Leave it out: waiting trials are on disk then."
                 ) from error
-            write_json(self._folder / PLACE_FILE, {"place": str(place)})
+            try:
+                write_json(self._folder / PLACE_FILE, {"place": str(place), "host": host()})
+            except BaseException:
+                place.rmdir()
+                raise
         return lost
 
     def end(self) -> list[str]:
         """Bring all that is in memory to disk and delete the folder there; return the runs whose checkpoints are lost.
 
-        What cannot be brought to disk stays in memory.
+        What cannot be brought to disk stays in memory, and what is in that of another machine, there. No other search
+        of this machine is at work in the study's folder.
         """
         place, lost, stays = self.place, [], False
         if place is None:
@@ -157,7 +165,8 @@ def _used(place: Path) -> float:
     used = 0.0
     expected = {each.name.removeprefix(_EXPECTED): each for each in place.glob(f"{_EXPECTED}*")}
     for path in expected.values():
-        used += float(path.read_text() or 0)
+        with contextlib.suppress(FileNotFoundError):  # it has just been written
+            used += float(path.read_text() or 0)
     for target in place.glob("checkpoint-*"):
         if target.name not in expected:
             for folder, _, files in os.walk(target):

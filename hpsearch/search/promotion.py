@@ -12,8 +12,8 @@ from .trial import TrialRecord, TrialState
 
 # In the folder of a run.
 _MARK = "promoted"
-# What `study.json` calls the pruner.
-_RUNGS = "rungs"
+# In `study.json`: whether trials wait at rungs.
+_WAIT = "trials_wait"
 _MAY_BE_PROMOTED = (TrialState.PAUSED, TrialState.RUNNING, TrialState.INTERRUPTED)
 
 
@@ -22,7 +22,8 @@ def promote(study_folder: str | os.PathLike[str], number: int) -> None:
 
     The search that is at work in the folder, in whatever process, takes it up as soon as a worker is free; if there is
     none, the next one does. A second call changes nothing while the trial has not ended. The trial counts among those
-    that have gone on from a rung, so that another one may have to wait.
+    that have gone on from a rung, so that another one may have to wait. One that is judged at this very moment may be
+    pruned all the same.
 
     Args:
         study_folder: of the study, ``<output_dir>/<study_name>``.
@@ -41,9 +42,10 @@ def promote(study_folder: str | os.PathLike[str], number: int) -> None:
     settings = read_settings(folder)
     if settings is None:
         raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE}.")
-    if settings.get("pruner") != _RUNGS:
+    if not settings.get(_WAIT):
         raise StudyError(
-            f"In the study in {str(folder)!r} trials do not wait at rungs: its pruner is {settings.get('pruner')}."
+            f"In the study in {str(folder)!r} no trial waits at a rung: its pruner is {settings.get('pruner')}, with "
+            f"n_trials={settings.get('n_trials')}."
         )
     record = _record(folder, number)
     _check_may_go_on(record)

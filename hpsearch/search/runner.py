@@ -18,7 +18,7 @@ from .others import OtherTrials
 from .paused_states import PausedStates
 from .ranks import Ranks
 from .retention import remove_surplus
-from .sessions import Session, are_all_on_this_machine
+from .sessions import Session, is_any_on_this_machine
 from .study import Study
 from .trial import Trial, TrialRecord, TrialState, Verdict
 
@@ -61,22 +61,23 @@ class TrialRunner:
         """Sign in to the study's folder while the block runs, so that other processes know whose trials these are."""
         with self._folder.locked():
             self._session.begin()
-            lost = self._paused.begin() if self._session.is_alone() else []
-        for run in lost:
-            self.announce(f"{run} has lost its checkpoint, which was in memory: if it goes on, it begins again")
         try:
+            self._begin_memory()
             yield
         finally:
             with self._folder.locked():
-                is_last = self._session.end()
-                if is_last:
+                if self._session.end():
                     remove_partial(self._study.folder)  # what killed sessions have left there
-                if is_last or not are_all_on_this_machine(self._study.folder):
+                if not is_any_on_this_machine(self._study.folder):
                     self._paused.end()
                     if self._paused.place is not None:
-                        self.announce(
-                            "the checkpoints of waiting trials stay in memory: they cannot be written to disk"
-                        )
+                        self.announce("checkpoints of waiting trials stay in memory: they cannot be written to disk")
+
+    def _begin_memory(self) -> None:
+        with self._folder.locked():
+            lost = self._paused.begin() if self._session.is_alone() else []
+        for run in lost:
+            self.announce(f"{run} has lost its checkpoint, which was in memory: if it goes on, it begins again")
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from deciding anything about the study while the block runs."""

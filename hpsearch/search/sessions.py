@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -45,7 +46,7 @@ class Session:
         """Sign in; the caller holds the study's lock."""
         self._folder.mkdir(parents=True, exist_ok=True)
         _OWN.add(self.name)
-        write_json(self._folder / self.name, {"host": _host(), "pid": os.getpid(), "started": _started(os.getpid())})
+        write_json(self._folder / self.name, {"host": host(), "pid": os.getpid(), "started": _started(os.getpid())})
         self._heart = threading.Thread(target=self._beat, name="hpsearch heartbeat", daemon=True)
         self._heart.start()
         self._remove_dead()
@@ -84,7 +85,7 @@ class Session:
             process = read_json(path)
             if process is None:
                 return False
-            if process["host"] == _host():
+            if process["host"] == host():
                 return process["pid"] != os.getpid() and _exists(process["pid"], process["started"])
             return self._now() - path.stat().st_mtime < SILENCE_SECONDS
         except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -113,15 +114,23 @@ def has_signed_in(study_folder: Path, name: str) -> bool:
 
 def are_all_on_this_machine(study_folder: Path) -> bool:
     """Tell whether all sessions that have signed in to a study's folder are on this machine."""
+    return all(each == host() for each in _hosts(study_folder))
+
+
+def is_any_on_this_machine(study_folder: Path) -> bool:
+    """Tell whether a session has signed in to a study's folder that is on this machine."""
+    return any(each == host() for each in _hosts(study_folder))
+
+
+def _hosts(study_folder: Path) -> Iterator[str]:
     for path in (study_folder / SESSIONS_FOLDER).glob("[!.]*"):
         with contextlib.suppress(ValueError):
             session = read_json(path)
-            if session is not None and session.get("host") != _host():
-                return False
-    return True
+            if session is not None:
+                yield session["host"]
 
 
-def _host() -> str:
+def host() -> str:
     """Return what tells machines apart, and containers of one machine that do not see each other's processes."""
     try:
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
+from safetensors import SafetensorError
 from transformers.trainer_utils import sort_checkpoints
 
 from ..callbacks import ExportableState
@@ -64,7 +65,7 @@ def save_checkpoint(trainer: Hooks) -> Path:
     if run.args.should_save:
         try:
             _write(trainer, folder, streams)
-        except OSError:
+        except (OSError, SafetensorError):
             if not unprepare_link(folder):
                 raise
             _write(trainer, folder, streams)  # where it should have been there was no room

@@ -7,7 +7,7 @@ Each side searches the same space by real training, for at most so many seconds,
 any evaluation, is noted with the time since its search began; to start workers is a part of that, to import modules in
 the process that searches is not. A side has arrived when it sees a value within 0.5 points of accuracy, or 0.5 % of the
 loss, of the best one of all: those of all races, and of a longer search of ours with another seed. One that does not
-arrive in time counts as `>60`.
+arrive in time counts as `>60`. Also printed is when each side was as good as the peer was when its time was over.
 
 Races run one at a time, each in a process of its own, interleaved seed by seed in an order that rotates; a side's time
 is divided by that of ours with the same seed. Printed are medians and, in brackets, quartiles over the seeds. Where
@@ -47,7 +47,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 # More trials than there is time for.
 SLOTS, TRIALS = 2, 200
 REFERENCE_SEED = 1000
-OURS = "ours"
+OURS, PEER = "ours", "peer"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,15 @@ class Race:
 
     def time_to(self, metric: str, best: float) -> Between:
         """Return the seconds until it was near the best; if it never was, that they are more than it had."""
-        moment = next((moment for moment, value in self.rises if is_near(metric, value, best)), None)
+        return self._first(lambda value: is_near(metric, value, best))
+
+    def time_to_reach(self, metric: str, other: Race) -> Between:
+        """Return the seconds until it was as good as another one was in the end."""
+        reached = other.best(metric)
+        return self._first(lambda value: best_of(metric, [value, reached]) == value)
+
+    def _first(self, is_reached: Callable[[float], bool]) -> Between:
+        moment = next((moment for moment, value in self.rises if is_reached(value)), None)
         return Between(self.seconds, math.inf) if moment is None else Between(moment, moment)
 
     def best(self, metric: str) -> float:
@@ -208,7 +216,7 @@ def one_epoch(task: Task, record: Record, folder: Path, seed: int) -> None:
 
 SIDES: dict[str, Callable[..., None]] = {
     OURS: ours,
-    "peer": peer,
+    PEER: peer,
     "truncated": truncated,
     "one epoch, then the top 4": one_epoch,
 }
@@ -268,9 +276,13 @@ def show(name: str, metric: str, races: Sequence[Race], best: float) -> None:
     """Print when each side arrived, and how ours compares."""
     times: dict[str, list[Between]] = {}
     print(f"{name}: the best {metric} is {best:.4f}; {races[0].seconds:g} s for each race")
-    print(f"{'':<27}{'seconds until near it':>26}{'arrived':>9}{'best at the end':>17}{'trials':>8}{'over ours':>26}")
-    for side in SIDES:
-        of_side = sorted((race for race in races if race.side == side), key=lambda race: race.seed)
+    print(
+        f"{'':<27}{'seconds until near it':>26}{'arrived':>9}{'best at the end':>17}{'trials':>8}{'over ours':>26}"
+        f"{'until as good as the peer':>29}"
+    )
+    sides = {side: sorted((race for race in races if race.side == side), key=lambda race: race.seed) for side in SIDES}
+    for side, of_side in sides.items():
+        reached = [race.time_to_reach(metric, peers) for race, peers in zip(of_side, sides[PEER], strict=True)]
         times[side] = [race.time_to(metric, best) for race in of_side]
         ratios = [mine / one for mine, one in zip(times[side], times[OURS], strict=True)]
         arrived = f"{sum(each.high < math.inf for each in times[side])}/{len(of_side)}"
@@ -278,7 +290,7 @@ def show(name: str, metric: str, races: Sequence[Race], best: float) -> None:
         trials = statistics.median(race.trials for race in of_side)
         print(
             f"{side:<27}{_shown(times[side]):>26}{arrived:>9}{end:17.4f}{trials:8.0f}"
-            f"{'' if side == OURS else _shown(ratios):>26}",
+            f"{'' if side == OURS else _shown(ratios):>26}{_shown(reached):>29}",
             flush=True,
         )
 

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 from transformers import TrainerCallback
 
 from hpsearch import Float, SearchInterrupted, StudyError, TrialRecord, TrialState
 from hpsearch.files import read_json, remove_folder, remove_partial, whole_folder, write_json
+from hpsearch.search import paused_states
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.paused_states import MEMORY, PLACE_FILE, PausedStates, _used
 from hpsearch.search.sessions import SESSIONS_FOLDER
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
+from hpsearch.training import checkpoints
 from tests.backends.contract import Events, HearsNotices
 from tests.search.small_trainer import small_trainer
 
@@ -147,6 +150,22 @@ def test_at_the_end_all_is_on_disk_and_nothing_in_memory(study: Study) -> None:
     assert len(list(study.folder.glob("*/checkpoint-4/weights"))) == 2
 
 
+def test_what_is_in_the_memory_of_another_machine_is_left_alone(study: Study) -> None:
+    write(study, 0, KB)
+    there = place(study)
+    written = read_json(study.folder / PLACE_FILE)
+    write_json(study.folder / PLACE_FILE, {**written, "host": "other"})
+    states = PausedStates(study)
+    assert states.begin() == []
+    assert states.end() == []
+    assert in_memory(study) == ["run-0"]
+    assert states.place is None
+    assert there.is_dir()
+    write(study, 1, KB)
+    assert in_memory(study) == ["run-0"]
+    write_json(study.folder / PLACE_FILE, written)
+
+
 def test_links_that_the_user_has_made_are_left_alone(study: Study, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -164,6 +183,7 @@ def test_what_cannot_be_written_to_disk_stays_in_memory(study: Study, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "copytree", _full)
         PausedStates(study).end()
+        PausedStates(study).begin()
     assert in_memory(study) == ["run-0"]
     assert PausedStates(study).end() == []
     assert in_memory(study) == []
@@ -183,6 +203,38 @@ def test_a_budget_that_is_none_is_refused(tmp_path: Path, value: Any) -> None:
 def test_a_budget_where_no_trial_waits_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(StudyError, match=r"paused_memory=1000 is for trials that wait at rungs.*none does"):
         search(tmp_path, **{"paused_memory": KB, **options})
+
+
+def test_without_a_file_system_in_memory_a_budget_is_refused_and_the_next_search_goes_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(paused_states, "MEMORY", tmp_path / "none")
+        with pytest.raises(StudyError, match=r"paused_memory=1000 needs a file system in memory, .*cannot be used"):
+            search(tmp_path, paused_memory=KB)
+    assert not (tmp_path / "study" / SESSIONS_FOLDER).exists()
+    assert len(search(tmp_path, n_trials=4).run_summary.records) == 4
+
+
+@pytest.mark.parametrize("error", [OSError("No space left on device"), SafetensorError("No space left on device")])
+def test_a_checkpoint_for_which_memory_is_too_small_after_all_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    real, refused = checkpoints.write_json, []
+
+    def full(path: Path, value: Any) -> None:
+        if path.is_relative_to(MEMORY):
+            refused.append(path)
+            raise error
+        real(path, value)
+
+    monkeypatch.setattr(checkpoints, "write_json", full)
+    looks = Looks(tmp_path / "study")
+    best = search(tmp_path, progress=looks, **BUDGET)
+    assert refused
+    assert looks.links == 0
+    assert looks.folders > 1
+    assert best.run_summary.count(TrialState.FAILED) == 0
 
 
 # Whole searches.

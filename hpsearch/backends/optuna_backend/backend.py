@@ -65,7 +65,7 @@ class OptunaBackend(Backend):
         trials_per_device: how many trials share a GPU.
         trials_per_worker: a worker is replaced by a new one after so many; None: never for that.
         worker_memory: a worker is replaced after a trial that leaves it with more bytes of memory than these; None: its
-            share of nine tenths of the machine's.
+            share of nine tenths of the machine's, or its container's.
         trial_retries: so often a trial goes on in another worker after its worker has died.
         gc_after_trial, catch: taken for scripts that pass them on to Optuna; a trial's memory is always released, and
             an error in a trial always recorded.
@@ -190,7 +190,8 @@ class OptunaBackend(Backend):
         return {
             "backend": self.name,
             "sampler": type(study.sampler).__name__,
-            "pruner": RUNGS if self._has_at_rungs else type(study.pruner).__name__,
+            "pruner": RUNGS if self._has_rungs else type(study.pruner).__name__,
+            "trials_wait": self._has_at_rungs,
             "storage": storage_url(study._storage),
             "optuna_version": optuna.__version__,
         }

@@ -119,8 +119,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Return the prior, if there is one and no other trial has had the parameter; else draw a value at random."""
-        others = (each for each in study.get_trials(deepcopy=False) if each.number != trial.number)
-        if param_name in self._priors and not any(param_name in each.params for each in others):
+        if param_name in self._priors and not any(
+            param_name in each.params for each in study.get_trials(deepcopy=False) if each.number != trial.number
+        ):
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 

@@ -128,7 +128,8 @@ def test_the_recipe_of_two_nodes_searches_on_both_and_leaves_no_process(shell: S
     assert re.search(rf"the Ray cluster at \S+:{port} with 2 nodes, 2 CPUs: 2 trials at once", told), told
     assert re.search(r"^best trial \d: accuracy 0\.\d+, weights in \S+$", told, re.MULTILINE), told
     trials = [json.loads(path.read_text()) for path in shell.folder.glob("quickstart/cluster/*/trial.json")]
-    assert [trial["state"] for trial in trials] == ["complete"] * TRIALS
+    assert len(trials) == TRIALS
+    assert {"complete"} <= {trial["state"] for trial in trials} <= {"complete", "pruned"}
     assert len(shell.raylets) == 2
     assert are_gone(shell.processes())
 

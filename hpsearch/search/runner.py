@@ -69,7 +69,8 @@ class TrialRunner:
                 if self._session.end():
                     remove_partial(self._study.folder)  # what killed sessions have left there
                 if not is_any_on_this_machine(self._study.folder):
-                    self._paused.end()
+                    with contextlib.suppress(OSError):  # the result of the search comes first
+                        self._paused.end()
                     if self._paused.place is not None:
                         self.announce("checkpoints of waiting trials stay in memory: they cannot be written to disk")
 

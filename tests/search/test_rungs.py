@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,24 @@ def test_a_budget_ends_the_search_with_the_best_of_those_that_wait(tmp_path: Pat
         TrialState.PRUNED,
         TrialState.STOPPED,
     }
+
+
+class SlowToSave(TrainerCallback):
+    """Keeps a trial from its end for some seconds after its checkpoint."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name == "run-1":
+            time.sleep(4.0)
+
+
+def test_a_trial_that_pauses_when_a_budget_has_ended_the_search_may_be_its_best(tmp_path: Path) -> None:
+    rates = [{"learning_rate": rate} for rate in (1e-4, 0.05, 2e-4, 3e-4, 4e-4, 5e-4)]
+    events = Events()
+    best = search(tmp_path, SlowToSave(), max_epochs=5, n_jobs=2, start_with=rates, progress=events)
+    assert events.ended[-1].number == 1  # the others had ended, and the search had looked for the best of them
+    assert best.run_id == "1"
+    assert best.objective == min(each.reports[-1].value for each in best.run_summary.records if each.reports)
+    assert best.load_model() is not None
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

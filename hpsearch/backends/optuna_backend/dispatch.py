@@ -75,7 +75,9 @@ class Dispatch:
             TrialEndedSearch: the study was found to be mistaken in it.
         """
         if self._is_closing:
-            self.is_over = not self.live
+            if not self.live and not self.is_over:
+                self._look_at_the_last()
+                self.is_over = True
             return None
         if time.monotonic() < self._look_again:
             return None
@@ -97,6 +99,12 @@ class Dispatch:
                     self._runner.announce(f"the search ends early: {trials.ended_early}")
             self._look_again = time.monotonic() + _SECONDS_BETWEEN_LOOKS
             return None
+
+    def _look_at_the_last(self) -> None:
+        """Let the best of the waiting trials stand, if a budget has ended the search: the last ones may just have paused."""
+        if self._runner.used_up() is not None:
+            with self._engine.deciding(self._runner) as trials:
+                trials.next(self._runner)
 
     def hear(self, live: LiveTrial, message: Message) -> Any:
         """Take what a trial tells; return the answer to a question."""

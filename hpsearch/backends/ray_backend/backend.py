@@ -207,7 +207,9 @@ class RayBackend(Backend):
             notes = [judge if each.startswith("pruner ") else each for each in notes]
         if self._searcher is not None:
             proposals = self._proposals = Proposals(self._searcher, study, records)
-            notes = [proposals.note if each.startswith("sampler ") else each for each in notes]
+            notes = [
+                _in_place_of_sampler(proposals.note, each) if each.startswith("sampler ") else each for each in notes
+            ]
         slots = self._slots() - self._takes_turns
         at_once = f"{slots} trial{'s' if slots != 1 else ''} at once, each with {self._each}"
         return [f"{cluster.description}: {at_once}", *self._notes, *notes]
@@ -320,3 +322,8 @@ class RayBackend(Backend):
     def _joined(self) -> Cluster:
         assert self._cluster is not None, "connected() comes first"
         return self._cluster
+
+
+def _in_place_of_sampler(note: str, of_sampler: str) -> str:
+    """Return what is said of a searcher; what is said of priors after the sampler's name is true of it, too."""
+    return note + of_sampler[len(of_sampler.partition(",")[0]) :]

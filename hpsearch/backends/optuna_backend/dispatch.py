@@ -101,7 +101,7 @@ class Dispatch:
             return None
 
     def _look_at_the_last(self) -> None:
-        """Let the best of the waiting trials stand, if a budget has ended the search: the last ones may just have paused."""
+        """Let the best waiting trial stand if a budget has ended the search: the last ones may just have paused."""
         if self._runner.used_up() is not None:
             with self._engine.deciding(self._runner) as trials:
                 trials.next(self._runner)

@@ -54,7 +54,9 @@ _HOMES = {
     "search.space": ["SearchSpace"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
+    "search_plan": ["SearchPlan"],
     "seq2seq": ["Seq2SeqTrainer"],
+    "stored_studies": ["open_study"],
     "trainer": ["Trainer"],
     "training.run": ["TrainingRun"],
 }
@@ -105,7 +107,9 @@ if TYPE_CHECKING:
     from .search.trial import Trial as Trial
     from .search.trial import TrialRecord as TrialRecord
     from .search.trial import TrialState as TrialState
+    from .search_plan import SearchPlan as SearchPlan
     from .seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+    from .stored_studies import open_study as open_study
     from .trainer import Trainer as Trainer
     from .training.run import TrainingRun as TrainingRun
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from typing import Any
 PARTIAL_MARK = ".partial-"
 # Beside a folder that lies elsewhere than where it is looked for, a file: in which folder the link to it is.
 _LINKED_FROM = ".linked-from-"
+_WITH_PARTS = (dict, list, tuple)
+_json = json.JSONEncoder(ensure_ascii=False).encode
 _REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
 
 
@@ -35,8 +38,20 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as indented JSON, whole or not at all."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Write `value` as JSON, whole or not at all: each of its parts, and each part of these, in a line of its own."""
+    write_text(path, _indented(value, levels=2) + "\n")
+
+
+def _indented(value: Any, levels: int, margin: str = "\n") -> str:
+    """Return JSON in lines, as deep as `levels`; Python's own way to indent is ten times as slow."""
+    if levels == 0 or not value or not isinstance(value, _WITH_PARTS):
+        return _json(value)
+    deeper = f"{margin}  "
+    parts = [_indented(each, levels - 1, deeper) for each in (value.values() if isinstance(value, dict) else value)]
+    if not isinstance(value, dict):
+        return f"[{deeper}{f',{deeper}'.join(parts)}{margin}]"
+    names = [_json({key: 0})[1:-2] for key in value]  # a key may be a number
+    return f"{{{deeper}{f',{deeper}'.join(map(operator.add, names, parts))}{margin}}}"
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -14,9 +14,9 @@ from .errors import ArgumentError, ObjectiveError, StudyError, nearest_name
 from .files import read_json, remove_folder
 from .hyperparameter_search import telling_the_others
 from .search.ending import TrialEndedSearch
-from .search.folder import BEST_FILE, REPLAYS_FOLDER, STUDY_FILE, TRIAL_FILE, StudyFolder, read_settings
+from .search.folder import BEST_FILE, REPLAYS_FOLDER, STUDY_FILE, StudyFolder, read_records, read_settings
 from .search.following import follow
-from .search.listener import SearchListener
+from .search.listener import PassingListener, SearchListener
 from .search.objective import Objective, resolve_objectives
 from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences
 from .search.ranks import Ranks
@@ -100,19 +100,8 @@ class _PartIsOver(BaseException):
     """A part of a trial's schedule has been trained."""
 
 
-class _EndsParts(SearchListener):
-    """Passes on what happens in a trial, and ends a part of its schedule with the checkpoint that was asked for."""
-
-    def __init__(self, listener: SearchListener) -> None:
-        self._listener = listener
-
-    def on_trial_begin(self, trial: Any) -> None:
-        """Pass on."""
-        self._listener.on_trial_begin(trial)
-
-    def on_progress(self, trial: Any, step: int, max_steps: int) -> None:
-        """Pass on."""
-        self._listener.on_progress(trial, step, max_steps)
+class _EndsParts(PassingListener):
+    """Ends a part of a trial's schedule with the checkpoint that was asked for."""
 
     def on_report(self, trial: Any, report: Report) -> None:
         """Pass on, and note how far the trial is."""
@@ -211,13 +200,10 @@ def _read_trial(folder: Path, number: int | None) -> TrialRecord:
         if best is None:
             raise StudyError(f"The study {folder.name!r} has no best trial; pass the number of the one to replay.")
         wanted = (best[0] if isinstance(best, list) else best)["trial"]
-    found = {}
-    for path in folder.glob(f"[!.]*/{TRIAL_FILE}"):
-        values = read_json(path)
-        found[values["number"]] = (values, path.parent)
+    found = {each.number: each for each in read_records(folder)}
     if wanted not in found:
-        raise StudyError(f"The study {folder.name!r} has no trial {wanted!r}; it has {sorted(found)}.")
-    return TrialRecord.from_json(*found[wanted])
+        raise StudyError(f"The study {folder.name!r} has no trial {wanted!r}; it has {list(found)}.")
+    return found[wanted]
 
 
 def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:

@@ -11,7 +11,7 @@ from ..errors import MissingPackageError, StudyError, nearest_name, one_of
 from .base import Backend
 
 _BACKENDS = {
-    "optuna": ("optuna_backend", "OptunaBackend", "optuna", "optuna"),
+    "optuna": ("optuna_backend.backend", "OptunaBackend", "optuna", "optuna"),
     "ray": ("ray_backend.backend", "RayBackend", "ray", "'hpsearch[ray]'"),
 }
 # Backends that transformers has, or had, beside those here.

@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ..search.execution import Searchable
-from ..search.following import SearchIsOver
-from ..search.listener import SearchListener
-from ..search.runner import TrialRunner
-from ..search.study import Study
-from ..search.trial import TrialRecord
+if TYPE_CHECKING:  # a study is read without what is needed to train
+    from ..search.execution import Searchable
+    from ..search.following import SearchIsOver
+    from ..search.listener import SearchListener
+    from ..search.runner import TrialRunner
+    from ..search.study import Study
+    from ..search.trial import TrialRecord
 
 
 class DistantSearch(Protocol):

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..search.best_run import BestRun
 from ..search.selection import best_records, closest, ranking
+from ..search.stored import StoredStudy
 from ..search.study import Study
 from ..search.trial import TrialRecord, TrialState
 
@@ -78,7 +79,7 @@ def format_rate(count: int, seconds: float) -> str:
     return f"{rate:.1f} trials/{unit}" if rate < 10 else f"{rate:.0f} trials/{unit}"
 
 
-def trials_table(study: Study, records: Sequence[TrialRecord], limit: int = 4) -> Table:
+def trials_table(study: Study | StoredStudy, records: Sequence[TrialRecord], limit: int = 4) -> Table:
     """Return a table of the best trials, one column each: value, curve, time and parameters.
 
     Args:
@@ -116,7 +117,7 @@ def count_states(records: Sequence[TrialRecord]) -> str:
     return f"{len(records)} trials: " + ", ".join(f"{count} {name}" for count, name in counts if count)
 
 
-def _heading(study: Study, records: Sequence[TrialRecord]) -> str:
+def _heading(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> str:
     return f"{study.name}: {study.description}, scope {study.scope}\n{count_states(records)}"
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import NoCompletedTrialError
+from .dataframe import trials_dataframe, trials_markdown
 from .objective import Objective
 from .selection import best_records, closest, ranking
+from .stored import StoredStudy
 from .study import Study
 from .trial import TrialRecord, TrialState
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Engine(Protocol):
@@ -30,11 +35,11 @@ class SearchSummary:
     """All trials of a search, for a look at more than the best one.
 
     Attributes:
-        study: the settings.
+        study: the settings; a `StoredStudy` if it was read from its folder.
         records: one `TrialRecord` per trial, by number.
     """
 
-    def __init__(self, study: Study, records: Sequence[TrialRecord], engine: Engine) -> None:
+    def __init__(self, study: Study | StoredStudy, records: Sequence[TrialRecord], engine: Engine) -> None:
         self.study = study
         self.records = sorted(records, key=lambda record: record.number)
         self._engine = engine
@@ -70,6 +75,14 @@ class SearchSummary:
     def best(self) -> list[TrialRecord]:
         """Return the best trial, or, of several objectives, the Pareto front; empty if there is none."""
         return best_records(self.records, self.study.objectives)
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return one row a trial: its state, objectives, parameters, epochs, seconds; see `trials_dataframe`."""
+        return trials_dataframe(self.records, self.study.objectives)
+
+    def trials_markdown(self, limit: int = 10) -> str:
+        """Return the best trials as a table in Markdown, as for a paper."""
+        return trials_markdown(self.records, self.study.objectives, limit)
 
     def count(self, state: TrialState) -> int:
         """Return how many trials ended in `state`."""

@@ -20,7 +20,6 @@ from .listener import SearchListener
 from .messages import Progress, Question, Reported
 from .parameters import Parameter
 from .ranks import OneProcess
-from .reporting import comparable_resource
 from .study import Study
 from .trial import Report, Trial, TrialRecord, TrialState, Verdict
 
@@ -96,7 +95,7 @@ class _DistantTrial(AssignedTrial):
     def show(self, report: Report) -> None:
         """Tell the search of a report, and wait for what it makes of it."""
         told, self._told = tuple(self._told), []
-        is_comparable = bool(told) and told[-1][1] == comparable_resource(report)
+        is_comparable = bool(told) and told[-1][1] == report.comparable_resource
         is_last = 0 < self._line.max_steps <= self._line.step
         so_far = self.execution.record(TrialState.RUNNING)
         self._answer = self._line.ask(Reported(report, told, is_comparable, is_last, so_far))

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from ..errors import StudyError
 from ..files import read_json, remove_folder, remove_partial, whole_folder, write_json
+from ..locks import KernelLock
 from .paused_states import PLACE_FILE
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
@@ -47,7 +46,7 @@ class StudyFolder:
         self.path = study.folder
         self._study = study
         self.session = 0
-        self._lock = FileLock(self.path / LOCK_FILE)
+        self._lock = KernelLock(self.path / LOCK_FILE)
         self._known: dict[Path, tuple[_Version, TrialRecord]] = {}
         self._best: tuple[list[dict[str, Any]], _Version] | None = None  # what was written last
 
@@ -119,7 +118,7 @@ class StudyFolder:
         for path in self.path.glob(f"[!.]*/{TRIAL_FILE}"):
             version = _version(path)
             before = self._known.get(path)
-            known[path] = before if before is not None and before[0] == version else (version, self._read(path))
+            known[path] = before if before is not None and before[0] == version else (version, _read_record(path))
         self._known = known
         return sorted((record for _, record in known.values()), key=lambda record: record.number)
 
@@ -164,15 +163,6 @@ class StudyFolder:
             "hyperparameters": record.hyperparameters,
         }
 
-    def _read(self, path: Path) -> TrialRecord:
-        try:
-            return TrialRecord.from_json(read_json(path), path.parent)
-        except (KeyError, TypeError, ValueError) as error:
-            raise StudyError(
-                f"{str(path)!r} cannot be read ({error}): it is damaged, or of another version of hpsearch. Pass "
-                "another study_name, or delete the study's folder."
-            ) from error
-
     def _discard(self, records: Sequence[TrialRecord]) -> None:
         """Delete a study that was refused in its first trial."""
         for record in records:
@@ -207,6 +197,26 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
             "that folder."
         )
     return settings
+
+
+def read_records(folder: Path) -> list[TrialRecord]:
+    """Return the records of all trials of the study in a folder, by number.
+
+    Raises:
+        StudyError: one of them is damaged, or was written by another version of hpsearch.
+    """
+    records = (_read_record(path) for path in folder.glob(f"[!.]*/{TRIAL_FILE}"))
+    return sorted(records, key=lambda record: record.number)
+
+
+def _read_record(path: Path) -> TrialRecord:
+    try:
+        return TrialRecord.from_json(read_json(path), path.parent)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StudyError(
+            f"{str(path)!r} cannot be read ({error}): it is damaged, or of another version of hpsearch. Pass "
+            "another study_name, or delete the study's folder."
+        ) from error
 
 
 def has_ended(study_folder: Path, run: str) -> bool:

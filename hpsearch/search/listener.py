@@ -40,3 +40,50 @@ class SearchListener:
 
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """The search ends: all trials are done, a budget is spent, or the user ended it."""
+
+
+class PassingListener(SearchListener):
+    """Passes on all that it hears; a subclass does something more about some of it.
+
+    Args:
+        listener: what hears of it, too.
+    """
+
+    def __init__(self, listener: SearchListener) -> None:
+        self._listener = listener
+
+    def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
+        """Pass on."""
+        self._listener.on_search_begin(study, records, notes)
+
+    def on_trial_begin(self, trial: Trial) -> None:
+        """Pass on."""
+        self._listener.on_trial_begin(trial)
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        """Pass on."""
+        self._listener.on_report(trial, report)
+
+    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
+        """Pass on."""
+        self._listener.on_progress(trial, step, max_steps)
+
+    def on_checkpoint(self, trial: Trial, step: int) -> None:
+        """Pass on."""
+        self._listener.on_checkpoint(trial, step)
+
+    def on_records(self, records: Sequence[TrialRecord]) -> None:
+        """Pass on."""
+        self._listener.on_records(records)
+
+    def on_trial_end(self, record: TrialRecord) -> None:
+        """Pass on."""
+        self._listener.on_trial_end(record)
+
+    def on_notice(self, notice: str) -> None:
+        """Pass on."""
+        self._listener.on_notice(notice)
+
+    def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
+        """Pass on."""
+        self._listener.on_search_end(study, records)

@@ -15,10 +15,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock
-
 from ..errors import StudyError
 from ..files import prepare_link, read_json, remove_folder, remove_partial, whole_folder, write_json
+from ..locks import KernelLock
 from .sessions import are_all_on_this_machine, host
 from .study import Study
 
@@ -111,7 +110,7 @@ class PausedStates:
         with contextlib.suppress(Exception):  # whatever is wrong there: the disk will do
             place = self.place
             if place is not None and place.is_dir() and are_all_on_this_machine(self._folder):
-                with FileLock(place / _LOCK):
+                with KernelLock(place / _LOCK):
                     return self._has_made_room(place, checkpoint, size)
         return False
 
@@ -121,7 +120,7 @@ class PausedStates:
         if place is None or checkpoint.readlink().parent != place:
             return
         with contextlib.suppress(OSError):  # it is whole; where it is does not matter
-            with FileLock(place / _LOCK):
+            with KernelLock(place / _LOCK):
                 (place / f"{_EXPECTED}{checkpoint.readlink().name}").unlink(missing_ok=True)
                 is_too_much = _used(place) > self._budget
             if is_too_much:

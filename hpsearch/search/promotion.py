@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from ..errors import StudyError, one_of
-from ..files import read_json, write_text
-from .folder import STUDY_FILE, TRIAL_FILE, read_settings
+from ..files import write_text
+from .folder import STUDY_FILE, read_records, read_settings
 from .trial import TrialRecord, TrialState
 
 # In the folder of a run.
@@ -71,19 +71,14 @@ def _record(folder: Path, number: int) -> TrialRecord:
     """Return the record of a trial.
 
     Raises:
-        StudyError: there is no such trial, or its record is damaged.
+        StudyError: there is no such trial, or a record is damaged.
     """
-    numbers: list[int] = []
-    for path in folder.glob(f"[!.]*/{TRIAL_FILE}"):
-        try:
-            record = TrialRecord.from_json(read_json(path), path.parent)
-        except (KeyError, TypeError, ValueError) as error:
-            raise StudyError(f"{str(path)!r} cannot be read: {error}") from error
-        if record.number == number and type(number) is int:
-            return record
-        numbers.append(record.number)
-    known = f"it has {len(numbers)}, up to {max(numbers)}" if numbers else "it has none yet"
-    raise StudyError(f"The study in {str(folder)!r} has no trial {number!r}; {known}.")
+    records = read_records(folder)
+    found = next((each for each in records if each.number == number and type(number) is int), None)
+    if found is None:
+        known = f"it has {len(records)}, up to {records[-1].number}" if records else "it has none yet"
+        raise StudyError(f"The study in {str(folder)!r} has no trial {number!r}; {known}.")
+    return found
 
 
 def is_promoted(study_folder: Path, run: str) -> bool:

@@ -249,7 +249,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     def _tell_trial(self, report: Report) -> bool:
         """Report to the trial; False if there is nothing that the pruner could compare."""
-        value, resource = self._pruning_value(report), comparable_resource(report)
+        value, resource = self._pruning_value(report), report.comparable_resource
         if value is None or resource is None or not math.isfinite(value):
             return False
         self._trial.report(value, resource)
@@ -299,11 +299,6 @@ def _so_far_in(state: dict[str, Any]) -> dict[str, Any]:
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as they come back from a JSON file; one that JSON does not know is given as text."""
     return dict(json.loads(json.dumps(dict(arguments), default=str)))
-
-
-def comparable_resource(report: Report) -> int | None:
-    """Return the resource as the whole number that engines compare at; None where trials cannot be compared."""
-    return int(report.resource) if float(report.resource).is_integer() else None
 
 
 def data_seen(args: Any, state: Any) -> float:

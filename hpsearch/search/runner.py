@@ -52,6 +52,7 @@ class TrialRunner:
         self.failures: list[TrialRecord] = []
         self.under_way: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
+        self._begun: dict[int, tuple[float, tuple[tuple[float, float], ...]]] = {}  # when, and earlier spans
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
         self._all_epochs = 0.0
@@ -184,6 +185,9 @@ class TrialRunner:
             TrialEndedSearch: the search ends with it.
         """
         record = replace(ended.record, session=self._folder.session)
+        if record.number in self._begun:
+            begun, earlier = self._begun.pop(record.number)
+            record = replace(record, spans=(*earlier, (begun, time.time())))
         self._folder.write_record(record)
         if ended.cause is not None:
             raise TrialEndedSearch(record, ended.cause)
@@ -229,6 +233,7 @@ class TrialRunner:
 
     def _begin(self, trial: Trial, execution: Execution) -> None:
         """Ask for the trial's parameters, and give it a folder with its first record in it."""
+        self._begun[trial.number] = time.time(), () if trial.earlier is None else trial.earlier.spans
         trial.arguments = self._study.suggest(trial)
         trial.suggested_by_space = set(trial.params.values_by_name)
         if trial.earlier is None:

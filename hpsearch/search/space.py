@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SpaceError
+from ..errors import SpaceError, nearest_name, one_of
 from .parameters import Categorical, Float, Int, Parameter
 
 if TYPE_CHECKING:
@@ -97,6 +97,19 @@ class SearchSpace(Mapping[str, Parameter]):
     def describe(self) -> dict[str, Any]:
         """Return the space as JSON-ready values, the same for equal spaces."""
         return {name: _describe(parameter) for name, parameter in self._parameters.items()}
+
+    @classmethod
+    def from_description(cls, described: Mapping[str, Any]) -> SearchSpace:
+        """Return the space that `describe` gave the description of, also after a journey through JSON.
+
+        Raises:
+            SpaceError: it describes none.
+
+        >>> space = SearchSpace({"learning_rate": Float(1e-5, 1e-3, log=True)})
+        >>> SearchSpace.from_description(space.describe()) == space
+        True
+        """
+        return cls({name: _parameter(name, each) for name, each in described.items()})
 
 
 def default_space() -> SearchSpace:
@@ -230,3 +243,29 @@ def _describe(parameter: Parameter) -> dict[str, Any]:
     for given in ("default", "prior"):  # neither changes what can be tried
         described.pop(given)
     return {"kind": kind, **described}
+
+
+_KINDS: dict[str, type[Float | Int | Categorical]] = {"Float": Float, "Int": Int, "Categorical": Categorical}
+
+
+def _parameter(name: str, described: Any) -> Parameter:
+    """Return the parameter that a mapping with its `kind` and its arguments describes."""
+    values = dict(described) if isinstance(described, Mapping) else {}
+    kind = _KINDS.get(values.pop("kind", ""))
+    if kind is None:
+        raise SpaceError(
+            f"{name!r} is described by {described!r}, which must have a kind, {one_of(_KINDS)}, and its arguments."
+        )
+    if "branches" in values:
+        values["branches"] = {
+            each["choice"]: {inner: _parameter(inner, one) for inner, one in each["parameters"].items()}
+            for each in values["branches"]
+        }
+    allowed = [each.name for each in dataclasses.fields(kind)]
+    unknown = next((each for each in values if each not in allowed), None)
+    if unknown is not None:
+        raise SpaceError(f"{name!r}: {kind.__name__} does not take {unknown}.{nearest_name(unknown, allowed)}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise SpaceError(f"{name!r}: {kind.__name__} cannot be made of {values!r}: {error}") from error

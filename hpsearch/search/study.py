@@ -6,7 +6,7 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
@@ -121,9 +121,7 @@ class Study:
     @property
     def description(self) -> str:
         """What is optimised, and under which constraints, in words."""
-        described = " and ".join(each.description for each in self.objectives)
-        bounds = " and ".join(each.name for each in self.constraints)
-        return f"{described}, with {bounds}" if bounds else described
+        return describe(self.objectives, self.constraints)
 
     def run_name(self, trial: Trial) -> str:
         """Return the name of a trial's run: from `hp_name`, else ``run-<number>``.
@@ -209,7 +207,7 @@ class Study:
         for key, value in self.identity().items():
             if earlier.get(key) != value:
                 raise StudyError(f"{self._was_made_with(key, earlier.get(key), value)} {_REMEDY}")
-        before, now = _flat(earlier.get("space")), _flat(self.described_space())
+        before, now = flat(earlier.get("space")), flat(self.described_space())
         for name in before.keys() & now.keys():
             if json.dumps(before[name]) != json.dumps(now[name]):  # 1, 1.0 and True are different choices
                 shown = self._was_made_with(f"space of {name!r}", _shown(before[name]), _shown(now[name]))
@@ -220,7 +218,7 @@ class Study:
         before, now = earlier.get("space"), self.described_space()
         if DEFINE_BY_RUN in (before, now):
             return [] if before == now else [f"space {_kind(before)} -> {_kind(now)}"]
-        names, present = _flat(before), _flat(now)
+        names, present = flat(before), flat(now)
         new = [f"{name} is searched now" for name in present if name not in names]
         return new + [f"{name} is no longer searched" for name in names if name not in present]
 
@@ -238,6 +236,13 @@ def _one_or_all(values: list[str]) -> str | list[str]:
     return values if len(values) > 1 else values[0]
 
 
+def describe(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> str:
+    """Return what is optimised, and under which constraints, in words."""
+    described = " and ".join(each.description for each in objectives)
+    bounds = " and ".join(each.name for each in constraints)
+    return f"{described}, with {bounds}" if bounds else described
+
+
 def check_whole(name: str, value: Any, least: int, also: str = "") -> None:
     """Check that a value is a whole number of at least `least`; `also` says in words what else the caller allows.
 
@@ -248,15 +253,15 @@ def check_whole(name: str, value: Any, least: int, also: str = "") -> None:
         raise StudyError(f"{name} must be {also}a whole number of at least {least}, but got {value!r}.")
 
 
-def _flat(space: Any) -> dict[str, Any]:
-    """Return every parameter of a described space, those in branches included, by name."""
+def flat(space: Any) -> dict[str, Any]:
+    """Return every parameter of a described space, those in branches included, by name; none of a function."""
     if not isinstance(space, Mapping):
         return {}
     found: dict[str, Any] = {}
     for name, described in space.items():
         found[name] = {key: value for key, value in described.items() if key != "branches"}
         for branch in described.get("branches", ()):
-            found.update(_flat(branch["parameters"]))
+            found.update(flat(branch["parameters"]))
     return found
 
 

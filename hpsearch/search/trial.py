@@ -7,7 +7,7 @@ import functools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,11 @@ class Report:
         """The objective; of several, the first."""
         return self.values[0]
 
+    @property
+    def comparable_resource(self) -> int | None:
+        """The resource as the whole number that engines compare at; None where trials cannot be compared."""
+        return int(self.resource) if float(self.resource).is_integer() else None
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Report:
         """Read the dict that `dataclasses.asdict` gave, also after a journey through JSON."""
@@ -103,6 +108,8 @@ class TrialRecord:
         schedule: of a trial whose parameters changed while it trained (population-based training): what it was trained
             with from which update on. Each part names the `trial` that trained it, the `step` after which it begins,
             and its `arguments`; reports and weights are what all parts together have led to. Empty for all others.
+        spans: from when to when it was trained, in seconds since 1970: a trial that waits at rungs has several. What
+            ended with the process that searches is not among them.
     """
 
     number: int
@@ -123,6 +130,7 @@ class TrialRecord:
     fallbacks: tuple[dict[str, Any], ...] = ()
     session: int = 0
     schedule: tuple[dict[str, Any], ...] = ()
+    spans: tuple[tuple[float, float], ...] = ()
 
     @property
     def value(self) -> float | None:
@@ -136,7 +144,8 @@ class TrialRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values; an argument that JSON does not know is given as text."""
-        values = asdict(self)
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["reports"] = [vars(each) for each in self.reports]
         values["state"] = self.state.value
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         return dict(json.loads(json.dumps(values, default=str)))
@@ -153,6 +162,7 @@ class TrialRecord:
                 "reports": tuple(Report.from_json(each) for each in values["reports"]),
                 "fallbacks": tuple(values["fallbacks"]),
                 "schedule": tuple(values.get("schedule", ())),
+                "spans": tuple((begin, end) for begin, end in values.get("spans", ())),
                 "checkpoint": checkpoint if checkpoint is not None and checkpoint.is_dir() else None,
             }
         )

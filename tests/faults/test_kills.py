@@ -318,7 +318,7 @@ def comparable(record: dict[str, Any]) -> dict[str, Any]:
         for report in record["reports"]
     ]
     said = record["traceback"] and record["traceback"].strip().splitlines()[-1]
-    return {**record, "reports": reports, "traceback": said, "seconds": None}
+    return {**record, "reports": reports, "traceback": said, "seconds": None, "spans": None}
 
 
 def is_of_time(metric: str) -> bool:

@@ -28,6 +28,7 @@ from .importances import importances
 from .learning import ORIGIN, check_direction, finished_trials, learn
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
+from .quiet import quiet_optuna
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .trial import OptunaTrial
@@ -156,7 +157,7 @@ class OptunaBackend(Backend):
     def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
         """Open the storage and the study in it."""
         storage = open_storage(self._storage, study.folder)
-        with _quiet_optuna(), naming_the_storage(storage):
+        with quiet_optuna(), naming_the_storage(storage):
             self._check_stored(study, storage)
             sampler = self._sampler or self._default_sampler(study)
             sampling = RepeatableSampling(sampler)
@@ -199,7 +200,7 @@ class OptunaBackend(Backend):
     def search(self, study: Study, runner: TrialRunner) -> None:
         """Choose, run, tell, settle; until the total is reached or a budget is used up."""
         if self._parallel.is_wanted:
-            with _quiet_optuna():
+            with quiet_optuna():
                 self._parallel.run(study, Dispatch(runner, self))
             return
         has_waited = False
@@ -228,7 +229,7 @@ class OptunaBackend(Backend):
     @contextmanager
     def talking(self) -> Iterator[None]:
         """Silence Optuna while the block runs, and let an error of its storage say what is wrong."""
-        with _quiet_optuna(), naming_the_storage(self.engine_study()._storage):
+        with quiet_optuna(), naming_the_storage(self.engine_study()._storage):
             yield
 
     def settle(self, trial: OptunaTrial, record: TrialRecord, runner: TrialRunner, is_stored: bool = True) -> None:
@@ -242,7 +243,7 @@ class OptunaBackend(Backend):
     def _run(self, trial: OptunaTrial, runner: TrialRunner) -> None:
         """Run a trial and tell Optuna and the study how it ended."""
         try:
-            with _quiet_optuna():
+            with quiet_optuna():
                 record = runner.run(trial)
         except TrialEndedSearch as ended:
             self.settle(trial, ended.record, runner, is_stored=not isinstance(ended.cause, StorageError))
@@ -257,7 +258,7 @@ class OptunaBackend(Backend):
 
     def importances(self) -> dict[str, float]:
         """Return Optuna's parameter importances, largest first; none of fewer than four trials."""
-        with _quiet_optuna():
+        with quiet_optuna():
             return importances(self.engine_study())
 
     def dashboard_command(self) -> str | None:
@@ -389,23 +390,3 @@ def _as_terminator(terminator: Any) -> BaseTerminator | None:
             "another error_evaluator, such as optuna.terminator.StaticErrorEvaluator(0.0), or pass terminator=True."
         )
     return terminator
-
-
-@contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Silence Optuna's own log lines and experimental warnings: progress is shown by our listeners."""
-    level = optuna.logging.get_verbosity()
-    _set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
-            # A parameter knows the last step in its range; Optuna says so for every value that it suggests.
-            warnings.filterwarnings("ignore", message=".*range is not divisible by `step`.*")
-            yield
-    finally:
-        _set_verbosity(level)
-
-
-def _set_verbosity(level: int) -> None:
-    if optuna.logging.get_verbosity() != level:  # to set it takes a millisecond, whatever it was
-        optuna.logging.set_verbosity(level)

@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock
 from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.storages.journal._storage import JournalOperation
+
+from ...locks import KernelLock
 
 _WITHIN_A_TRIAL = (
     JournalOperation.SET_TRIAL_PARAM,
@@ -21,11 +22,11 @@ _WITHIN_A_TRIAL = (
 )
 
 
-class KernelLock(BaseJournalFileLock):
+class JournalLock(BaseJournalFileLock):
     """A lock that the system releases when its process dies; Optuna's own stays, and the next process waits for it."""
 
     def __init__(self, path: str) -> None:
-        self._lock = FileLock(path)
+        self._lock = KernelLock(path)
 
     def acquire(self) -> bool:
         """Wait for the lock."""
@@ -51,7 +52,7 @@ class JournalFile(JournalFileBackend):
     """
 
     def __init__(self, path: Path) -> None:
-        self._guard = KernelLock(f"{path}.flock")
+        self._guard = JournalLock(f"{path}.flock")
         super().__init__(str(path), self._guard)
         self.path = path
 

@@ -77,7 +77,7 @@ def _fitting(learned: tuple[str, str, Sequence[FrozenTrial]], study: Study) -> t
             continue
         distributions = dict(trial.distributions)
         if known is not None:
-            distributions = {each: _distribution(known[each]) for each in trial.params}
+            distributions = {each: distribution(known[each]) for each in trial.params}
         fitting.append(
             optuna.trial.create_trial(
                 state=EngineState.COMPLETE,
@@ -96,7 +96,8 @@ def _are_same(trials: Sequence[FrozenTrial], learned: Sequence[FrozenTrial]) -> 
     return bool(learned) and all(own.get(each.number) == each.datetime_start for each in learned)
 
 
-def _distribution(parameter: Parameter) -> BaseDistribution:
+def distribution(parameter: Parameter) -> BaseDistribution:
+    """Return what Optuna calls the values that a parameter can take."""
     if isinstance(parameter, Categorical):
         return CategoricalDistribution(parameter.choices)
     if isinstance(parameter, Float):

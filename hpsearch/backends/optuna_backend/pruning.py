@@ -12,7 +12,6 @@ from optuna.trial import TrialState as EngineState
 
 from ...errors import MissingMetricError, StudyError, nearest_name, one_of
 from ...search.objective import Objective
-from ...search.reporting import comparable_resource
 from ...search.trial import TrialRecord, TrialState
 
 RUNGS = "rungs"
@@ -102,7 +101,7 @@ class PruningByOneObjective:
         """Return the objective by resource, where it was reported and finite."""
         seen: dict[int, float] = {}
         for report in record.reports:
-            resource = comparable_resource(report)
+            resource = report.comparable_resource
             with contextlib.suppress(MissingMetricError):
                 value = self._objective.value(report.metrics)
                 if resource is not None and math.isfinite(value):

@@ -27,6 +27,8 @@ DATABASE_FILE = "study.db"
 JOURNAL, JOURNAL_FILE = "journal", "study.log"
 _SECONDS_TO_WAIT_FOR_SQLITE = 60
 _ATTEMPTS = 10
+# In place of a password.
+HIDDEN = "***"
 
 
 def is_in_study_folder(storage: Any) -> bool:
@@ -115,13 +117,16 @@ def storage_url(storage: optuna.storages.BaseStorage) -> str | None:
 
 
 def dashboard_command(storage: optuna.storages.BaseStorage) -> str | None:
-    """Return the command line that opens a storage in the dashboard, on the loopback address; None if it cannot.
+    """Return the command line that opens a storage in the dashboard, on the loopback address; None if it cannot."""
+    url = storage_url(storage)
+    return None if url is None else dashboard_command_of(url)
+
+
+def dashboard_command_of(url: str) -> str:
+    """Return the command line that opens the storage of a URL, or of a journal file, in the dashboard.
 
     The program is called by name if the shell finds it, else beside this interpreter.
     """
-    url = storage_url(storage)
-    if url is None:
-        return None
     program, beside = "optuna-dashboard", Path(sys.executable).with_name("optuna-dashboard")
     if not shutil.which(program) and beside.exists():
         program = shlex.quote(os.path.relpath(beside))

@@ -1,0 +1,29 @@
+"""Optuna without its own log lines."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import optuna
+
+
+@contextmanager
+def quiet_optuna() -> Iterator[None]:
+    """Silence Optuna's own log lines and experimental warnings: progress is shown by our listeners."""
+    level = optuna.logging.get_verbosity()
+    _set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
+            # A parameter knows the last step in its range; Optuna says so for every value that it suggests.
+            warnings.filterwarnings("ignore", message=".*range is not divisible by `step`.*")
+            yield
+    finally:
+        _set_verbosity(level)
+
+
+def _set_verbosity(level: int) -> None:
+    if optuna.logging.get_verbosity() != level:  # to set it takes a millisecond, whatever it was
+        optuna.logging.set_verbosity(level)

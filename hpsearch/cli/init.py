@@ -1,0 +1,27 @@
+"""`hpsearch init`: a small study of one's own."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import StudyError
+from ..files import write_text
+
+
+def init(folder: Annotated[Path, typer.Argument(help="A new folder, or one without a study.py.")]) -> None:
+    """Write a small study that runs as it is, in a minute, to replace its parts by your own.
+
+    \b
+    hpsearch init my-study
+    hpsearch run my-study/study.py
+    """
+    file = folder / "study.py"
+    if file.exists():
+        raise StudyError(f"{str(file)!r} is there already; name another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, (files(__package__) / "first_study.py").read_text(encoding="utf-8"))
+    print(f"{file} is a whole study: hpsearch run {file}")

@@ -1,0 +1,85 @@
+"""The program `hpsearch`: its commands, its exit codes, and how it speaks of mistakes.
+
+Exit codes: 0: done; 1: it did not come out as asked (no trial has a result, a replay differs, trial after trial
+failed); 2: something on the command line, or in the study file, cannot be right; 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from ..errors import HpsearchError, InvalidInputError, MissingPackageError, SearchInterrupted
+from ..version import __version__
+from . import best, compare, dashboard, doctor, init, ready_made, replay, report, run, show
+
+# Typer has a click of its own in newer versions.
+_ClickException: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
+FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="hpsearch",
+    help="Hyperparameter search for transformers models: run a study, look at it, take the best model away.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="A study is a folder with a study.json; without one named, the newest below the current folder is taken.",
+)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    init.init,
+    run.run,
+    run.resume,
+    show.show,
+    best.best,
+    report.report,
+    dashboard.dashboard,
+    compare.compare,
+    replay.replay,
+    ready_made.spaces,
+    ready_made.objectives,
+    doctor.doctor,
+)
+for _command in _COMMANDS:
+    app.command()(_command)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"hpsearch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None: ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program with these arguments, by default those of the command line; return the exit code."""
+    try:
+        outcome = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        return outcome if isinstance(outcome, int) else 0
+    except (SearchInterrupted, KeyboardInterrupt, typer.Abort) as interruption:
+        return _say(str(interruption) or "Interrupted.", INTERRUPTED)
+    except (InvalidInputError, MissingPackageError) as error:
+        return _say(str(error), MISTAKEN)
+    except HpsearchError as error:
+        return _say(str(error), FAILED)
+    except _ClickException as error:
+        error.show()
+        return MISTAKEN
+    except BrokenPipeError:  # whoever read the output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _say(message: str, code: int) -> int:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(message, style="bold red", markup=False)
+    return code

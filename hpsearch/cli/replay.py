@@ -1,0 +1,36 @@
+"""`hpsearch replay`: one trial of a study again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .study_file import Command
+from .which_study import study_folder
+
+
+def replay(
+    number: Annotated[int, typer.Argument(help="Of the trial.")],
+    study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
+) -> None:
+    """Train one trial again, alone, and say whether it made the same reports. For studies of `hpsearch run`.
+
+    The exit code is 0 if it did, and 1 if it did not.
+
+    \b
+    hpsearch replay 7 runs/digits
+    """
+    folder = study_folder(study).resolve()
+    command = Command.read(folder)
+    plan = command.plan()
+    search = {**plan.search, **command.search}
+    given = {name: search[name] for name in ("compute_objective", "direction") if name in search}
+    again = plan.trainer(command.arguments).replay(folder.name, number, **given)
+    for note in again.notes:
+        print(note)
+    if not again.is_equal:
+        print(f"trial {number} is another one now: {again.first_difference}")
+        raise typer.Exit(1)
+    print(f"trial {number} made the same {len(again.record.reports)} reports; weights in {again.record.checkpoint}")

@@ -1,0 +1,103 @@
+"""`hpsearch run` and `hpsearch resume`: the search of a study file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ..errors import NoCompletedTrialError
+from .study_file import Command, LeavesCommand, merged
+from .values import numbers, seconds, settings
+from .which_study import study_folder
+
+File = Annotated[Path, typer.Argument(help="A Python file that defines study = SearchPlan(...).")]
+Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Trials of the study in total.")]
+Jobs = Annotated[int | None, typer.Option("--n-jobs", "-j", help="Trials at once on this machine; -1: as many as fit.")]
+Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one trial on each.")]
+Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d.")]
+BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]
+Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
+Name = Annotated[str | None, typer.Option("--study-name", help="Names the study and its folder.")]
+Output = Annotated[str | None, typer.Option(help="Folder that the study's folder is made in.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A training argument, name=value; may come often.")]
+
+
+def run(
+    file: File,
+    n_trials: Trials = None,
+    n_jobs: Jobs = None,
+    devices: Devices = None,
+    time: Time = None,
+    backend: BackendName = None,
+    storage: Storage = None,
+    study_name: Name = None,
+    output: Output = None,
+    set_: Set = None,
+) -> None:
+    """Search, as a study file says. The same command again goes on.
+
+    \b
+    hpsearch run study.py --n-trials 50 --time 2h
+    hpsearch run study.py --n-jobs 4 --set num_train_epochs=3 --set bf16=true
+    hpsearch run study.py --devices 0,1 --storage journal --output runs
+    """
+    search = merged(
+        {
+            "n_trials": n_trials,
+            "n_jobs": n_jobs,
+            "devices": None if devices is None else numbers(devices),
+            "timeout": None if time is None else seconds(time),
+            "backend": backend,
+            "storage": storage,
+            "study_name": study_name,
+        }
+    )
+    arguments = settings(set_ or [])
+    if output is not None:
+        arguments["output_dir"] = output
+    _search(Command(str(file.resolve()), os.getcwd(), arguments, search))
+
+
+def resume(
+    study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
+    n_trials: Trials = None,
+    n_jobs: Jobs = None,
+    devices: Devices = None,
+    time: Time = None,
+) -> None:
+    """Go on with a study that `hpsearch run` began, with the options it was begun with, or others.
+
+    \b
+    hpsearch resume
+    hpsearch resume runs/digits --n-trials 100
+    """
+    begun = Command.read(study_folder(study))
+    changed = {
+        "n_trials": n_trials,
+        "n_jobs": n_jobs,
+        "devices": None if devices is None else numbers(devices),
+        "timeout": None if time is None else seconds(time),
+    }
+    _search(Command(begun.file, begun.folder, begun.arguments, merged(begun.search, changed)))
+
+
+def _search(command: Command) -> None:
+    from ..reports.console import console_listener
+    from ..reports.tables import describe_best, trials_table
+
+    plan = command.plan()
+    listener = LeavesCommand(command, console_listener(is_shown=True))
+    found: Any = plan.run(command.arguments, **{**command.search, "progress": listener})
+    best = found if isinstance(found, list) else [found]
+    summary = best[0].run_summary
+    console = Console(highlight=False)
+    console.print(trials_table(summary.study, summary.records))
+    if best[0].run_id is None:
+        raise NoCompletedTrialError(summary.explain_absence())
+    for each in best:
+        console.print(describe_best(each), soft_wrap=True, markup=False)
+    console.print(f"report: hpsearch report {summary.study.folder}", style="dim", soft_wrap=True, markup=False)

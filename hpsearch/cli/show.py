@@ -1,0 +1,140 @@
+"""`hpsearch show`: the trials of a study as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ..errors import StudyError, nearest_name, one_of
+from ..reports.tables import count_states, format_value, sparkline
+from ..search.best_run import SearchSummary
+from ..search.trial import TrialRecord, TrialState
+from ..stored_studies import open_study
+from .which_study import study_folder
+
+_FIELDS = ("number", "value", "seconds", "epochs", "state")
+_OF_MANY = 20
+
+State = Enum("State", {each.name: each.value for each in TrialState}, type=str)  # type: ignore[misc]
+
+
+def show(
+    study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
+    sort: Annotated[
+        str, typer.Option(help="By what: value (best first), number, seconds, epochs, state, or a parameter.")
+    ] = "value",
+    state: Annotated[list[State] | None, typer.Option(help="Only trials in this state; may come twice.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many trials.")] = _OF_MANY,
+    as_json: Annotated[bool, typer.Option("--json", help="All of them as JSON, for scripts.")] = False,
+    markdown: Annotated[bool, typer.Option(help="The best as a table in Markdown, for a paper.")] = False,
+) -> None:
+    """Show the trials of a study.
+
+    \b
+    hpsearch show runs/digits --sort seconds --limit 5
+    hpsearch show --state failed
+    hpsearch show --json | jq '.[0].params'
+    """
+    summary = open_study(study_folder(study))
+    chosen = _sorted(_filtered(summary.records, state), sort, summary)
+    if as_json:
+        print(json.dumps([each.to_json() for each in chosen], indent=2))
+    elif markdown:
+        print(summary.trials_markdown(limit), end="")
+    else:
+        console = Console(highlight=False)
+        console.print(Text(f"{summary.study.name}: {summary.study.description}, scope {summary.study.scope}"))
+        console.print(Text(count_states(summary.records)), style="dim")
+        for line in _lines(chosen[:limit], summary):
+            console.print(line, soft_wrap=True)
+        if len(chosen) > limit:
+            console.print(f"{len(chosen) - limit} more: --limit {len(chosen)}", style="dim")
+
+
+def _filtered(records: Sequence[TrialRecord], states: Sequence[Any] | None) -> list[TrialRecord]:
+    wanted = {each.value for each in states or ()}
+    return [each for each in records if not wanted or each.state.value in wanted]
+
+
+def _sorted(records: list[TrialRecord], by: str, summary: SearchSummary) -> list[TrialRecord]:
+    """Return trials by a field or a parameter; those that have none come last.
+
+    Raises:
+        StudyError: there is no such field or parameter.
+    """
+    if by == "value":
+        place = {each.number: at for at, each in enumerate(summary.ranked())}
+        return sorted(records, key=lambda each: (place.get(each.number, len(place)), _last_value(each, summary)))
+    if by in _FIELDS:
+        return sorted(records, key=lambda each: (getattr(each, by), each.number))
+    names = dict.fromkeys(name for each in summary.records for name in each.params)
+    if by not in names:
+        raise StudyError(
+            f"--sort {by}: there is no such parameter; allowed: {one_of([*_FIELDS, *names])}."
+            f"{nearest_name(by, [*_FIELDS, *names])}"
+        )
+    return sorted(records, key=lambda each: _place(each.params.get(by)))
+
+
+def _last_value(record: TrialRecord, summary: SearchSummary) -> float:
+    """Return what a trial without a result came to, as a cost."""
+    if not record.reports or record.reports[-1].value != record.reports[-1].value:
+        return float("inf")
+    value = record.reports[-1].value
+    return value if summary.objective.direction == "minimize" else -value
+
+
+def _place(value: Any) -> tuple[int, float, str]:
+    if value is None:
+        return (2, 0.0, "")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (0, float(value), "") if is_number else (1, 0.0, str(value))
+
+
+def _lines(records: Sequence[TrialRecord], summary: SearchSummary) -> Iterator[Text]:
+    """Return a heading, and for each trial its figures with its parameters below, which may be long."""
+    best = {each.number for each in summary.best()}
+    names = [objective.name.removeprefix("eval_") for objective in summary.study.objectives]
+    heading = ["trial", "state", *names, "epochs", "seconds", "curve"]
+    rows = [_figures(record, summary) for record in records]
+    widths = [max(len(row[place]) for row in [heading, *rows]) for place in range(len(heading))]
+    yield Text(_aligned(heading, widths), style="bold")
+    for record, row in zip(records, rows, strict=True):
+        failed = record.state is TrialState.FAILED
+        yield Text(_aligned(row, widths), style="bold green" if record.number in best else "red" if failed else "")
+        told = record.reason or "" if failed else ", ".join(f"{k}={format_value(v)}" for k, v in record.params.items())
+        yield Text(f"{' ' * widths[0]}  {' '.join(told.split())}", style="dim")
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    left = (1, len(cells) - 1)  # the state and the curve are texts
+    return "  ".join(
+        cell.ljust(width) if place in left else cell.rjust(width)
+        for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ).rstrip()
+
+
+def _figures(record: TrialRecord, summary: SearchSummary) -> list[str]:
+    return [
+        str(record.number),
+        record.state.value,
+        *_values(record, summary),
+        f"{record.epochs:.3g}",
+        f"{record.seconds:.1f}",
+        sparkline([report.value for report in record.reports][-12:]),
+    ]
+
+
+def _values(record: TrialRecord, summary: SearchSummary) -> list[str]:
+    """Return the objectives; of a trial without a result in brackets what it had come to."""
+    if record.values:
+        shown = [format_value(each) for each in record.values]
+        return shown if record.state.has_result else [f"({each})" for each in shown]
+    return ["-"] * len(summary.study.objectives)

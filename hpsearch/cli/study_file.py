@@ -1,0 +1,142 @@
+"""The file that a study is described in, and what is left of it in the study's folder, to go on later."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+from ..errors import StudyError
+from ..files import read_json, write_json
+from ..search.listener import PassingListener, SearchListener
+from ..search.study import Study
+from ..search.trial import TrialRecord
+from ..search_plan import SearchPlan
+
+COMMAND_FILE = "command.json"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a search was begun with on the command line.
+
+    Attributes:
+        file: the study file.
+        folder: the folder that the command was given in.
+        arguments: training arguments in place of the file's.
+        search: arguments of the search in place of the file's.
+    """
+
+    file: str
+    folder: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, study: Path) -> Command:
+        """Read the command that a study was begun with.
+
+        Raises:
+            StudyError: it was begun by a program of its own.
+        """
+        found = read_json(study / COMMAND_FILE)
+        if found is None:
+            raise StudyError(
+                f"The study in {str(study)!r} was not begun by `hpsearch run`: run its own program again to go on."
+            )
+        return cls(**found)
+
+    def plan(self) -> SearchPlan:
+        """Return what the study file plans, from the folder that the command was given in."""
+        try:
+            os.chdir(self.folder)
+        except OSError as error:
+            raise StudyError(f"The folder {self.folder!r}, in which the study was begun, is gone: {error}.") from error
+        return read_plan(Path(self.file))
+
+    def write(self, study: Path) -> None:
+        """Leave it in the folder of the study."""
+        write_json(study / COMMAND_FILE, asdict(self))
+
+
+class LeavesCommand(PassingListener):
+    """Leaves in the study's folder how its search was begun."""
+
+    def __init__(self, command: Command, listener: SearchListener) -> None:
+        super().__init__(listener)
+        self._command = command
+
+    def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
+        """Leave the command, and pass on."""
+        self._command.write(study.folder)
+        super().on_search_begin(study, records, notes)
+
+
+def read_plan(file: Path) -> SearchPlan:
+    """Return the plan that a study file defines.
+
+    Raises:
+        StudyError: there is no such file, it is none, or it cannot be imported.
+    """
+    if not file.is_file():
+        raise StudyError(f"There is no file {str(file)!r}.")
+    if file.suffix != ".py":
+        raise StudyError(f"{str(file)!r} is no study file: those are Python files (.py).")
+    plans = {name: each for name, each in vars(_imported(file)).items() if isinstance(each, SearchPlan)}
+    if not plans:
+        raise StudyError(
+            f"{str(file)!r} defines no study; it needs a line such as "
+            "study = SearchPlan(make_trainer, space, n_trials=20)."
+        )
+    if len(plans) > 1 and "study" not in plans:
+        raise StudyError(f"{str(file)!r} defines {len(plans)} plans, {', '.join(plans)}: name one of them study.")
+    return plans.get("study") or next(iter(plans.values()))
+
+
+def _imported(file: Path) -> ModuleType:
+    """Import a file, as a module of the current folder if it is one; what it defines travels to workers by value."""
+    path = file.resolve()
+    parts = path.relative_to(Path.cwd()).with_suffix("").parts if path.is_relative_to(Path.cwd()) else (path.stem,)
+    is_module = all((Path.cwd().joinpath(*parts[:depth]) / "__init__.py").is_file() for depth in range(1, len(parts)))
+    name = ".".join(parts) if is_module else path.stem
+    for folder in (str(path.parent), str(Path.cwd())):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise StudyError(f"{str(file)!r} ended the program while it was read (sys.exit({error.code!r})).") from error
+    except Exception as error:
+        raise StudyError(
+            f"{str(file)!r} cannot be read: {type(error).__name__}: {error}{_line(error, path)}"
+        ) from error
+    cloudpickle.register_pickle_by_value(module)  # a worker may not find it by name
+    return module
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """Return in which line of a file an error was raised."""
+    at, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            at = trace.tb_lineno
+        trace = trace.tb_next
+    at = getattr(error, "lineno", None) if at is None else at
+    return "" if at is None else f" (line {at})"
+
+
+def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return mappings as one; what comes later wins, and None changes nothing."""
+    return {name: value for part in parts for name, value in part.items() if value is not None}

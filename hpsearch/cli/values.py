@@ -1,0 +1,66 @@
+"""Texts of the command line as values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import StudyError
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> float:
+    """Return a length of time in seconds.
+
+    >>> seconds("90"), seconds("30m"), seconds("2h"), seconds("1h30m"), seconds("1.5d")
+    (90.0, 1800.0, 7200.0, 5400.0, 129600.0)
+
+    Raises:
+        StudyError: it is none.
+    """
+    parts = re.findall(r"([\d.]+)\s*(min|[smhd]?)", text)
+    if not parts or re.sub(r"([\d.]+)\s*(min|[smhd]?)", "", text).strip():
+        raise StudyError(f"--time {text!r} is no length of time; write it as 90s, 30m, 2h, 1h30m or 1d.")
+    try:
+        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    except ValueError:
+        raise StudyError(f"--time {text!r} is no length of time; write it as 90s, 30m, 2h, 1h30m or 1d.") from None
+
+
+def settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Return what ``--set name=value`` sets; a value is JSON, or else a text.
+
+    >>> settings(["learning_rate=1e-4", "bf16=true", "optim=adafactor"])
+    {'learning_rate': 0.0001, 'bf16': True, 'optim': 'adafactor'}
+
+    Raises:
+        StudyError: there is no ``=``.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise StudyError(f"--set {text!r} must be name=value, such as --set num_train_epochs=3.")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def numbers(text: str) -> list[int]:
+    """Return a list of numbers.
+
+    >>> numbers("0,1,3")
+    [0, 1, 3]
+
+    Raises:
+        StudyError: it is none.
+    """
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise StudyError(f"--devices {text!r} must be the numbers of GPUs, such as 0,1.") from None

@@ -1,0 +1,151 @@
+"""The report of a study: one HTML file that needs neither a network nor a program but a browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from ..errors import MissingPackageError
+from ..files import write_text
+from ..search.best_run import SearchSummary
+from ..search.trial import TrialRecord, TrialState
+from ..version import __version__
+from .plots import COLORS, plots
+from .tables import count_states, format_duration, format_value
+
+_PAGE = "page.html.jinja"
+
+
+def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
+    """Write the report of a study into one HTML file, whole or not at all.
+
+    It holds its plots and what draws them, so that it works offline and can be sent. Everything plots show is in the
+    text and the tables, too.
+
+    Args:
+        summary: of the study, from `open_study` or ``best.run_summary``.
+        file: the HTML file; its folder is made if need be.
+
+    Raises:
+        MissingPackageError: plotly is not installed.
+    """
+    if importlib.util.find_spec("plotly") is None:
+        raise MissingPackageError("The report's plots need the package plotly: pip install 'hpsearch[report]'")
+    from plotly.offline import get_plotlyjs
+
+    importances = summary.importances()
+    packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["value"] = format_value
+    shown = plots(summary, importances)
+    page = environment.get_template(_PAGE).render(
+        study=summary.study,
+        told=_in_words(summary, importances),
+        facts=_facts(summary),
+        best=summary.best(),
+        records=_ordered(summary),
+        parameters=list(dict.fromkeys(name for each in summary.records for name in each.params)),
+        failures=[each for each in summary.records if each.state is TrialState.FAILED],
+        plots=shown,
+        figures=_as_script({each.name: {"data": each.data, "layout": each.layout} for each in shown}),
+        plotly=packed,
+        settings=_settings(summary),
+        sessions=getattr(summary.study, "settings", {}).get("sessions", []),
+        colors=COLORS,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+    )
+    target = Path(file)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_text(target, page)
+
+
+def _as_script(value: Any) -> Any:
+    """Return JSON that can stand in a script: nothing in it ends the script, and what is not finite is null."""
+    text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False, default=str)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return jinja2.utils.markupsafe.Markup(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[str]:
+    """Return what was found, in sentences."""
+    told = [_found(summary)]
+    epochs = sum(each.epochs for each in summary.records)
+    horizon = sum(_horizon(each) for each in summary.records if each.reports)
+    seconds = sum(each.seconds for each in summary.records)
+    if epochs and seconds:
+        told.append(f"All trials together trained {epochs:.4g} epochs in {format_duration(seconds)} of training.")
+    if horizon > 1.05 * epochs > 0:
+        told.append(f"In full they would have been {horizon:.4g} epochs; {1 - epochs / horizon:.0%} of it was saved.")
+    if importances:
+        name, share = next(iter(importances.items()))
+        told.append(f"Most depends on {name}: {share:.0%} of the variation of {summary.objective.name}.")
+    failed = summary.count(TrialState.FAILED)
+    told.append(f"{failed} trial{'s' if failed != 1 else ''} failed." if failed else "No trial failed.")
+    return told
+
+
+def _horizon(record: TrialRecord) -> float:
+    """Return how many epochs a trial would have had in full."""
+    last = record.reports[-1]
+    return last.epoch * last.horizon / last.resource if last.resource and last.horizon else record.epochs
+
+
+def _found(summary: SearchSummary) -> str:
+    best = summary.best()
+    if not best:
+        return summary.explain_absence()
+    objectives = summary.study.objectives
+    if len(objectives) > 1:
+        return f"{len(best)} trials are on the Pareto front of {' and '.join(each.description for each in objectives)}."
+    value = format_value(best[0].value)
+    return f"The best {objectives[0].name} is {value}, of trial {best[0].number} (scope {summary.study.scope})."
+
+
+def _facts(summary: SearchSummary) -> list[tuple[str, str]]:
+    settings = getattr(summary.study, "settings", {})
+    spans = [span for each in summary.records for span in each.spans]
+    facts = [("objective", summary.study.description), ("trials", count_states(summary.records))]
+    facts += [(name, str(settings[name])) for name in ("sampler", "pruner", "backend") if settings.get(name)]
+    if spans:
+        begin, end = min(each[0] for each in spans), max(each[1] for each in spans)
+        facts.append(("searched", f"{_clock(begin)} to {_clock(end)}, {format_duration(end - begin)}"))
+    return facts
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _ordered(summary: SearchSummary) -> Sequence[TrialRecord]:
+    """Return all trials: those that may be the best first, in their order, then the others by number."""
+    ranked = summary.ranked()
+    numbers = {each.number for each in ranked}
+    return [*ranked, *(each for each in summary.records if each.number not in numbers)]
+
+
+def _settings(summary: SearchSummary) -> str:
+    """Return the settings of the study as they are on disk, but for its sessions."""
+    settings = getattr(summary.study, "settings", {})
+    return json.dumps({name: each for name, each in settings.items() if name != "sessions"}, indent=2, default=str)

@@ -1,0 +1,71 @@
+"""The trials of a study as a table of pandas, and as one for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .objective import Objective
+from .selection import ranking
+from .trial import TrialRecord
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def trials_dataframe(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> pandas.DataFrame:
+    """Return one row a trial, by number: how it ended, its objectives, its parameters, and what it cost.
+
+    Args:
+        records: of the trials.
+        objectives: of the study; each is a column of its name.
+
+    Returns:
+        A `pandas.DataFrame` indexed by the trial's number, with the columns `state`, one for each objective (NaN
+        without a result), one for each parameter, ``params.<name>``, `epochs`, `seconds`, `evaluations`, `seed`,
+        `checkpoint` and `reason`.
+    """
+    import pandas
+
+    names = list(dict.fromkeys(name for record in records for name in record.params))
+    rows = [_row(record, objectives, names) for record in records]
+    table = pandas.DataFrame(rows, columns=_columns(objectives, names))
+    return table.set_index("number")
+
+
+def trials_markdown(records: Sequence[TrialRecord], objectives: Sequence[Objective], limit: int = 10) -> str:
+    """Return the best trials as a table in Markdown, four significant digits each.
+
+    Args:
+        records: of the trials.
+        objectives: of the study.
+        limit: how many trials.
+    """
+    shown = ranking(records, objectives, limit)
+    names = list(dict.fromkeys(name for record in shown for name in record.params))
+    head = ["trial", *(each.name for each in objectives), *names, "epochs", "seconds"]
+    lines = [
+        [record.number, *record.values, *(record.params.get(name, "") for name in names), record.epochs, record.seconds]
+        for record in shown
+    ]
+    rows = [head, ["---:"] * len(head), *([_short(each) for each in line] for line in lines)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _columns(objectives: Sequence[Objective], names: Sequence[str]) -> list[str]:
+    parameters = [f"params.{name}" for name in names]
+    values = [each.name for each in objectives]
+    return ["number", "state", *values, *parameters, "epochs", "seconds", "evaluations", "seed", "checkpoint", "reason"]
+
+
+def _row(record: TrialRecord, objectives: Sequence[Objective], names: Sequence[str]) -> list[Any]:
+    values = record.values or (float("nan"),) * len(objectives)
+    parameters = [record.params.get(name) for name in names]
+    checkpoint = None if record.checkpoint is None else str(record.checkpoint)
+    cost = [record.epochs, record.seconds, len(record.reports)]
+    return [record.number, record.state.value, *values, *parameters, *cost, record.seed, checkpoint, record.reason]
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")

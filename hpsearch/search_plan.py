@@ -1,0 +1,61 @@
+"""A search as a value: what to train, in which space, with which settings; a study file defines one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .errors import StudyError
+
+
+class SearchPlan:
+    """What a search needs, before it is made: a file that defines ``study = SearchPlan(...)`` is a study file.
+
+    ``hpsearch run FILE`` runs it, and its options change it; ``hpsearch resume`` and ``hpsearch replay`` find it again.
+
+    Args:
+        make_trainer: a function without arguments that returns the trainer. It is called when the search begins, so
+            that to read the file costs nothing.
+        hp_space: as in `Trainer.hyperparameter_search`.
+        search: further arguments of `Trainer.hyperparameter_search`, by name.
+
+    Raises:
+        StudyError: `make_trainer` is no function.
+
+    Example:
+        >>> study = SearchPlan(lambda: None, n_trials=20, compute_objective="accuracy")
+        >>> study.search
+        {'n_trials': 20, 'compute_objective': 'accuracy'}
+    """
+
+    def __init__(self, make_trainer: Callable[[], Any], hp_space: Any = None, **search: Any) -> None:
+        if not callable(make_trainer):
+            raise StudyError(f"make_trainer must be a function that returns the trainer, but got {make_trainer!r}.")
+        self.make_trainer, self.hp_space, self.search = make_trainer, hp_space, search
+
+    def trainer(self, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Return the trainer, with some training arguments changed.
+
+        Raises:
+            ArgumentError: there is no such argument, or it cannot take the value.
+        """
+        trainer = self.make_trainer()
+        if not hasattr(trainer, "hyperparameter_search"):
+            raise StudyError(f"make_trainer() returned {trainer!r}, which is no hpsearch.Trainer.")
+        return trainer.with_arguments(**arguments) if arguments else trainer
+
+    def run(self, arguments: Mapping[str, Any] | None = None, **search: Any) -> Any:
+        """Search, or go on; return the `BestRun`, or of several objectives a list of them.
+
+        Args:
+            arguments: training arguments of the trainer, in place of its own.
+            search: arguments of `Trainer.hyperparameter_search`, in place of the plan's own.
+
+        Raises:
+            HpsearchError: as in `Trainer.hyperparameter_search`.
+        """
+        return self.trainer(arguments).hyperparameter_search(self.hp_space, **{**self.search, **search})
+
+    def __repr__(self) -> str:
+        told = "".join(f", {name}={value!r}" for name, value in self.search.items())
+        return f"SearchPlan({getattr(self.make_trainer, '__qualname__', self.make_trainer)}{told})"

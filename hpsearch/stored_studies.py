@@ -1,0 +1,61 @@
+"""A study that was searched some time, by whatever program: a look at all of it, from its folder."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .search.best_run import Engine, SearchSummary
+from .search.stored import StoredStudy
+
+
+def open_study(folder: str | os.PathLike[str]) -> SearchSummary:
+    """Read a study from its folder, also while it is being searched: settings, trials, best, importances.
+
+    Nothing is written, and no trainer is needed. What it knows is of this moment; call it again for news.
+
+    Args:
+        folder: of the study, ``<output_dir>/<study_name>``.
+
+    Returns:
+        The `SearchSummary` that a search returns as ``best.run_summary``. Its objectives and constraints are known by
+        name.
+
+    Raises:
+        StudyError: there is no study, or it was written by another version of hpsearch.
+
+    Example:
+        >>> open_study("runs/study")
+        Traceback (most recent call last):
+        ...
+        hpsearch.errors.StudyError: There is no study in 'runs/study': it has no study.json.
+    """
+    study = StoredStudy.read(folder)
+    records = study.records()
+
+    def engine() -> Engine:
+        from .backends.optuna_backend.stored import StoredEngine
+
+        return StoredEngine(study, records)
+
+    return SearchSummary(study, records, _WhenAsked(engine))
+
+
+class _WhenAsked:
+    """Stands for what is loaded only when it is asked: a table of trials needs no Optuna."""
+
+    def __init__(self, load: Any) -> None:
+        self._load = load
+
+    def engine_study(self) -> Any:
+        """Ask."""
+        return self._load().engine_study()
+
+    def importances(self) -> dict[str, float]:
+        """Ask."""
+        return dict(self._load().importances())
+
+    def dashboard_command(self) -> str | None:
+        """Ask."""
+        command: str | None = self._load().dashboard_command()
+        return command

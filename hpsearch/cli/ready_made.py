@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 
@@ -16,7 +16,7 @@ def spaces() -> None:
     \b
     hpsearch spaces
     """
-    _list("spaces")
+    _list("spaces", "from hpsearch.spaces.encoder import SPACE")
 
 
 def objectives() -> None:
@@ -25,22 +25,24 @@ def objectives() -> None:
     \b
     hpsearch objectives
     """
-    _list("objectives")
+    _list("objectives", "from hpsearch.objectives.weighted import weighted")
 
 
-def _list(kind: str) -> None:
-    grid = Table.grid(padding=(0, 2))
-    for name, (file, line) in sorted(_found(kind).items()):
-        grid.add_row(Text(name, style="bold"), Text(line), Text(str(file), style="dim"))
-    Console(highlight=False).print(grid)
+def _list(kind: str, how: str) -> None:
+    ours = find_spec(f"hpsearch.{kind}")
+    shipped = None if ours is None else Path(str(ours.origin)).parent
+    found = {} if shipped is None else _lines(shipped)
+    own = _lines(Path(kind)) if Path(kind).is_dir() and Path(kind).resolve() != shipped else {}
+    console = Console(highlight=False)
+    width = max(map(len, [*found, *own]), default=0)
+    for name, line in {**found, **own}.items():
+        console.print(Text(f"{name:<{width}}  ", style="bold") + Text(line, style="default not bold"), soft_wrap=True)
+    console.print(how, style="dim", markup=False)
+    if own:
+        console.print(f"in the folder {kind} here: {', '.join(own)}", style="dim", markup=False, soft_wrap=True)
 
 
-def _found(kind: str) -> dict[str, tuple[Path, str]]:
-    """Return files by name, with the first line of what they say of themselves; those here come before ours."""
-    package = Path(__file__).parents[1]
-    found: dict[str, tuple[Path, str]] = {}
-    for folder in (package.parent / kind, package / kind, Path(kind)):
-        for file in sorted(folder.glob("[!_]*.py")):
-            told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-            found[file.stem] = (file, told.partition("\n")[0])
-    return found
+def _lines(folder: Path) -> dict[str, str]:
+    """Return the files of a folder by name, with the first line of what each says of itself."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(folder.glob("[!_]*.py"))}
+    return {name: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for name, text in texts.items()}

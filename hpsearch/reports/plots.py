@@ -425,7 +425,8 @@ def _front(summary: SearchSummary) -> Plot | None:
 
 
 def _timeline(summary: SearchSummary) -> Plot | None:
-    spans = sorted((begin, end, each) for each in summary.records for begin, end in each.spans)
+    unsorted = ((begin, end, each) for each in summary.records for begin, end in each.spans)
+    spans = sorted(unsorted, key=lambda span: (span[0], span[2].number))
     if not spans:
         return None
     first = spans[0][0]

@@ -1,0 +1,49 @@
+"""A study that the command line has made, as a user makes the first one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpsearch.cli import main
+
+TRIALS = 8
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `first/study.py`, and its study in `runs/spirals`."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["init", "first"]) == 0
+        assert main(["run", "first/study.py", "-n", str(TRIALS), "--set", "num_train_epochs=4"]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that folder, which is the current one."""
+    folder = tmp_path / "here"
+    shutil.copytree(made, folder, symlinks=True)
+    for command in folder.glob("runs/*/command.json"):
+        command.write_text(command.read_text().replace(str(made), str(folder)))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def told(capfd: pytest.CaptureFixture[str]) -> Told:
+    """Runs a command: its exit code, and what it printed."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main(list(arguments))
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run

@@ -1,0 +1,146 @@
+"""What commands tell of a study is what is on disk."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from tests.cli.conftest import TRIALS, Told
+
+ROOT = Path(__file__).parents[2]
+
+
+def records(here: Path) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in here.glob("runs/spirals/*/trial.json")]
+    return sorted(found, key=lambda each: int(each["number"]))
+
+
+def best_of(here: Path) -> dict[str, Any]:
+    return dict(json.loads((here / "runs/spirals/best.json").read_text()))
+
+
+def test_show_lists_every_trial_best_first(here: Path, told: Told) -> None:
+    code, out, _ = told("show")
+    assert code == 0
+    lines = [line for line in out.splitlines() if line[:5].strip().isdecimal()]
+    assert sorted(int(line.split()[0]) for line in lines) == list(range(TRIALS))
+    assert int(lines[0].split()[0]) == best_of(here)["trial"]
+
+
+def test_show_as_json_has_whole_records(here: Path, told: Told) -> None:
+    _, out, _ = told("show", "runs/spirals", "--json", "--sort", "number")
+    assert json.loads(out) == records(here)
+
+
+@pytest.mark.parametrize("by", ["learning_rate", "seconds", "number"])
+def test_show_sorts_by_any_parameter_or_figure(here: Path, told: Told, by: str) -> None:
+    _, out, _ = told("show", "--json", "--sort", by)
+    values = [each["params"].get(by, each.get(by)) for each in json.loads(out)]
+    assert values == sorted(values)
+    assert len(set(values)) > 1
+
+
+def test_show_filters_by_state_and_limits(here: Path, told: Told) -> None:
+    _, out, _ = told("show", "--json", "--state", "pruned")
+    assert [each["state"] for each in json.loads(out)] == ["pruned"] * sum(
+        each["state"] == "pruned" for each in records(here)
+    )
+    _, out, _ = told("show", "--limit", "2")
+    assert f"{TRIALS - 2} more" in out
+
+
+def test_show_in_markdown_is_a_table_of_the_best(here: Path, told: Told) -> None:
+    _, out, _ = told("show", "--markdown", "--limit", "1")
+    head, _, row = out.splitlines()
+    cells = dict(
+        zip((each.strip() for each in head.split("|")), (each.strip() for each in row.split("|")), strict=True)
+    )
+    best = best_of(here)
+    assert cells["trial"] == str(best["trial"])
+    assert float(cells["eval_accuracy"]) == pytest.approx(best["value"], rel=1e-3)
+
+
+def test_best_prints_the_same_parameters_in_every_format(here: Path, told: Told) -> None:
+    expected = best_of(here)["hyperparameters"]
+    assert json.loads(told("best", "--format", "json")[1]) == expected
+    assert yaml.safe_load(told("best", "--format", "yaml")[1]) == expected
+    flags = [each.removeprefix("--").split("=", 1) for each in shlex.split(told("best", "--format", "flags")[1])]
+    assert {name: ast.literal_eval(value) for name, value in flags} == expected
+    assert f"trial {best_of(here)['trial']}: eval_accuracy" in told("best")[1]
+
+
+def test_best_exports_the_weights_without_what_only_training_needs(here: Path, told: Told) -> None:
+    assert told("best", "--export", "model")[0] == 0
+    checkpoint = here / "runs/spirals" / best_of(here)["checkpoint"]
+    exported = {path.name for path in (here / "model").iterdir()}
+    assert {"model.safetensors", "hyperparameters.json"} <= exported
+    assert not {"optimizer.pt", "trainer_state.json", "scheduler.pt"} & exported
+    weights, original = load_file(here / "model/model.safetensors"), load_file(checkpoint / "model.safetensors")
+    assert all(weights[name].equal(original[name]) for name in original)
+    code, _, err = told("best", "--export", "model")
+    assert code == 2
+    assert "not an empty folder" in err
+
+
+def test_best_of_a_trial_whose_weights_were_not_kept_says_so(here: Path, told: Told) -> None:
+    other = next(each["number"] for each in records(here) if each["number"] != best_of(here)["trial"])
+    code, _, err = told("best", "--trial", str(other), "--export", "model")
+    assert code == 2
+    assert "keep_checkpoints" in err
+    assert not (here / "model").exists()
+
+
+def test_compare_shows_two_trials_side_by_side(here: Path, told: Told) -> None:
+    _, out, _ = told("compare", "0", "1")
+    first, second = records(here)[:2]
+    [line] = [line for line in out.splitlines() if "learning_rate" in line]
+    assert [float(each) for each in line.split()[1:]] == [
+        pytest.approx(each["params"]["learning_rate"], rel=1e-3) for each in (first, second)
+    ]
+
+
+def test_compare_shows_two_studies_side_by_side(here: Path, told: Told) -> None:
+    code, out, _ = told("compare", "runs/spirals", "runs/spirals")
+    assert code == 0
+    [line] = [line for line in out.splitlines() if line.strip().startswith("space of learning_rate")]
+    assert line.count("0.0001 to 0.1, log") == 2
+
+
+@pytest.mark.parametrize("kind", ["spaces", "objectives"])
+def test_what_is_ready_made_is_listed_with_its_own_words(told: Told, kind: str) -> None:
+    _, out, _ = told(kind)
+    for file in (ROOT / kind).glob("[!_]*.py"):
+        line = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
+        assert any(each.startswith(file.stem) and line in each for each in out.splitlines()), file
+
+
+def test_a_labs_own_spaces_are_listed_too(here: Path, told: Told) -> None:
+    (here / "spaces").mkdir()
+    (here / "spaces/ours.py").write_text('"""What we search."""\n')
+    _, out, _ = told("spaces")
+    assert "What we search." in out
+
+
+def test_doctor_says_what_is_here_and_what_would_install_the_rest(told: Told) -> None:
+    import torch
+
+    code, out, _ = told("doctor")
+    assert code == 0
+    assert torch.__version__ in out
+    assert "optuna-dashboard" in out
+
+
+def test_a_study_is_found_below_or_beside_or_by_its_file(
+    here: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for named in ("runs", "runs/spirals", "runs/spirals/study.json"):
+        assert told("best", named, "--format", "json")[1] == told("best", "--format", "json")[1]
+    monkeypatch.chdir(here / "runs/spirals")
+    assert json.loads(told("best", "--format", "json")[1]) == best_of(here)["hyperparameters"]

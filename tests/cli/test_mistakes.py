@@ -1,0 +1,130 @@
+"""A user's mistake gets one helpful line, a code that scripts can use, and no traceback."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpsearch.cli.main import app
+from tests.cli.conftest import Told
+
+COMMANDS = [str(each.callback.__name__) for each in app.registered_commands if each.callback is not None]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_an_example_that_begins_with_it(told: Told, command: str) -> None:
+    code, out, _ = told(command, "--help")
+    assert code == 0
+    assert re.search(rf"^\W*hpsearch {command}\b", out, re.MULTILINE), out
+
+
+MISTAKES: list[tuple[str, list[str], list[str]]] = [
+    (
+        "a misspelt argument",
+        ["run", "first/study.py", "--set", "lerning_rate=1"],
+        ["'lerning_rate'", "'learning_rate'"],
+    ),
+    ("a misspelt parameter", ["show", "runs/spirals", "--sort", "lerning_rate"], ["Did you mean 'learning_rate'?"]),
+    ("a setting without a value", ["run", "first/study.py", "--set", "bf16"], ["name=value"]),
+    ("no such file", ["run", "frist/study.py"], ["There is no file", "frist/study.py"]),
+    ("a file of another kind", ["run", "runs/spirals/study.json"], ["no study file"]),
+    ("a file without a study", ["run", "empty.py"], ["defines no study", "SearchPlan"]),
+    ("a file with an error", ["run", "broken.py"], ["ZeroDivisionError", "line 3"]),
+    ("a file that is not Python", ["run", "syntax.py"], ["SyntaxError", "line 2"]),
+    ("a trainer that is none", ["run", "none.py"], ["no hpsearch.Trainer"]),
+    ("no such study", ["show", "runs/spirlas"], ["no study in 'runs/spirlas'", "runs/spirals"]),
+    ("no such trial", ["best", "runs/spirals", "--trial", "99"], ["no trial 99"]),
+    ("one trial to compare", ["compare", "1", "runs/spirals"], ["two trials", "two studies"]),
+    ("no GPU", ["run", "first/study.py", "--devices", "0", "--study-name", "x"], ["no GPU 0", "n_jobs"]),
+    ("devices that are none", ["run", "first/study.py", "--devices", "a"], ["numbers of GPUs"]),
+    ("a time that is none", ["run", "first/study.py", "--time", "soon"], ["2h"]),
+    ("a misspelt backend", ["run", "first/study.py", "--backend", "optnua"], ["'optuna'"]),
+    ("a study of another program", ["resume", "byhand"], ["was not begun by `hpsearch run`"]),
+    ("a folder that has a study", ["init", "first"], ["is there already"]),
+    ("an unknown command", ["shwo"], ["No such command", "show"]),
+    ("an unknown option", ["show", "--limt", "3"], ["--limit"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), [each[1:] for each in MISTAKES], ids=[each[0] for each in MISTAKES])
+def test_a_mistake_is_answered_with_what_to_do(here: Path, told: Told, arguments: list[str], parts: list[str]) -> None:
+    (here / "empty.py").write_text("x = 1\n")
+    (here / "broken.py").write_text("\n\nx = 1 / 0\n")
+    (here / "syntax.py").write_text("\nx = = 1\n")
+    (here / "none.py").write_text("from hpsearch import SearchPlan\nstudy = SearchPlan(dict)\n")
+    (here / "byhand").mkdir()
+    (here / "byhand/study.json").write_text((here / "runs/spirals/study.json").read_text())
+    code, _, err = told(*arguments)
+    assert code == 2
+    for part in parts:
+        assert part in " ".join(err.split()), err
+    assert "Traceback" not in err
+
+
+def test_a_storage_that_cannot_be_reached_is_named_without_its_password(here: Path, told: Told) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        url = f"postgresql://someone:secret@127.0.0.1:{port}/studies"
+        code, out, err = told("run", "first/study.py", "--storage", url, "--study-name", "far")
+    assert code != 0
+    assert f"127.0.0.1:{port}" in err
+    assert "secret" not in out + err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("package", "command", "extra"),
+    [("plotly", "report", "hpsearch[report]"), ("optuna_dashboard", "dashboard", "hpsearch[dashboard]")],
+)
+def test_a_missing_extra_is_named_with_what_installs_it(
+    here: Path, told: Told, monkeypatch: pytest.MonkeyPatch, package: str, command: str, extra: str
+) -> None:
+    find_spec = importlib.util.find_spec
+
+    def without(name: str, *rest: Any) -> Any:
+        return None if name == package else find_spec(name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    code, _, err = told(command)
+    assert code == 2
+    assert f"pip install '{extra}'" in err
+
+
+def test_the_dashboard_serves_the_study_on_this_machine_only_and_says_where(here: Path) -> None:
+    pytest.importorskip("optuna_dashboard")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "hpsearch", "dashboard", "runs/spirals", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        [address] = re.findall(r"http://\S+", line)
+        assert address.startswith(f"http://127.0.0.1:{port}/")
+        until = time.monotonic() + 60
+        page = ""
+        while not page and time.monotonic() < until:
+            try:
+                with urllib.request.urlopen(address, timeout=5) as answer:
+                    page = answer.read().decode()
+            except OSError:
+                time.sleep(0.2)
+        assert "Optuna Dashboard" in page
+        code = subprocess.run([*command[:-1], str(port)], capture_output=True, text=True, timeout=120)
+        assert code.returncode == 2
+        assert f"Port {port} cannot be used" in code.stderr
+        assert "--port" in code.stderr
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,276 @@
+"""The report is one file that shows a study in any browser: whole, offline, readable, and safe to open."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("plotly")
+
+from hpsearch import Categorical, Float, SearchSpace, SearchSummary, TrialRecord, TrialState, open_study
+from hpsearch.reports.page import write_report
+from hpsearch.reports.plots import plots
+from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.trial import Report
+from tests.reports.rendering import make_study
+
+SPACE = SearchSpace(
+    {
+        "learning_rate": Float(1e-5, 1e-1, log=True),
+        "weight_decay": Float(0.0, 0.3),
+        "optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0.0, 0.99)}}),
+        "per_device_train_batch_size": Categorical((16, 8, 32)),
+    }
+)
+
+
+class NoEngine:
+    """Stands where the search's own backend would: the report asks it for importances only."""
+
+    def engine_study(self) -> Any:
+        raise AssertionError
+
+    def importances(self) -> dict[str, float]:
+        return {"learning_rate": 0.7, "weight_decay": 0.2, "optim": 0.1}
+
+    def dashboard_command(self) -> str | None:
+        return None
+
+
+def curve(peak: float, length: int) -> tuple[Report, ...]:
+    values = [peak * (1 - math.exp(-each)) for each in range(1, length + 1)]
+    return tuple(
+        Report((value,), float(at), 10 * at, float(at), {}, horizon=9.0) for at, value in enumerate(values, start=1)
+    )
+
+
+def made_up(count: int, seed: int = 0) -> list[TrialRecord]:
+    """Trials as a search with rungs leaves them, two at a time."""
+    generator = random.Random(seed)
+    records = []
+    for number in range(count):
+        params = SPACE.sample(generator)
+        peak = 1.0 - abs(math.log10(params["learning_rate"]) + 3) / 4
+        length = 9 if peak > 0.9 else 3 if peak > 0.6 else 1
+        state = TrialState.COMPLETE if length == 9 else TrialState.PRUNED
+        reports = curve(peak, length)
+        begin = 1e9 + 5.0 * (number // 2)
+        records.append(
+            TrialRecord(
+                number,
+                f"run-{number}",
+                state,
+                params,
+                hyperparameters=params,
+                values=reports[-1].values,
+                reports=reports,
+                seconds=5.0,
+                epochs=float(length),
+                spans=((begin, begin + 4.0),),
+            )
+        )
+    return records
+
+
+def summary_of(records: Sequence[TrialRecord], **settings: Any) -> SearchSummary:
+    return SearchSummary(make_study(max(1, len(records)), space=SPACE, **settings), records, NoEngine())
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A real browser without a screen; CI installs it."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Opened:
+    """A report in the browser, without a network, seen to its end."""
+
+    def __init__(self, chromium: Any, file: Path, width: int = 1280) -> None:
+        self.context = chromium.new_context(viewport={"width": width, "height": 900}, offline=True)
+        self.page = self.context.new_page()
+        self.errors: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda each: self.errors.append(str(each)))
+        self.page.on("request", lambda each: self.asked.append(each.url))
+        self.page.goto(file.as_uri())
+        self.page.wait_for_function("typeof Plotly !== 'undefined'")
+        for place in self.page.query_selector_all("[data-plot]"):
+            place.scroll_into_view_if_needed()
+            self.page.wait_for_selector(f"#{place.get_attribute('id')} .main-svg", state="attached")
+
+    def _hear(self, message: Any) -> None:
+        if message.type == "error" and "GL Driver Message" not in message.text:  # of a GPU made of software
+            self.errors.append(message.text)
+
+    def js(self, script: str) -> Any:
+        return self.page.evaluate(script)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchSummary, Path]:
+    summary = summary_of(made_up(200))
+    file = tmp_path_factory.mktemp("report") / "deep" / "report.html"
+    write_report(summary, file)
+    return summary, file
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_plot_is_drawn_offline_without_an_error_and_nothing_is_wider_than_the_page(
+    chromium: Any, report: tuple[SearchSummary, Path], width: int
+) -> None:
+    summary, file = report
+    opened = Opened(chromium, file, width)
+    expected = [each.name for each in plots(summary, summary.importances())]
+    assert expected == ["history", "curves", "importances", "slices", "contour", "parallel", "timeline"]
+    drawn = opened.js("[...document.querySelectorAll('.js-plotly-plot')].map(each => each.dataset.plot)")
+    assert drawn == expected
+    assert opened.errors == []
+    assert [each for each in opened.asked if not each.startswith(("file:", "data:", "blob:"))] == []
+    assert opened.js("document.documentElement.scrollWidth") <= width
+    inside = opened.js(
+        "[...document.querySelectorAll('.plot:not([data-plot=parallel]) .main-svg')].every("
+        "each => each.getBoundingClientRect().right <= document.documentElement.clientWidth)"
+    )
+    assert inside
+
+
+def test_the_report_of_200_trials_is_smaller_than_5_mb(report: tuple[SearchSummary, Path]) -> None:
+    assert report[1].stat().st_size < 5e6
+
+
+def test_the_page_says_what_was_found_and_lists_every_trial_best_first(
+    chromium: Any, report: tuple[SearchSummary, Path]
+) -> None:
+    summary, file = report
+    opened = Opened(chromium, file)
+    [best] = summary.best()
+    text = opened.page.inner_text("main")
+    assert f"of trial {best.number} (scope last)" in text
+    saved = 1 - sum(each.epochs for each in summary.records) / (9 * 200)
+    assert f"{saved:.0%} of it was saved" in text
+    numbers = opened.js(
+        "[...document.querySelectorAll('table.sortable tbody tr')].map(each => +each.cells[0].textContent)"
+    )
+    assert sorted(numbers) == list(range(200))
+    assert numbers[0] == best.number
+
+
+def test_a_keyboard_and_a_screen_reader_reach_everything(chromium: Any, report: tuple[SearchSummary, Path]) -> None:
+    opened = Opened(chromium, report[1])
+    page = opened.page
+    text = (
+        "(each, name) => (each.getAttribute(name) || '').split(' ').map(id => document.getElementById(id)?.textContent)"
+    )
+    places = "[...document.querySelectorAll('[role=img], [role=region], section')]"
+    assert opened.js(f"{places}.every(each => ({text})(each, 'aria-labelledby').every(Boolean))")
+    described = opened.js(f"[...document.querySelectorAll('[role=img]')].flatMap(e => ({text})(e, 'aria-describedby'))")
+    assert len(described) == 7
+    assert all(len(each) > 20 for each in described)
+    assert opened.js("[...document.querySelectorAll('h1,h2,h3')].map(each => +each.tagName[1])")[0] == 1
+    assert opened.js("document.documentElement.lang") == "en"
+    page.keyboard.press("Tab")
+    assert opened.js("document.activeElement.className") == "skip"
+    heading = page.locator("table.sortable th button", has_text="learning_rate")
+    heading.focus()
+    for order in ("ascending", "descending"):
+        page.keyboard.press("Enter")
+        place, shown = opened.js(
+            "(() => { const th = document.querySelector('th[aria-sort]'); const at = th.cellIndex;"
+            "return [th.getAttribute('aria-sort'),"
+            "[...document.querySelectorAll('table.sortable tbody tr')].map(each => +each.cells[at].textContent)]; })()"
+        )
+        assert place == order
+        assert shown == sorted(shown, reverse=order == "descending")
+
+
+def test_what_users_wrote_is_text_in_the_page_and_never_runs(chromium: Any, tmp_path: Path) -> None:
+    hostile = "</script><script>window.harm = 1</script><img src=x onerror='window.harm = 2'>"
+    records = made_up(12)
+    records[3] = replace(records[3], params={**records[3].params, "optim": hostile}, hyperparameters={"optim": hostile})
+    records[4] = replace(records[4], state=TrialState.FAILED, values=(), reports=(), reason=hostile)
+    write_report(summary_of(records), tmp_path / "report.html")
+    opened = Opened(chromium, tmp_path / "report.html")
+    assert opened.js("window.harm") is None
+    assert opened.errors == []
+    assert hostile in opened.page.inner_text("table >> nth=0")  # the failure, as it is
+
+
+def test_several_objectives_show_their_front(chromium: Any, tmp_path: Path) -> None:
+    objectives = resolve_objectives(["accuracy", "eval_runtime"], None, has_metrics=True)
+    generator = random.Random(1)
+    records = [
+        replace(each, state=TrialState.COMPLETE, values=(generator.random(), generator.random()), reports=())
+        for each in made_up(20)
+    ]
+    summary = summary_of(records, objectives=objectives)
+    write_report(summary, tmp_path / "report.html")
+    opened = Opened(chromium, tmp_path / "report.html")
+    assert opened.errors == []
+    front = opened.js("document.querySelector('[data-plot=front]').data.find(each => each.name === 'Pareto front').x")
+    assert sorted(front) == sorted(each.values[0] for each in summary.best())
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        made_up(1),
+        [replace(made_up(1)[0], state=TrialState.FAILED, values=(), reports=(), reason="out of memory", spans=())],
+        [replace(each, values=(math.nan,), reports=curve(math.nan, 2)) for each in made_up(3)],
+    ],
+    ids=["none", "one", "a failed one", "nothing but NaN"],
+)
+def test_a_study_with_hardly_a_trial_has_a_page_that_says_so(
+    chromium: Any, tmp_path: Path, records: list[TrialRecord]
+) -> None:
+    write_report(summary_of(records), tmp_path / "report.html")
+    opened = Opened(chromium, tmp_path / "report.html")
+    assert opened.errors == []
+    if not any(each.state.has_result for each in records):
+        assert re.search("No trial has", opened.page.inner_text("main"))
+
+
+def test_the_figures_hold_the_trials_as_they_are(report: tuple[SearchSummary, Path]) -> None:
+    summary, file = report
+    [found] = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', file.read_text(), re.DOTALL)
+    figures = json.loads(found)
+    history = {
+        x: y
+        for trace in figures["history"]["data"]
+        if trace.get("mode") == "markers"
+        for x, y in zip(trace["x"], trace["y"], strict=True)
+    }
+    assert history == {each.number: each.reports[-1].value for each in summary.records}
+    drawn = sum(y is not None for trace in figures["curves"]["data"] if "lines" in trace["mode"] for y in trace["y"])
+    assert drawn == sum(len(each.reports) for each in summary.records)
+    lanes = {y for trace in figures["timeline"]["data"] for y in trace["y"]}
+    assert lanes == {1, 2}
+
+
+def test_a_real_study_is_reported_from_its_folder(made: Path, tmp_path: Path, chromium: Any) -> None:
+    summary = open_study(made / "runs/spirals")
+    write_report(summary, tmp_path / "report.html")
+    opened = Opened(chromium, tmp_path / "report.html")
+    assert opened.errors == []
+    text = opened.page.inner_text("main")
+    assert 'trainer.replay("spirals", number=' in text
+    assert "searched" in text
+    opened.page.locator("summary", has_text="Versions").click()
+    assert "transformers" in opened.page.inner_text("main")

@@ -246,7 +246,7 @@ class Recipe:
         arguments = {key: each for key, each in (conditions or {}).items() if "." not in key}
         if "." not in name:
             cast_argument(name, value, type(self.args))
-            self.with_arguments(**arguments, **{name: value})
+            self.with_arguments(**{**arguments, name: value})
             return
         _check_group(name)
         group, _, key = name.partition(".")

@@ -124,6 +124,8 @@ def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapp
     else:
         try:
             value = metric(dict(metrics))
+        except MissingMetricError:
+            raise
         except KeyError as error:
             raise _missing(str(error.args[0]), metrics, what) from error
     try:

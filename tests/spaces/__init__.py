@@ -1,0 +1,1 @@
+"""The ready-made search spaces, and the page about them."""

@@ -14,7 +14,7 @@ from .study_file import Command, LeavesCommand, merged
 from .values import numbers, seconds, settings
 from .which_study import study_folder
 
-File = Annotated[Path, typer.Argument(help="A Python file that defines study = SearchPlan(...).")]
+File = Annotated[Path, typer.Argument(help="Python that defines study = SearchPlan(...), or TOML.")]
 Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Trials of the study in total.")]
 Jobs = Annotated[int | None, typer.Option("--n-jobs", "-j", help="Trials at once on this machine; -1: as many as fit.")]
 Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one trial on each.")]
@@ -43,6 +43,7 @@ def run(
     \b
     hpsearch run study.py --n-trials 50 --time 2h
     hpsearch run study.py --n-jobs 4 --set num_train_epochs=3 --set bf16=true
+    hpsearch run study.toml
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     """
     search = merged(

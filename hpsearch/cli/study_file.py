@@ -19,6 +19,7 @@ from ..search.listener import PassingListener, SearchListener
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..search_plan import SearchPlan
+from .text_classification import read_toml
 
 COMMAND_FILE = "command.json"
 
@@ -87,8 +88,10 @@ def read_plan(file: Path) -> SearchPlan:
     """
     if not file.is_file():
         raise StudyError(f"There is no file {str(file)!r}.")
+    if file.suffix == ".toml":
+        return read_toml(file)
     if file.suffix != ".py":
-        raise StudyError(f"{str(file)!r} is no study file: those are Python files (.py).")
+        raise StudyError(f"{str(file)!r} is no study file: those are Python files (.py) and TOML files (.toml).")
     plans = {name: each for name, each in vars(_imported(file)).items() if isinstance(each, SearchPlan)}
     if not plans:
         raise StudyError(

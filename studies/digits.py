@@ -1,6 +1,7 @@
 """The quickstart: find the best small vision transformer for handwritten digits, and hand back the model.
 
     python -m studies.digits [--trials 30] [--epochs 12] [--output quickstart]
+    hpsearch run studies/digits.py    # the search alone, with all options of the command line
 
 The data are the 1,797 real 8x8 images that come with scikit-learn. A third split, the test set, is never seen by the
 search; at the end the best model meets it, beside one trained with the default arguments.
@@ -12,7 +13,7 @@ import argparse
 import sys
 from typing import Any
 
-from hpsearch import Categorical, Float, SearchInterrupted, SearchSpace
+from hpsearch import Categorical, Float, SearchInterrupted, SearchPlan, SearchSpace
 
 SPACE = SearchSpace(
     {
@@ -94,6 +95,15 @@ def make_trainer(data: dict[str, Any], output: str, epochs: int) -> Any:
     )
 
 
+study = SearchPlan(
+    lambda: make_trainer(load_data(), "quickstart", 12),
+    SPACE,
+    n_trials=30,
+    compute_objective="accuracy",
+    study_name="digits",
+)
+
+
 def test_accuracy(trainer: Any, data: dict[str, Any]) -> float:
     """Accuracy of a trained trainer's model on the split the search never saw."""
     return float(trainer.predict(data["test"]).metrics["test_accuracy"])
@@ -125,7 +135,7 @@ def run(trials: int, epochs: int, output: str) -> tuple[float, float]:
 
     data = load_data()
     trainer = make_trainer(data, output, epochs)
-    best = trainer.hyperparameter_search(SPACE, n_trials=trials, compute_objective="accuracy", study_name="digits")
+    best = trainer.hyperparameter_search(SPACE, **{**study.search, "n_trials": trials})
 
     found = Trainer(
         model=best.load_model(), args=trainer.args, eval_dataset=data["dev"], compute_metrics=compute_metrics

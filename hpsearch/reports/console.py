@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,16 @@ _LONGEST_CURVE = 24
 
 
 def console_listener(is_shown: bool, console: Console | None = None) -> SearchListener:
-    """Return the listener that shows a search: live in a terminal, as lines elsewhere, silent if not `is_shown`."""
+    """Return the listener that shows a search, silent if not `is_shown`.
+
+    Live in a terminal, as lines elsewhere, and as few lines where the variable ``CI`` says that nobody watches.
+    """
     if not is_shown:
         return SearchListener()
     console = console or Console()
-    return LiveView(console) if console.is_terminal else LineView(console)
+    if console.is_terminal:
+        return LiveView(console)
+    return NewsView(console) if os.environ.get("CI", "").lower() in ("1", "true") else LineView(console)
 
 
 class LineView(SearchListener):
@@ -108,6 +114,22 @@ class LineView(SearchListener):
         if len(self._study.objectives) > 1:
             return f"{len(best)} on the Pareto front"
         return f"best {format_value(best[0].value)} (trial {best[0].number})"
+
+
+class NewsView(LineView):
+    """Prints what was decided, then only trials that are better than all before them, or that did not go well."""
+
+    def on_trial_end(self, record: TrialRecord) -> None:
+        """Print how the trial ended, if that is news."""
+        before = self._best
+        self._records[record.number] = record
+        self._count()
+        is_news = self._best != before or record.state in _WITH_A_REASON
+        if is_news or self._is_last():
+            self._print(self._line(record))
+
+    def _is_last(self) -> bool:
+        return self._study is not None and self._done >= self._study.n_trials
 
 
 @dataclass

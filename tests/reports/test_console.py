@@ -44,6 +44,21 @@ def test_lines_tell_what_was_decided_every_trial_and_the_best_so_far() -> None:
     ]
 
 
+def test_where_nobody_watches_only_what_is_news_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    console, stream = text_console()
+    view = console_listener(True, console)
+    view.on_search_begin(make_study(6), [], ["sampler TPESampler"])
+    view.on_trial_end(record(0, 0.5))
+    view.on_trial_end(record(1, 0.4))
+    view.on_trial_end(record(2, None, TrialState.FAILED, reason="ValueError: no"))
+    view.on_trial_end(record(3, 0.3, TrialState.PRUNED))
+    view.on_trial_end(record(4, 0.9))
+    view.on_trial_end(record(5, 0.8))
+    lines = stream.getvalue().splitlines()
+    assert [line.partition(" trial ")[2][0] for line in lines[2:]] == ["0", "2", "4", "5"]  # the last ends the search
+
+
 @pytest.mark.parametrize("state", [TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED])
 def test_a_line_says_why_a_trial_did_not_complete_exactly_as_it_was_said(state: TrialState) -> None:
     console, stream = text_console()

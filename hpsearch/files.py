@@ -17,13 +17,25 @@ from typing import Any
 PARTIAL_MARK = ".partial-"
 # Beside a folder that lies elsewhere than where it is looked for, a file: in which folder the link to it is.
 _LINKED_FROM = ".linked-from-"
+_ATTEMPTS = 3
 _WITH_PARTS = (dict, list, tuple)
 _json = json.JSONEncoder(ensure_ascii=False).encode
 _REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` so that a reader finds the old file or the new one, never half of either."""
+    """Write `text` to `path` so that a reader finds the old file or the new one, never half of either.
+
+    In the folder of a study, a search that begins there at this moment may take what is half-written for a dead
+    process's, and delete it; then it is written again.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return _write_text(path, text)
+    return _write_text(path, text)
+
+
+def _write_text(path: str | os.PathLike[str], text: str) -> None:
     target = Path(path)
     partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
     try:

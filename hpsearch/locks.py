@@ -35,6 +35,7 @@ else:
 
         _file: int | None
         _holder: int | None
+        _depth: int
 
         def __init__(self, path: str | os.PathLike[str]) -> None:
             self._forget()
@@ -53,23 +54,29 @@ else:
                 OSError: the file cannot be made.
             """
             self._threads.acquire()
+            before = self._depth
             try:
-                if self._depth == 0:
+                if before == 0:
                     self._file = self._locked(self._file)
                     self._holder = threading.get_ident()
-                self._depth += 1
+                self._depth = before + 1
             except BaseException:
-                if self._depth == 0:
+                self._depth = before
+                if before == 0:
                     self._give_back()
                 self._threads.release()
                 raise
 
         def release(self) -> None:
-            """Give the lock back, if this is the outermost of nested calls."""
-            self._depth -= 1
+            """Give the lock back, if this is the outermost of nested calls; a child never holds one of its parent's."""
             if self._depth == 0:
-                self._give_back()
-            self._threads.release()
+                return
+            try:
+                if self._depth == 1:
+                    self._give_back()
+            finally:
+                self._depth -= 1
+                self._threads.release()
 
         def __enter__(self) -> KernelLock:
             self.acquire()

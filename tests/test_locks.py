@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -47,7 +48,8 @@ class Holder:
         self.process.wait()
 
     def end(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 
 
@@ -102,6 +104,26 @@ def test_a_lock_in_a_folder_that_is_gone_is_an_error_and_can_be_taken_later(tmp_
         lock.acquire()
     (tmp_path / "folder").mkdir()
     assert seconds_to_take(lock) < 5
+
+
+def test_a_child_that_was_forked_inside_the_lock_leaves_it_alone_and_can_wait_for_it(lock: KernelLock) -> None:
+    child = None
+    with lock:
+        child = os.fork()
+    if child == 0:
+        begin = time.monotonic()
+        with lock:
+            os._exit(0 if time.monotonic() - begin < 30 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    with lock:
+        child = os.fork()
+        if child == 0:
+            lock.release()
+            lock.acquire()  # waits for the parent, which gives it back a second later
+            os._exit(0)
+        time.sleep(1.0)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_child_does_not_hold_the_lock_of_its_parent(lock: KernelLock) -> None:

@@ -43,7 +43,7 @@ def best(
 
     \b
     hpsearch best runs/digits --format json
-    python train.py $(hpsearch best --format flags)
+    eval "python train.py $(hpsearch best --format flags)"
     hpsearch best runs/digits --export model/
     """
     summary = open_study(study_folder(study))
@@ -66,7 +66,7 @@ def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -
         return "\n".join(_in_words(each, summary) for each in records)
     if form is Format.FLAGS:
         return "\n".join(_flags(each) for each in found)
-    told: Any = found if len(found) > 1 else found[0]
+    told: Any = found if len(summary.study.objectives) > 1 else found[0]
     if form is Format.JSON:
         return json.dumps(told, indent=2, default=str)
     import yaml
@@ -86,7 +86,9 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
 
 
 def _flags(values: Mapping[str, Any]) -> str:
-    return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in values.items())
+    """Return parameters as options of a program; one that is None is left out."""
+    known = {name: value for name, value in values.items() if value is not None}
+    return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in known.items())
 
 
 def _text(value: Any) -> str:
@@ -108,7 +110,7 @@ def _export(record: TrialRecord, summary: SearchSummary, target: Path) -> None:
 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StudyError(f"--export {str(target)!r} exists and is not an empty folder.")
-    with whole_folder(target) as partial:
+    with whole_folder(target.resolve()) as partial:
         for entry in os.scandir(record.checkpoint):
             if entry.name not in TO_GO_ON and not entry.name.startswith("rng_state"):
                 copy = shutil.copytree if entry.is_dir() else shutil.copy2

@@ -16,6 +16,7 @@ from ..errors import StudyError
 from ..reports.tables import count_states, format_clock, format_value, sparkline
 from ..search.best_run import SearchSummary
 from ..search.stored import StoredStudy
+from ..search.study import flat
 from ..search.trial import TrialRecord
 from ..stored_studies import open_study
 from .which_study import study_folder, trial_of
@@ -96,8 +97,8 @@ def _of_studies(pair: list[SearchSummary]) -> list[tuple[str, list[str]]]:
     ]
     settings = [StoredStudy.read(each.study.folder).settings for each in pair]
     rows += [(name, [str(each.get(name, "-")) for each in settings]) for name in ("sampler", "pruner", "seed")]
-    spaces = [each["space"] for each in settings]
-    if all(isinstance(each, dict) for each in spaces):
+    spaces = [flat(each["space"]) for each in settings]
+    if all(spaces):
         for name in dict.fromkeys(name for each in spaces for name in each):
             rows.append((f"space of {name}", [_range(each.get(name)) for each in spaces]))
     bests = [each.best()[0].hyperparameters if each.best() else {} for each in pair]

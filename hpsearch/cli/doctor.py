@@ -30,7 +30,7 @@ _EXTRAS = (
     _Extra("plotly", "plots in hpsearch report", "hpsearch[report]"),
     _Extra("ray", "clusters: backend='ray'", "hpsearch[ray]"),
     _Extra("psycopg2-binary", "PostgreSQL storages", "hpsearch[postgresql]"),
-    _Extra("evaluate", "metrics by name in study.toml", "evaluate"),
+    _Extra("scikit-learn", "f1 and others in study.toml", "scikit-learn"),
     _Extra("peft", "LoRA", "peft"),
 )
 

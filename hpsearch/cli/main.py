@@ -75,9 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _ClickException as error:
         error.show()
         return MISTAKEN
+    except SystemExit as ended:  # rich ends the program if nobody reads its output any more
+        return ended.code if isinstance(ended.code, int) else FAILED
     except BrokenPipeError:  # whoever read the output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _say(str(error), FAILED)
 
 
 def _say(message: str, code: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -44,5 +45,9 @@ def _list(kind: str, how: str) -> None:
 
 def _lines(folder: Path) -> dict[str, str]:
     """Return the files of a folder by name, with the first line of what each says of itself."""
-    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(folder.glob("[!_]*.py"))}
-    return {name: (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0] for name, text in texts.items()}
+    found = {}
+    for file in sorted(folder.glob("[!_]*.py")):
+        with contextlib.suppress(SyntaxError, UnicodeDecodeError):
+            told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+            found[file.stem] = told.partition("\n")[0]
+    return found

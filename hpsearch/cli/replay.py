@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .study_file import Command
+from .study_file import Command, make_trainer
 from .which_study import study_folder
 
 
@@ -27,7 +27,7 @@ def replay(
     plan = command.plan()
     search = {**plan.search, **command.search}
     given = {name: search[name] for name in ("compute_objective", "direction") if name in search}
-    again = plan.trainer(command.arguments).replay(folder.name, number, **given)
+    again = make_trainer(plan, command).replay(folder.name, number, **given)
     for note in again.notes:
         print(note)
     if not again.is_equal:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ..errors import StudyError
 from ..reports.page import write_report
+from ..search.folder import REPORT_FILE
 from ..stored_studies import open_study
 from .which_study import study_folder
 
@@ -25,6 +27,8 @@ def report(
     hpsearch report runs/digits -o digits.html
     """
     folder = study_folder(study)
-    file = folder / "report.html" if output is None else output
+    file = folder / REPORT_FILE if output is None else output
+    if file.is_dir():
+        raise StudyError(f"--output {str(file)!r} is a folder; name a file in it, such as {str(file / REPORT_FILE)!r}.")
     write_report(open_study(folder), file)
     print(file)

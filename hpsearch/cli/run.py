@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,8 @@ import typer
 from rich.console import Console
 
 from ..errors import NoCompletedTrialError
-from .study_file import Command, LeavesCommand, merged
+from ..search.listener import SearchListener
+from .study_file import Command, LeavesCommand, make_trainer, merged
 from .values import numbers, seconds, settings
 from .which_study import study_folder
 
@@ -23,6 +25,7 @@ BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ra
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
 Name = Annotated[str | None, typer.Option("--study-name", help="Names the study and its folder.")]
 Output = Annotated[str | None, typer.Option(help="Folder that the study's folder is made in.")]
+_AT_ONCE = ("n_jobs", "devices")
 Set = Annotated[list[str] | None, typer.Option("--set", help="A training argument, name=value; may come often.")]
 
 
@@ -77,13 +80,14 @@ def resume(
     hpsearch resume runs/digits --n-trials 100
     """
     begun = Command.read(study_folder(study))
+    kept = {name: each for name, each in begun.search.items() if not (n_jobs or devices) or name not in _AT_ONCE}
     changed = {
         "n_trials": n_trials,
         "n_jobs": n_jobs,
         "devices": None if devices is None else numbers(devices),
         "timeout": None if time is None else seconds(time),
     }
-    _search(Command(begun.file, begun.folder, begun.arguments, merged(begun.search, changed)))
+    _search(Command(begun.file, begun.folder, begun.arguments, merged(kept, changed)))
 
 
 def _search(command: Command) -> None:
@@ -91,14 +95,20 @@ def _search(command: Command) -> None:
     from ..reports.tables import describe_best, trials_table
 
     plan = command.plan()
-    listener = LeavesCommand(command, console_listener(is_shown=True))
-    found: Any = plan.run(command.arguments, **{**command.search, "progress": listener})
+    shown = {**plan.search, **command.search}.get("progress", True)
+    listener = shown if isinstance(shown, SearchListener) else console_listener(is_shown=bool(shown))
+    trainer = make_trainer(plan, command)
+    search = {**plan.search, **command.search, "progress": LeavesCommand(command, listener)}
+    found: Any = trainer.hyperparameter_search(plan.hp_space, **search)
     best = found if isinstance(found, list) else [found]
     summary = best[0].run_summary
-    console = Console(highlight=False)
-    console.print(trials_table(summary.study, summary.records))
     if best[0].run_id is None:
         raise NoCompletedTrialError(summary.explain_absence())
+    if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
+        return
+    console = Console(highlight=False)
+    console.print(trials_table(summary.study, summary.records))
     for each in best:
         console.print(describe_best(each), soft_wrap=True, markup=False)
-    console.print(f"report: hpsearch report {summary.study.folder}", style="dim", soft_wrap=True, markup=False)
+    folder = shlex.quote(str(summary.study.folder))
+    console.print(f"report: hpsearch report {folder}", style="dim", soft_wrap=True, markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -45,7 +46,7 @@ def show(
     summary = open_study(study_folder(study))
     chosen = _sorted(_filtered(summary.records, state), sort, summary)
     if as_json:
-        print(json.dumps([each.to_json() for each in chosen], indent=2))
+        print(json.dumps(_finite([each.to_json() for each in chosen]), indent=2, allow_nan=False))
     elif markdown:
         print(summary.trials_markdown(limit), end="")
     else:
@@ -56,6 +57,15 @@ def show(
             console.print(line, soft_wrap=True)
         if len(chosen) > limit:
             console.print(f"{len(chosen) - limit} more: --limit {len(chosen)}", style="dim")
+
+
+def _finite(value: Any) -> Any:
+    """Return what JSON knows: what is not finite is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list) else value
 
 
 def _filtered(records: Sequence[TrialRecord], states: Sequence[Any] | None) -> list[TrialRecord]:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
-from ..errors import StudyError
+from ..errors import HpsearchError, StudyError
 from ..files import read_json, write_json
+from ..search.folder import COMMAND_FILE
 from ..search.listener import PassingListener, SearchListener
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..search_plan import SearchPlan
 from .text_classification import read_toml
 
-COMMAND_FILE = "command.json"
+_SECRET = ("_token", "_key", "password")
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,14 @@ class Command:
         folder: the folder that the command was given in.
         arguments: training arguments in place of the file's.
         search: arguments of the search in place of the file's.
+        left_out: the names of those that are secret, and were not written to disk.
     """
 
     file: str
     folder: str
     arguments: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, study: Path) -> Command:
@@ -47,12 +50,25 @@ class Command:
         Raises:
             StudyError: it was begun by a program of its own.
         """
-        found = read_json(study / COMMAND_FILE)
-        if found is None:
+        try:
+            found = read_json(study / COMMAND_FILE)
+            command = None if found is None else cls(**found)
+        except (ValueError, TypeError) as error:
+            raise StudyError(
+                f"{str(study / COMMAND_FILE)!r} cannot be read: {error}. Run the study file again."
+            ) from error
+        if command is None:
             raise StudyError(
                 f"The study in {str(study)!r} was not begun by `hpsearch run`: run its own program again to go on."
             )
-        return cls(**found)
+        if command.left_out:
+            raise StudyError(
+                f"The study in {str(study)!r} was begun with {', '.join(command.left_out)}, which is secret and not on "
+                f"disk: give it again, with `hpsearch run {command.file}`."
+            )
+        place = study.resolve()  # it may have been moved, or copied
+        arguments = {**command.arguments, "output_dir": str(place.parent)}
+        return replace(command, arguments=arguments, search={**command.search, "study_name": place.name})
 
     def plan(self) -> SearchPlan:
         """Return what the study file plans, from the folder that the command was given in."""
@@ -63,8 +79,12 @@ class Command:
         return read_plan(Path(self.file))
 
     def write(self, study: Path) -> None:
-        """Leave it in the folder of the study."""
-        write_json(study / COMMAND_FILE, asdict(self))
+        """Leave it in the folder of the study, but for what is secret in it: that has to be given again."""
+        arguments = {name: value for name, value in self.arguments.items() if not name.endswith(_SECRET)}
+        search = {name: value for name, value in self.search.items() if not _has_password(value)}
+        given, kept = {**self.arguments, **self.search}, {**arguments, **search}
+        left_out = [name for name in given if name not in kept]
+        write_json(study / COMMAND_FILE, asdict(replace(self, arguments=arguments, search=search, left_out=left_out)))
 
 
 class LeavesCommand(PassingListener):
@@ -93,23 +113,30 @@ def read_plan(file: Path) -> SearchPlan:
     if file.suffix != ".py":
         raise StudyError(f"{str(file)!r} is no study file: those are Python files (.py) and TOML files (.toml).")
     plans = {name: each for name, each in vars(_imported(file)).items() if isinstance(each, SearchPlan)}
+    if len({id(each) for each in plans.values()}) == 1:
+        return next(iter(plans.values()))
     if not plans:
         raise StudyError(
             f"{str(file)!r} defines no study; it needs a line such as "
             "study = SearchPlan(make_trainer, space, n_trials=20)."
         )
-    if len(plans) > 1 and "study" not in plans:
+    if "study" not in plans:
         raise StudyError(f"{str(file)!r} defines {len(plans)} plans, {', '.join(plans)}: name one of them study.")
-    return plans.get("study") or next(iter(plans.values()))
+    return plans["study"]
 
 
 def _imported(file: Path) -> ModuleType:
-    """Import a file, as a module of the current folder if it is one; what it defines travels to workers by value."""
+    """Import a file as a program imports it that lies beside it, or as a module of the current folder, if it is one.
+
+    Workers find it by name: they get the search path.
+    """
     path = file.resolve()
     parts = path.relative_to(Path.cwd()).with_suffix("").parts if path.is_relative_to(Path.cwd()) else (path.stem,)
     is_module = all((Path.cwd().joinpath(*parts[:depth]) / "__init__.py").is_file() for depth in range(1, len(parts)))
     name = ".".join(parts) if is_module else path.stem
-    for folder in (str(path.parent), str(Path.cwd())):
+    if name in sys.stdlib_module_names or name in importlib.metadata.packages_distributions():
+        raise StudyError(f"{str(file)!r} has the name of the package {name!r}; give the file another one.")
+    for folder in (str(Path.cwd()), str(path.parent)):
         if folder not in sys.path:
             sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(name, path)
@@ -123,13 +150,27 @@ def _imported(file: Path) -> ModuleType:
         raise StudyError(f"{str(file)!r} ended the program while it was read (sys.exit({error.code!r})).") from error
     except Exception as error:
         raise StudyError(
-            f"{str(file)!r} cannot be read: {type(error).__name__}: {error}{_line(error, path)}"
+            f"{str(file)!r} cannot be read: {type(error).__name__}: {error}{line_of(error, path)}"
         ) from error
-    cloudpickle.register_pickle_by_value(module)  # a worker may not find it by name
     return module
 
 
-def _line(error: BaseException, path: Path) -> str:
+def make_trainer(plan: SearchPlan, command: Command) -> Any:
+    """Return the trainer of a plan, with the arguments of the command.
+
+    Raises:
+        StudyError: the study file raised an error while it made the trainer.
+    """
+    try:
+        return plan.trainer(command.arguments)
+    except HpsearchError:
+        raise
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}{line_of(error, Path(command.file))}"
+        raise StudyError(f"{command.file!r} cannot make its trainer: {told}") from error
+
+
+def line_of(error: BaseException, path: Path) -> str:
     """Return in which line of a file an error was raised."""
     at, trace = None, error.__traceback__
     while trace is not None:
@@ -138,6 +179,10 @@ def _line(error: BaseException, path: Path) -> str:
         trace = trace.tb_next
     at = getattr(error, "lineno", None) if at is None else at
     return "" if at is None else f" (line {at})"
+
+
+def _has_password(value: Any) -> bool:
+    return isinstance(value, str) and bool(re.search(r"://[^/]*:[^/]*@|password=", value))
 
 
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:

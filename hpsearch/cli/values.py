@@ -9,7 +9,8 @@ from typing import Any
 
 from ..errors import StudyError
 
-_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_NUMBER = r"\d+(?:\.\d+)?"
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 def seconds(text: str) -> float:
@@ -21,13 +22,11 @@ def seconds(text: str) -> float:
     Raises:
         StudyError: it is none.
     """
-    parts = re.findall(r"([\d.]+)\s*(min|[smhd]?)", text)
-    if not parts or re.sub(r"([\d.]+)\s*(min|[smhd]?)", "", text).strip():
+    if re.fullmatch(_NUMBER, text):
+        return float(text)
+    if not re.fullmatch(rf"({_NUMBER}(min|[smhd]))+", text):
         raise StudyError(f"--time {text!r} is no length of time; write it as 90s, 30m, 2h, 1h30m or 1d.")
-    try:
-        return sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    except ValueError:
-        raise StudyError(f"--time {text!r} is no length of time; write it as 90s, 30m, 2h, 1h30m or 1d.") from None
+    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(rf"({_NUMBER})(min|[smhd])", text))
 
 
 def settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.console import Console
+
 from ..errors import StudyError
 from ..search.folder import STUDY_FILE
 from ..search.trial import TrialRecord
@@ -25,6 +27,7 @@ def study_folder(named: Path | None) -> Path:
         found = _below(Path())
         if not found:
             raise StudyError("There is no study here, nor in the folders below; name the folder of one.")
+        Console(stderr=True).print(f"study {found[0]}", style="dim", markup=False, highlight=False, soft_wrap=True)
         return found[0]
     if named.name == STUDY_FILE and named.is_file():
         return named.parent
@@ -56,6 +59,6 @@ def trial_of(records: list[TrialRecord], number: int) -> TrialRecord:
 
 def _below(folder: Path) -> list[Path]:
     """Return the folders of studies in a folder and below, the one that was written to last first."""
-    patterns = ("/".join(["*"] * depth + [STUDY_FILE]) for depth in range(_DEPTH + 1))
+    patterns = ("/".join(["[!.]*"] * depth + [STUDY_FILE]) for depth in range(_DEPTH + 1))
     files = [file for pattern in patterns for file in folder.glob(pattern)]
     return [file.parent for file in sorted(files, key=lambda file: -file.parent.stat().st_mtime)]

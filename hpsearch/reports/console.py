@@ -28,13 +28,18 @@ _LONGEST_CURVE = 24
 def console_listener(is_shown: bool, console: Console | None = None) -> SearchListener:
     """Return the listener that shows a search, silent if not `is_shown`.
 
-    Live in a terminal, as lines elsewhere, and as few lines where the variable ``CI`` says that nobody watches.
+    Live in a terminal and in a notebook, as lines elsewhere, and as few lines where the variable ``CI`` says that
+    nobody watches.
     """
     if not is_shown:
         return SearchListener()
     console = console or Console()
     if console.is_terminal:
         return LiveView(console)
+    if console.is_jupyter:
+        from .notebook import NotebookView
+
+        return NotebookView()
     return NewsView(console) if os.environ.get("CI", "").lower() in ("1", "true") else LineView(console)
 
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import jinja2
 
-from ..errors import MissingPackageError
+from ..errors import MissingPackageError, StudyError
 from ..files import write_text
 from ..search.best_run import SearchSummary
+from ..search.stored import StoredStudy
 from ..search.trial import TrialRecord, TrialState
 from ..version import __version__
 from .plots import COLORS, plots
@@ -43,12 +44,14 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
         raise MissingPackageError("The report's plots need the package plotly: pip install 'hpsearch[report]'")
     from plotly.offline import get_plotlyjs
 
+    summary = _from_folder(summary)
     importances = summary.importances()
     packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["value"] = format_value
+    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
     shown = plots(summary, importances)
     page = environment.get_template(_PAGE).render(
         study=summary.study,
@@ -70,6 +73,14 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
     target = Path(file)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, page)
+
+
+def _from_folder(summary: SearchSummary) -> SearchSummary:
+    """Return the summary with the settings that only the folder of the study knows: versions, arguments, sampler."""
+    try:
+        return summary.with_study(StoredStudy.read(summary.study.folder))
+    except StudyError:
+        return summary
 
 
 def _as_script(value: Any) -> Any:

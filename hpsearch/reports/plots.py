@@ -91,7 +91,7 @@ def _told(record: TrialRecord) -> str:
 
 
 def _safe(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")[:80]
+    return text[:80].replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _by_state(pairs: Sequence[tuple[TrialRecord, float]]) -> dict[str, list[tuple[TrialRecord, float]]]:
@@ -193,7 +193,7 @@ def _lines(name: str, records: Sequence[TrialRecord]) -> dict[str, Any]:
     y: list[float | None] = []
     texts: list[str] = []
     for record in records:
-        told = _told(record)
+        told = f"trial {record.number}, {record.state.value}"
         for report in record.reports:
             x.append(report.resource)
             y.append(report.value if math.isfinite(report.value) else None)
@@ -264,6 +264,8 @@ def _slices(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
     for place, name in enumerate(names, start=1):
         at = "" if place == 1 else str(place)
         having = [(each, value) for each, value in pairs if name in each.params]
+        if not having:
+            continue
         kind = _scale(summary, name, [each.params[name] for each, _ in having])
         for state, some in _by_state(having).items():
             x = [str(each.params[name]) if kind == "category" else each.params[name] for each, _ in some]
@@ -280,16 +282,16 @@ def _in_order(values: Sequence[Any], kind: str) -> dict[str, Any]:
     """Return the order of the choices on an axis: by size, or by the alphabet."""
     if kind != "category":
         return {}
-    ordered = sorted(
-        set(values), key=lambda each: (not _is_numeric([each]), each if _is_numeric([each]) else str(each))
-    )
-    return {"categoryorder": "array", "categoryarray": [str(each) for each in ordered]}
+    by_text = {str(each): each for each in values}
+    ordered = sorted(by_text, key=lambda text: (0, by_text[text], "") if _is_numeric([by_text[text]]) else (1, 0, text))
+    return {"categoryorder": "array", "categoryarray": ordered}
 
 
 def _contour(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
     """Return the plot of the two most important numbers."""
     pairs = _with_value(summary)
-    numeric = [name for name in names if _varies([each.params.get(name) for each, _ in pairs])][:2]
+    varied = (name for name in names if _varies([each.params.get(name) for each, _ in pairs]))
+    numeric = [name for name in varied if "choices" not in parameters_of(summary).get(name, {})][:2]
     having = [(each, value) for each, value in pairs if all(name in each.params for name in numeric)]
     if len(numeric) < 2 or len(having) < 6:
         return None

@@ -44,6 +44,10 @@ class SearchSummary:
         self.records = sorted(records, key=lambda record: record.number)
         self._engine = engine
 
+    def with_study(self, study: Study | StoredStudy) -> SearchSummary:
+        """Return the same trials with other knowledge of their study."""
+        return SearchSummary(study, self.records, self._engine)
+
     @property
     def engine_study(self) -> Any:
         """The engine's own study: an `optuna.Study` for the Optuna backend."""

@@ -11,7 +11,7 @@ from typing import Any, Union
 from ..errors import ObjectiveError
 from .objective import metric_key, number_from
 
-BOUND = re.compile(r"\s*([\w./-]+)\s*(<=|>=)\s*([-+.\w]+)\s*")
+_BOUND = re.compile(r"\s*([\w./-]+)\s*(<=|>=)\s*([-+.\w]+)\s*")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Constraint:
         Raises:
             ObjectiveError: the text cannot be read.
         """
-        match = BOUND.fullmatch(text)
+        match = _BOUND.fullmatch(text)
         if match is None:
             raise ObjectiveError(
                 f"The constraint {text!r} cannot be read; write it with <= or >=, as 'parameters <= 1e6'."

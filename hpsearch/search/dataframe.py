@@ -21,9 +21,10 @@ def trials_dataframe(records: Sequence[TrialRecord], objectives: Sequence[Object
         objectives: of the study; each is a column of its name.
 
     Returns:
-        A `pandas.DataFrame` indexed by the trial's number, with the columns `state`, one for each objective (NaN
-        without a result), one for each parameter, ``params.<name>``, `epochs`, `seconds`, `evaluations`, `seed`,
-        `checkpoint` and `reason`.
+        A `pandas.DataFrame` indexed by the trial's number, with the columns `state`, one for each objective (NaN for
+        trials that did not train to their end), `last_report` (of the first objective, of any trial), one for each
+        parameter, ``params.<name>``, `holds` (whether it holds the constraints), `epochs`, `seconds`, `evaluations`,
+        `seed`, `checkpoint` and `reason`.
     """
     import pandas
 
@@ -55,15 +56,20 @@ def trials_markdown(records: Sequence[TrialRecord], objectives: Sequence[Objecti
 def _columns(objectives: Sequence[Objective], names: Sequence[str]) -> list[str]:
     parameters = [f"params.{name}" for name in names]
     values = [each.name for each in objectives]
-    return ["number", "state", *values, *parameters, "epochs", "seconds", "evaluations", "seed", "checkpoint", "reason"]
+    figures = ["holds", "epochs", "seconds", "evaluations", "seed", "checkpoint", "reason"]
+    return ["number", "state", *values, "last_report", *parameters, *figures]
 
 
 def _row(record: TrialRecord, objectives: Sequence[Objective], names: Sequence[str]) -> list[Any]:
-    values = record.values or (float("nan"),) * len(objectives)
+    nothing = float("nan")
+    values = record.values if record.state.has_result and record.values else (nothing,) * len(objectives)
+    last = record.reports[-1].value if record.reports else nothing
     parameters = [record.params.get(name) for name in names]
     checkpoint = None if record.checkpoint is None else str(record.checkpoint)
     cost = [record.epochs, record.seconds, len(record.reports)]
-    return [record.number, record.state.value, *values, *parameters, *cost, record.seed, checkpoint, record.reason]
+    holds = all(each <= 0 for each in record.violations.values())
+    figures = [holds, *cost, record.seed, checkpoint, record.reason]
+    return [record.number, record.state.value, *values, last, *parameters, *figures]
 
 
 def _short(value: Any) -> str:

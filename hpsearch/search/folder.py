@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,19 @@ REPLAYS_FOLDER = "replays"
 _STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
 _TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 _Version = tuple[int, int]
-_RESERVED_NAMES = {STUDY_FILE, BEST_FILE, LOCK_FILE, SESSIONS_FOLDER, REPLAYS_FOLDER, PLACE_FILE, *_STORAGE_FILES}
+# What the command line leaves in a study's folder.
+COMMAND_FILE, REPORT_FILE = "command.json", "report.html"
+_RESERVED_NAMES = {
+    COMMAND_FILE,
+    REPORT_FILE,
+    STUDY_FILE,
+    BEST_FILE,
+    LOCK_FILE,
+    SESSIONS_FOLDER,
+    REPLAYS_FOLDER,
+    PLACE_FILE,
+    *_STORAGE_FILES,
+}
 
 
 class StudyFolder:
@@ -167,7 +180,7 @@ class StudyFolder:
         """Delete a study that was refused in its first trial."""
         for record in records:
             remove_folder(self.path / record.name)
-        for name in (STUDY_FILE, BEST_FILE, *_STORAGE_FILES):
+        for name in (STUDY_FILE, BEST_FILE, COMMAND_FILE, REPORT_FILE, *_STORAGE_FILES):
             (self.path / name).unlink(missing_ok=True)
         self._known = {}
 
@@ -205,13 +218,16 @@ def read_records(folder: Path) -> list[TrialRecord]:
     Raises:
         StudyError: one of them is damaged, or was written by another version of hpsearch.
     """
-    records = (_read_record(path) for path in folder.glob(f"[!.]*/{TRIAL_FILE}"))
+    records = []
+    for path in folder.glob(f"[!.]*/{TRIAL_FILE}"):
+        with contextlib.suppress(FileNotFoundError):  # a search has just deleted it
+            records.append(_read_record(path))
     return sorted(records, key=lambda record: record.number)
 
 
 def _read_record(path: Path) -> TrialRecord:
     try:
-        return TrialRecord.from_json(read_json(path), path.parent)
+        return TrialRecord.from_json(json.loads(path.read_text(encoding="utf-8")), path.parent)
     except (KeyError, TypeError, ValueError) as error:
         raise StudyError(
             f"{str(path)!r} cannot be read ({error}): it is damaged, or of another version of hpsearch. Pass "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError, nearest_name
-from .constraints import BOUND, Constraint
+from .constraints import Constraint
 from .folder import STUDY_FILE, read_records, read_settings
 from .objective import Objective
 from .study import describe
@@ -97,13 +97,13 @@ def _objective(name: str, direction: str) -> Objective:
 
 
 def _constraint(name: str) -> Constraint:
-    match = BOUND.fullmatch(name)
-    if match is None:
-        raise StudyError(f"The study has a constraint that cannot be read: {name!r}.")
-    metric, sign, bound = match.groups()
-    number = float(bound)
-    metric_function = _unknown(metric)
-    return Constraint(metric_function, at_most=number) if sign == "<=" else Constraint(metric_function, at_least=number)
+    is_at_most = " <= " in name
+    metric, _, bound = name.rpartition(" <= " if is_at_most else " >= ")
+    try:
+        number = float(bound)
+    except ValueError:
+        raise StudyError(f"The study has a constraint that cannot be read: {name!r}.") from None
+    return Constraint(_unknown(metric), at_most=number) if is_at_most else Constraint(_unknown(metric), at_least=number)
 
 
 def _unknown(name: str) -> Callable[[dict[str, float]], float]:

@@ -30,7 +30,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of that folder, which is the current one."""
     folder = tmp_path / "here"
     shutil.copytree(made, folder, symlinks=True)
-    for command in folder.glob("runs/*/command.json"):
+    for command in folder.glob("runs/*/command.json"):  # as if it had been made here
         command.write_text(command.read_text().replace(str(made), str(folder)))
     monkeypatch.chdir(folder)
     return folder

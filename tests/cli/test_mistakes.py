@@ -49,6 +49,11 @@ MISTAKES: list[tuple[str, list[str], list[str]]] = [
     ("a time that is none", ["run", "first/study.py", "--time", "soon"], ["2h"]),
     ("a misspelt backend", ["run", "first/study.py", "--backend", "optnua"], ["'optuna'"]),
     ("a study of another program", ["resume", "byhand"], ["was not begun by `hpsearch run`"]),
+    ("a report that is a folder", ["report", "runs/spirals", "-o", "first"], ["is a folder"]),
+    ("a folder that is a file", ["init", "broken.py"], ["is a file"]),
+    ("a command that is damaged", ["resume", "damaged"], ["command.json' cannot be read"]),
+    ("a file named like a package", ["run", "optuna.py"], ["the name of the package 'optuna'"]),
+    ("a trainer that cannot be made", ["run", "unmade.py"], ["cannot make its trainer", "no such data", "line 3"]),
     ("a folder that has a study", ["init", "first"], ["is there already"]),
     ("an unknown command", ["shwo"], ["No such command", "show"]),
     ("an unknown option", ["show", "--limt", "3"], ["--limit"]),
@@ -61,6 +66,13 @@ def test_a_mistake_is_answered_with_what_to_do(here: Path, told: Told, arguments
     (here / "broken.py").write_text("\n\nx = 1 / 0\n")
     (here / "syntax.py").write_text("\nx = = 1\n")
     (here / "none.py").write_text("from hpsearch import SearchPlan\nstudy = SearchPlan(dict)\n")
+    (here / "optuna.py").write_text("x = 1\n")
+    (here / "unmade.py").write_text(
+        "from hpsearch import SearchPlan\ndef make():\n    open('no such data')\nstudy = SearchPlan(make)\n"
+    )
+    (here / "damaged").mkdir()
+    (here / "damaged/study.json").write_text("{}")
+    (here / "damaged/command.json").write_text("{")
     (here / "byhand").mkdir()
     (here / "byhand/study.json").write_text((here / "runs/spirals/study.json").read_text())
     code, _, err = told(*arguments)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import TRIALS, Told
 
@@ -64,6 +67,63 @@ def test_replay_makes_the_same_reports_and_says_when_it_does_not(here: Path, tol
     code, out, _ = told("replay", "0", "runs/spirals")
     assert code == 1
     assert "is another one now" in out
+
+
+def test_a_study_that_was_moved_or_copied_goes_on_where_it_is_now(here: Path, told: Told) -> None:
+    shutil.copytree("runs/spirals", "archive/spirals")
+    code, _, err = told("resume", "archive/spirals", "-n", str(TRIALS + 1))
+    assert code == 0, err
+    assert len(states(here / "archive/spirals")) == TRIALS + 1
+    assert len(states(here / "runs/spirals")) == TRIALS
+    shutil.rmtree("runs/spirals")
+    code, out, err = told("replay", "0", "archive/spirals")
+    assert code == 0, err
+    assert "made the same" in out
+    assert not (here / "runs/spirals").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Query string argument")  # SQLite has no password
+def test_what_is_secret_on_the_command_line_is_not_written_and_asked_for_again(here: Path, told: Told) -> None:
+    options = ["-n", "1", "--study-name", "secret", "--storage", "sqlite:///books.db?password=hunter2"]
+    told("run", "first/study.py", *options, "--set", "hub_token=hf_SECRET", "--set", "num_train_epochs=1")
+    files = [path for path in (here / "runs/secret").rglob("*") if path.suffix in (".json", ".log")]
+    assert files
+    assert not [path for path in files if "hunter2" in path.read_text() or "hf_SECRET" in path.read_text()]
+    code, _, err = told("resume", "runs/secret")
+    assert code == 2
+    assert "hub_token, storage" in err
+
+
+STUDY_WITH_CLASSES = """
+from dataclasses import dataclass
+from .data import make_data
+import hpsearch
+from first.study import model_init, compute_metrics
+
+@dataclass
+class OwnArguments(hpsearch.TrainingArguments):
+    own: int = 3
+
+def make_trainer():
+    args = OwnArguments("runs", num_train_epochs=2, eval_strategy="epoch", save_strategy="epoch", disable_tqdm=True)
+    data = {name: make_data(100, seed=0) for name in ("train_dataset", "eval_dataset")}
+    return hpsearch.Trainer(model_init=model_init, args=args, compute_metrics=compute_metrics, **data)
+
+study = hpsearch.SearchPlan(
+    make_trainer, {"learning_rate": hpsearch.Float(1e-3, 1e-1, log=True), "model.width": hpsearch.Categorical((8, 16))},
+    n_trials=3, compute_objective="accuracy", study_name="classes",
+)
+"""
+
+
+def test_a_file_of_a_package_with_classes_and_modules_of_its_own_runs_in_workers(here: Path, told: Told) -> None:
+    (here / "lab").mkdir()
+    (here / "lab/__init__.py").touch()
+    (here / "lab/data.py").write_text("from first.study import make_data\n")
+    (here / "lab/classes.py").write_text(STUDY_WITH_CLASSES)
+    code, _, err = told("run", "lab/classes.py", "-j", "2")
+    assert code == 0, err
+    assert "failed" not in states(here / "runs/classes")
 
 
 def test_ctrl_c_exits_with_130_and_the_same_command_goes_on(here: Path) -> None:

@@ -274,3 +274,28 @@ def test_a_real_study_is_reported_from_its_folder(made: Path, tmp_path: Path, ch
     assert "searched" in text
     opened.page.locator("summary", has_text="Versions").click()
     assert "transformers" in opened.page.inner_text("main")
+
+
+def test_choices_that_are_numbers_are_no_axis_of_the_contour_and_lists_are_choices(tmp_path: Path) -> None:
+    records = [replace(each, params={**each.params, "model.layers": [each.number % 3, 2]}) for each in made_up(30)]
+    found = {each.name: each for each in plots(summary_of(records), {"per_device_train_batch_size": 0.9})}
+    assert "contour" not in found  # one parameter, which is a choice
+    names = ["per_device_train_batch_size", "weight_decay", "learning_rate", "model.layers"]
+    found = {each.name: each for each in plots(summary_of(records), dict.fromkeys(names, 0.25))}
+    assert [found["contour"].layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == names[1:3]
+    assert found["slices"].layout["xaxis"]["categoryarray"] == ["8", "16", "32"]
+    assert found["slices"].layout["xaxis4"]["categoryarray"] == ["[0, 2]", "[1, 2]", "[2, 2]"]
+
+
+def test_a_parameter_that_only_failed_trials_have_is_left_out_of_the_slices() -> None:
+    records = made_up(3)
+    failed = replace(records[0], state=TrialState.FAILED, values=(), reports=(), params={"only": 1.0})
+    found = {each.name: each for each in plots(summary_of([failed, *records[1:]]), {})}
+    assert all(axis["title"]["text"] != "only" for name, axis in found["slices"].layout.items() if "xaxis" in name)
+
+
+def test_a_trial_that_breaks_a_constraint_is_marked(tmp_path: Path) -> None:
+    records = made_up(5)
+    records[2] = replace(records[2], violations={"eval_runtime <= 2": 0.5})
+    write_report(summary_of(records), tmp_path / "report.html")
+    assert "breaks eval_runtime &lt;= 2" in (tmp_path / "report.html").read_text()

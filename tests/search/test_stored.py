@@ -84,7 +84,7 @@ def test_the_storage_and_the_dashboard_move_with_the_folder(best: BestRun, tmp_p
     (moved / "study.json").write_text(settings.replace(str(folder_of(best)), str(tmp_path / "nowhere")))
     (moved / "study.db").unlink()
     read = open_study(moved)
-    with pytest.raises(StorageError, match="is gone"):
+    with pytest.raises(StorageError, match="is not there"):
         StoredEngine(read.study, read.records).engine_study()  # type: ignore[arg-type]
 
 
@@ -107,6 +107,36 @@ def test_a_data_frame_has_a_row_for_every_trial_and_a_column_for_every_parameter
         for name in SPACE.all_parameters():
             value = row[f"params.{name}"]
             assert pandas.isna(value) if name not in record.params else value == record.params[name]
+
+
+def test_importances_leave_out_what_is_beyond_the_space_and_lists(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path, num_train_epochs=1)
+    found = trainer.hyperparameter_search(SPACE, n_trials=6, pruner=None, progress=False)
+    folder = folder_of(found)
+    for number, value in ((0, 5.0), (1, [1, 2])):
+        path = folder / f"run-{number}" / "trial.json"
+        record = json.loads(path.read_text())
+        record["params"]["learning_rate"] = value
+        path.write_text(json.dumps(record))
+    assert open_study(folder).importances()
+
+
+@pytest.mark.parametrize("name", ["a?b", "a{b}", "100%41", "a b'c"])
+def test_a_study_in_a_folder_of_any_name_is_opened_and_nothing_is_made(
+    best: BestRun, tmp_path: Path, name: str
+) -> None:
+    moved = tmp_path / name
+    shutil.copytree(folder_of(best), moved)
+    assert len(open_study(moved).engine_study.trials) == 8
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["eval_acc@5 >= 0.9", "my metric <= 3", "f <= 1e-05"])
+def test_a_constraint_of_any_name_is_read(best: BestRun, tmp_path: Path, name: str) -> None:
+    shutil.copytree(folder_of(best), tmp_path / "study")
+    settings = json.loads((tmp_path / "study/study.json").read_text())
+    (tmp_path / "study/study.json").write_text(json.dumps({**settings, "constraints": [name]}))
+    assert [each.name for each in open_study(tmp_path / "study").study.constraints] == [name]
 
 
 def test_a_data_frame_of_trials_without_a_result_has_nan(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
     if isinstance(storage, optuna.storages.BaseStorage):
         return storage
     if storage is None:
-        return _sqlite(_sqlite_url(folder / DATABASE_FILE))
+        return _sqlite(sqlite_url(folder / DATABASE_FILE))
     try:
         if "://" not in storage:
             return _journal(folder / JOURNAL_FILE if storage == JOURNAL else Path(storage))
@@ -114,6 +114,14 @@ def storage_url(storage: optuna.storages.BaseStorage) -> str | None:
         return str(backend._file_path)
     url = getattr(backend, "url", None)
     return None if url is None else _without_password(str(url))
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file of an SQLite database or a journal; None of a server."""
+    if "://" not in url:
+        return Path(url)
+    name = sqlalchemy.make_url(url).database if url.startswith("sqlite") else None
+    return None if name is None else Path(name)
 
 
 def dashboard_command(storage: optuna.storages.BaseStorage) -> str | None:
@@ -185,7 +193,7 @@ def _make_sqlite(path: Path) -> None:
     partial = path.with_name(f"{PARTIAL_MARK}{os.getpid()}-{path.name}")
     partial.unlink(missing_ok=True)
     try:
-        storage = optuna.storages.RDBStorage(_sqlite_url(partial))
+        storage = optuna.storages.RDBStorage(sqlite_url(partial))
         storage.engine.dispose()
         with contextlib.closing(sqlite3.connect(partial)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
@@ -205,7 +213,7 @@ def _put_in_place(partial: Path, path: Path) -> None:
             os.replace(partial, path)
 
 
-def _sqlite_url(path: Path) -> str:
+def sqlite_url(path: Path) -> str:
     """Return the URL of a file: as it is written by hand, unless its name has characters that mean something there."""
     plain = f"sqlite:///{path}"
     if sqlalchemy.make_url(plain).database == str(path) and "{" not in plain:  # braces mean something to Optuna

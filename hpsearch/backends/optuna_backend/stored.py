@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
@@ -18,9 +18,7 @@ from ...search.trial import TrialRecord
 from .importances import importances
 from .learning import distribution
 from .quiet import quiet_optuna
-from .storage import DATABASE_FILE, HIDDEN, JOURNAL_FILE, dashboard_command_of, open_storage
-
-_IN_FOLDER = {DATABASE_FILE: "sqlite:///{}", JOURNAL_FILE: "{}"}
+from .storage import DATABASE_FILE, HIDDEN, JOURNAL_FILE, dashboard_command_of, file_of, open_storage, sqlite_url
 
 
 class StoredEngine:
@@ -43,21 +41,25 @@ class StoredEngine:
         url, name = self.storage(), self._study.name
         if url is None:
             raise StorageError(f"The storage of the study {name!r} was in memory, and is gone.")
-        if HIDDEN in url:
+        if HIDDEN in unquote(url):
             raise StorageError(
                 f"The password of {url} is not on disk: optuna.load_study(study_name={name!r}, storage=...)"
             )
-        if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
-            raise StorageError(f"The storage {url} of the study {name!r} is gone.")
-        return optuna.load_study(study_name=name, storage=open_storage(url))
+        file = file_of(url)
+        if file is not None and not file.is_file():
+            raise StorageError(f"The storage {url} of the study {name!r} is not there.")
+        try:
+            return optuna.load_study(study_name=name, storage=open_storage(url))
+        except KeyError as error:
+            raise StorageError(f"The storage {url} does not know the study {name!r}.") from error
 
     def storage(self) -> str | None:
         """Return the URL of the storage, or the path of its journal; one that lies in the folder moves with it."""
         named = self._study.settings.get("storage")
-        for name, written in _IN_FOLDER.items():
-            inside = self._study.folder / name
-            if named is not None and str(named).endswith(f"/{name}") and inside.is_file():
-                return written.format(inside.resolve())
+        for name in (DATABASE_FILE, JOURNAL_FILE):
+            inside = (self._study.folder / name).resolve()
+            if named is not None and unquote(str(named)).endswith(f"/{name}") and inside.is_file():
+                return sqlite_url(inside) if name == DATABASE_FILE else str(inside)
         return None if named is None else str(named)
 
     def importances(self) -> dict[str, float]:
@@ -76,7 +78,7 @@ class StoredEngine:
         )
         known = self._distributions()
         for record in self._records:
-            if record.reports and record.values and all(name in known for name in record.params):
+            if record.reports and record.values and _are_in(known, record.params):
                 engine.add_trial(_trial(record, known))
         return engine
 
@@ -90,13 +92,27 @@ class StoredEngine:
         for record in self._records:
             for name, value in record.params.items():
                 tried.setdefault(name, []).append(value)
-        return {name: _seen(values) for name, values in tried.items()}
+        return {
+            name: _seen(values)
+            for name, values in tried.items()
+            if not any(isinstance(each, list | dict) for each in values)
+        }
+
+
+def _are_in(known: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:
+    """Tell whether parameters are those of the space: population-based training goes beyond, lists are in none."""
+    try:
+        return all(
+            name in known and known[name]._contains(known[name].to_internal_repr(each)) for name, each in params.items()
+        )
+    except (TypeError, ValueError):
+        return False
 
 
 def _seen(values: Sequence[Any]) -> BaseDistribution:
     if all(isinstance(each, int | float) and not isinstance(each, bool) for each in values):
         return FloatDistribution(min(values), max(values))
-    return CategoricalDistribution(sorted(set(values), key=repr))
+    return CategoricalDistribution(list({repr(each): each for each in values}.values()))
 
 
 def _trial(record: TrialRecord, known: Mapping[str, BaseDistribution]) -> optuna.trial.FrozenTrial:

@@ -21,7 +21,8 @@ from ..search.best_run import SearchSummary
 from ..search.stored import StoredStudy
 from ..search.trial import TrialRecord, TrialState
 from ..version import __version__
-from .plots import COLORS, plots
+from .figure import COLORS
+from .plots import plots
 from .tables import count_states, format_duration, format_value
 
 _PAGE = "page.html.jinja"

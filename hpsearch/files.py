@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import operator
 import os
 import shutil
@@ -64,6 +65,19 @@ def _indented(value: Any, levels: int, margin: str = "\n") -> str:
         return f"[{deeper}{f',{deeper}'.join(parts)}{margin}]"
     names = [_json({key: 0})[1:-2] for key in value]  # a key may be a number
     return f"{{{deeper}{f',{deeper}'.join(map(operator.add, names, parts))}{margin}}}"
+
+
+def finite(value: Any) -> Any:
+    """Return what strict JSON can hold: a number that is not finite is None, a key is a text.
+
+    >>> finite({"loss": [0.5, float("nan")], 3: (float("inf"),)})
+    {'loss': [0.5, None], '3': [None]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(each) for key, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

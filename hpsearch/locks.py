@@ -6,6 +6,7 @@ lock cost microseconds.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -103,11 +104,9 @@ else:
                     file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
                 self._file = file  # also if waiting for it is interrupted
                 fcntl.flock(file, fcntl.LOCK_EX)
-                try:
+                with contextlib.suppress(FileNotFoundError):  # it has been deleted: the next one is made
                     if os.path.samestat(os.fstat(file), os.stat(self._path)):
                         return file
-                except FileNotFoundError:
-                    pass
                 self._file = None
                 os.close(file)
                 file = None

@@ -25,8 +25,8 @@ BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ra
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
 Name = Annotated[str | None, typer.Option("--study-name", help="Names the study and its folder.")]
 Output = Annotated[str | None, typer.Option(help="Folder that the study's folder is made in.")]
-_AT_ONCE = ("n_jobs", "devices")
 Set = Annotated[list[str] | None, typer.Option("--set", help="A training argument, name=value; may come often.")]
+_AT_ONCE = ("n_jobs", "devices")
 
 
 def run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import StudyError, nearest_name, one_of
+from ..files import finite
 from ..reports.tables import count_states, format_value, sparkline
 from ..search.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
@@ -46,7 +46,7 @@ def show(
     summary = open_study(study_folder(study))
     chosen = _sorted(_filtered(summary.records, state), sort, summary)
     if as_json:
-        print(json.dumps(_finite([each.to_json() for each in chosen]), indent=2, allow_nan=False))
+        print(json.dumps(finite([each.to_json() for each in chosen]), indent=2, allow_nan=False))
     elif markdown:
         print(summary.trials_markdown(limit), end="")
     else:
@@ -57,15 +57,6 @@ def show(
             console.print(line, soft_wrap=True)
         if len(chosen) > limit:
             console.print(f"{len(chosen) - limit} more: --limit {len(chosen)}", style="dim")
-
-
-def _finite(value: Any) -> Any:
-    """Return what JSON knows: what is not finite is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value
 
 
 def _filtered(records: Sequence[TrialRecord], states: Sequence[Any] | None) -> list[TrialRecord]:

@@ -6,7 +6,6 @@ import base64
 import gzip
 import importlib.util
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from typing import Any
 import jinja2
 
 from ..errors import MissingPackageError, StudyError
-from ..files import write_text
+from ..files import finite, write_text
 from ..search.best_run import SearchSummary
 from ..search.stored import StoredStudy
 from ..search.trial import TrialRecord, TrialState
@@ -86,18 +85,10 @@ def _from_folder(summary: SearchSummary) -> SearchSummary:
 
 def _as_script(value: Any) -> Any:
     """Return JSON that can stand in a script: nothing in it ends the script, and what is not finite is null."""
-    text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False, default=str)
+    text = json.dumps(finite(value), separators=(",", ":"), allow_nan=False, default=str)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return jinja2.utils.markupsafe.Markup(text)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[str]:

@@ -39,7 +39,7 @@ def test_show_as_json_has_whole_records(here: Path, told: Told) -> None:
     assert json.loads(out) == records(here)
 
 
-@pytest.mark.parametrize("by", ["learning_rate", "seconds", "number"])
+@pytest.mark.parametrize("by", ["learning_rate", "seconds", "number", "epochs", "state"])
 def test_show_sorts_by_any_parameter_or_figure(here: Path, told: Told, by: str) -> None:
     _, out, _ = told("show", "--json", "--sort", by)
     values = [each["params"].get(by, each.get(by)) for each in json.loads(out)]

@@ -58,6 +58,7 @@ _HOMES = {
     "seq2seq": ["Seq2SeqTrainer"],
     "stored_studies": ["open_study"],
     "trainer": ["Trainer"],
+    "trainer_function": ["tune"],
     "training.run": ["TrainingRun"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from .seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from .stored_studies import open_study as open_study
     from .trainer import Trainer as Trainer
+    from .trainer_function import tune as tune
     from .training.run import TrainingRun as TrainingRun
 
 

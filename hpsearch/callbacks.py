@@ -9,7 +9,7 @@ import copy
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -43,6 +43,8 @@ __all__ = [
     "TrainerState",
     "copy_for_new_trainer",
     "default_callbacks",
+    "make_tracker",
+    "restore_callbacks",
 ]
 
 
@@ -58,11 +60,17 @@ def default_callbacks(args: TrainingArguments) -> list[TrainerCallback]:
 def _tracker(name: str, args: TrainingArguments) -> TrainerCallback:
     [kind] = get_reporting_integration_callbacks([name])
     try:
-        tracker = OURS.get(kind, kind)()
+        return make_tracker(kind, args)
     except (RuntimeError, ImportError, ValueError) as error:
         raise MissingPackageError(f"report_to={name!r} cannot be used: {error}") from error
-    if isinstance(tracker, TensorBoardCallback) and args.tensorboard_logging_dir is not None:
-        tracker.logging_dir = os.path.expanduser(args.tensorboard_logging_dir)
+
+
+def make_tracker(kind: type, args: Any) -> TrainerCallback:
+    """Return the tracker in place of transformers' `kind`: one that knows trials, where there is one."""
+    tracker: TrainerCallback = OURS.get(kind, kind)()
+    folder = getattr(args, "tensorboard_logging_dir", None)  # an argument of ours
+    if isinstance(tracker, TensorBoardCallback) and folder is not None:
+        tracker.logging_dir = os.path.expanduser(folder)
     return tracker
 
 
@@ -127,6 +135,25 @@ def copy_for_new_trainer(callback: TrainerCallback) -> TrainerCallback:
     A callback keeps state if it declares so (`ExportableState`), like the patience counter of early stopping.
     """
     return copy.deepcopy(callback) if isinstance(callback, ExportableState) else callback
+
+
+def restore_callbacks(
+    callbacks: Iterable[TrainerCallback], stored: Mapping[str, Any], with_arguments: bool = False
+) -> None:
+    """Give callbacks that keep state (early stopping's patience) the state they had at a checkpoint.
+
+    Args:
+        callbacks: of a run.
+        stored: `stateful_callbacks` of the checkpoint's trainer state.
+        with_arguments: also put back what they were constructed with.
+    """
+    present = list(callbacks)
+    for name, saved in stored.items():
+        same_kind = [each for each in present if type(each).__name__ == name]
+        for callback, state in zip(same_kind, saved if isinstance(saved, list) else [saved], strict=False):
+            arguments = state["args"] if with_arguments else {}
+            for attribute, value in {**arguments, **state["attributes"]}.items():
+                setattr(callback, attribute, value)
 
 
 class CallbackHandler(_TransformersCallbackHandler):

@@ -47,6 +47,7 @@ class Recipe:
     control = OfLatestRun("The TrainerControl of the latest run.")
     callback_handler = OfLatestRun("The handler that calls the callbacks of the latest run.")
     label_smoother = OfLatestRun("The label smoother of the latest run, or None.")
+    user_code = "model_init"
     prediction_loop = Removed("evaluation_loop")
     init_git_repo = Removed("init_hf_repo, which makes the repository over HTTP")
 
@@ -256,6 +257,10 @@ class Recipe:
             optimization.check_override(kind, key, value)
         elif self.model_init is not None and not takes_trial(self.model_init):
             raise ArgumentError(f"{name!r} is for model_init(trial) to read, but this model_init takes no trial.")
+
+    def is_read_by_user_code(self, name: str) -> bool:
+        """Tell whether a trial's parameter is for `model_init(trial)` to read, not an argument that is set."""
+        return name.startswith(_READ_FROM_THE_TRIAL)
 
     def end_trackers(self, state: str, reason: str | None = None) -> None:
         """Tell the trackers of the latest run how its trial ended; they close what they hold open."""

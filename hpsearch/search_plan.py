@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import StudyError
+from .model_init import takes_trial
 
 
 class SearchPlan:
@@ -14,8 +15,9 @@ class SearchPlan:
     ``hpsearch run FILE`` runs it, and its options change it; ``hpsearch resume`` and ``hpsearch replay`` find it again.
 
     Args:
-        make_trainer: a function without arguments that returns the trainer. It is called when the search begins, so
-            that to read the file costs nothing.
+        make_trainer: a function without arguments that returns an `hpsearch.Trainer`; or one of a trial, as in `tune`,
+            that returns any `transformers.Trainer`. It is called when the search begins, so that to read the file costs
+            nothing.
         hp_space: as in `Trainer.hyperparameter_search`.
         search: further arguments of `Trainer.hyperparameter_search`, by name.
 
@@ -28,20 +30,28 @@ class SearchPlan:
         {'n_trials': 20, 'compute_objective': 'accuracy'}
     """
 
-    def __init__(self, make_trainer: Callable[[], Any], hp_space: Any = None, **search: Any) -> None:
+    def __init__(self, make_trainer: Callable[..., Any], hp_space: Any = None, **search: Any) -> None:
         if not callable(make_trainer):
             raise StudyError(f"make_trainer must be a function that returns the trainer, but got {make_trainer!r}.")
         self.make_trainer, self.hp_space, self.search = make_trainer, hp_space, search
 
     def trainer(self, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Return the trainer, with some training arguments changed.
+        """Return the trainer, or the function that makes one for each trial, with some training arguments changed.
 
         Raises:
             ArgumentError: there is no such argument, or it cannot take the value.
         """
+        if takes_trial(self.make_trainer):
+            from .trainer_function import TrainerFunction
+
+            function = TrainerFunction(self.make_trainer, self.hp_space)
+            return function.with_arguments(**arguments) if arguments else function
         trainer = self.make_trainer()
         if not hasattr(trainer, "hyperparameter_search"):
-            raise StudyError(f"make_trainer() returned {trainer!r}, which is no hpsearch.Trainer.")
+            raise StudyError(
+                f"make_trainer() returned {trainer!r}, which is no hpsearch.Trainer; for one of "
+                "transformers, let make_trainer take a trial, as in hpsearch.tune."
+            )
         return trainer.with_arguments(**arguments) if arguments else trainer
 
     def run(self, arguments: Mapping[str, Any] | None = None, **search: Any) -> Any:

@@ -1,9 +1,10 @@
-"""What a trainer does about hyperparameters: it searches for them, and replays a trial of a search."""
+"""What a recipe does about hyperparameters: it searches for them, and replays a trial of a search."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,8 @@ import torch
 
 from .backends import get_backend
 from .errors import StudyError
-from .files import read_json
 from .hyperparameter_search import Search
 from .processes import ranks_of
-from .recipe import Recipe
 from .replay import Replay, replay
 from .reports.console import console_listener
 from .search.constraints import Constraint, resolve_constraints
@@ -23,21 +22,56 @@ from .search.objective import resolve_objectives, resolve_pruning
 from .search.preflight import check_space, check_trainer
 from .search.start import resolve_start
 from .search.study import SpaceLike, Study, as_space, check_name
-from .search.trial import FixedTrial, TrialRecord
-from .training import batch_size, hyperparameters, resume, weights
-from .training.checkpoints import STATE_FILE
-from .training.randomness import preserved_streams, seed_run
+from .search.trial import TrialRecord
+from .training.randomness import preserved_streams
 
 Metric = str | Callable[[dict[str, float]], float]
 
 
-class Searching(Recipe):
-    """A recipe that can be searched; `hpsearch.Trainer` adds the rest."""
+class Searching(ABC):
+    """What is the same in every search, whatever makes the trainers of its trials.
+
+    `hpsearch.Trainer` is one such recipe, `TrainerFunction` another one.
+    """
+
+    args: Any
+    train_dataset: Any
+    eval_dataset: Any
+    compute_metrics: Any
+    model_init: Any
 
     @property
+    @abstractmethod
     def has_training_data(self) -> bool:
         """True if there is something to train on."""
-        return self.train_dataset is not None
+
+    @abstractmethod
+    def for_trial(self, trial: Any, output_dir: str | None = None) -> Any:
+        """Return the trainer of a trial."""
+
+    @abstractmethod
+    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+        """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
+
+    @abstractmethod
+    def check_changeable(self, name: str) -> None:
+        """Raise an ArgumentError if training cannot go on from a checkpoint with another value of a parameter."""
+
+    @abstractmethod
+    def with_arguments(self, **parameters: Any) -> Any:
+        """Return the same recipe with other arguments."""
+
+    @property
+    def _default_seed(self) -> int:
+        """The seed of the sampler if none is given."""
+        return int(self.args.seed)
+
+    def _see(self, space: Any) -> None:  # noqa: B027 - most recipes need not look
+        """Hook: see the space before anything is checked."""
+
+    @abstractmethod
+    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+        """Build the model of a trial anew, with the weights in a folder, in evaluation mode."""
 
     def hyperparameter_search(
         self,
@@ -123,13 +157,14 @@ class Searching(Recipe):
             TooManyFailuresError: trial after trial failed; it carries the best run so far.
             SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
         """
-        check_trainer(self)
         arguments = inspect.signature(Searching.hyperparameter_search).parameters
         engine = get_backend(backend, options, arguments)
         listener = _listener(progress)
-        objectives = self._objectives(compute_objective, direction)
-        seed = self.args.seed if seed is None else seed
+        seed = self._default_seed if seed is None else seed
         space = as_space(engine.native_space(hp_space, seed))
+        self._see(space)
+        check_trainer(self)
+        objectives = self._objectives(compute_objective, direction)
         study = Study(
             name=study_name,
             folder=Path(self.args.output_dir, check_name(study_name, "study_name")),
@@ -187,51 +222,12 @@ class Searching(Recipe):
         with preserved_streams():
             return replay(self, folder, number, objectives, listener, ranks_of(self.args), self._data())
 
-    # What the search asks of a trainer.
-
-    def resumable_checkpoints(self, folder: Path) -> list[Path]:
-        """Return the checkpoints in a folder that training can go on from, newest first."""
-        return resume.resumable_checkpoints(folder)
-
-    def read_state(self, checkpoint: Path) -> dict[str, Any]:
-        """Return the trainer state that a checkpoint holds, as JSON gives it; empty if it cannot be read."""
-        try:
-            return dict(read_json(checkpoint / STATE_FILE) or {})
-        except (OSError, ValueError):
-            return {}
-
-    def check_changeable(self, name: str) -> None:
-        """Check that training can go on from a checkpoint with another value of a parameter, and that it takes effect.
-
-        Raises:
-            ArgumentError: it cannot.
-        """
-        kind = None if self.optimizer_cls_and_kwargs is None else self.optimizer_cls_and_kwargs[0]
-        hyperparameters.check_changeable(name, self.args, kind)
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error says that the memory, of the host or of a device, was used up."""
-        return batch_size.is_out_of_memory(error)
-
-    def smaller_batches(self) -> dict[str, Any] | None:
-        """Return arguments for the same updates with less memory; None if the batch cannot be divided any further."""
-        return batch_size.smaller_batches(self.args)
-
     def _objectives(self, compute_objective: Any, direction: Any) -> Any:
         sets = len(self.eval_dataset) if isinstance(self.eval_dataset, dict) else 1
         return resolve_objectives(compute_objective, direction, self.compute_metrics is not None, sets)
 
     def _data(self) -> dict[str, Any]:
         return {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}
-
-    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
-        trial = FixedTrial(record.params, record.number, record.arguments)
-        recipe = self.for_trial(trial)
-        with preserved_streams():
-            seed_run(recipe.args)
-            model = recipe.call_model_init(trial)
-        weights.load_weights(model, folder)
-        return model.eval()
 
 
 def _listener(progress: Any) -> SearchListener:

@@ -19,7 +19,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOu
 from .arguments import TrainingArguments
 from .errors import InvalidInputError, nearest_name
 from .saving import Saving
-from .searching import Searching
+from .searchable import SearchableRecipe
 from .training import (
     batch_size,
     data,
@@ -34,7 +34,7 @@ from .training import (
 )
 
 
-class Trainer(Searching, Saving):
+class Trainer(SearchableRecipe, Saving):
     """Trains, evaluates and searches a model; the API is that of `transformers.Trainer`.
 
     The constructor stores its arguments, checks that they fit together and does nothing else: no seed is set, no

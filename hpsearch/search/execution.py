@@ -17,25 +17,35 @@ from .budgets import TrialBudget
 from .listener import SearchListener
 from .others import OtherTrials
 from .ranks import Ranks
+from .read_parameters import ChecksReadParameters, ReadsParameters
 from .reporting import ReportingCallback, arguments_in, fallbacks_in, plain, reports_in
 from .scoped_weights import ScopedWeights
 from .selection import select_report
 from .study import Study
 from .trial import Report, Trial, TrialRecord, TrialState, Verdict
 
-_READ_BY_USER_CODE = ("model.", "lora.", "data.")
-
 
 class Searchable(Protocol):
     """What can be searched: a recipe from which each trial makes its own trainer."""
 
     args: Any
-    eval_dataset: Any
 
-    def for_trial(self, trial: Trial, output_dir: str) -> Searchable:
+    def with_arguments(self) -> Searchable:
+        """Return the same recipe, without anything that it has built."""
+
+    def for_trial(self, trial: Trial, output_dir: str) -> Trainable:
         """Return a new trainer with the trial's parameters, which writes to `output_dir`."""
 
-    def with_arguments(self, **parameters: Any) -> Searchable:
+    def check_changeable(self, name: str) -> None:
+        """Check that a trial can go on from a checkpoint with another value of a parameter."""
+
+
+class Trainable(ReadsParameters, Protocol):
+    """The trainer of one trial."""
+
+    eval_dataset: Any
+
+    def with_arguments(self, **parameters: Any) -> Trainable:
         """Return a new trainer with other arguments."""
 
     def add_callback(self, callback: Any) -> None:
@@ -55,9 +65,6 @@ class Searchable(Protocol):
 
     def read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Return the trainer state that a checkpoint holds, as JSON gives it."""
-
-    def check_changeable(self, name: str) -> None:
-        """Check that a trial can go on from a checkpoint with another value of a parameter."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether an error says that the memory was used up."""
@@ -108,7 +115,7 @@ class Execution:
         self._on_fallback = on_fallback
         self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
         self._has_fallen_back = False  # in this process; a checkpoint of before does not undo that
-        self._recipe: Searchable | None = None
+        self._recipe: Trainable | None = None
         self._reporting: ReportingCallback | None = None
         self._resumed_from: Path | None = None
         self._checkpoint: Path | None = None
@@ -167,7 +174,7 @@ class Execution:
         """
         if verdict.prune:
             return replace(so_far, state=TrialState.PRUNED, reason=f"pruned {self._after(so_far.reports)}")
-        weights = ScopedWeights(self._study, self._base, self._folder, so_far.number, self._others, self._ranks)
+        weights = ScopedWeights(self._study, None, self._folder, so_far.number, self._others, self._ranks)
         checkpoint = weights.finish(so_far.reports)
         return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
 
@@ -237,7 +244,7 @@ class Execution:
         unit, count = "sample" if self._base.args.eval_strategy == "steps" else "epoch", reports[-1].resource
         return f"after {count:g} {unit}{'' if count == 1 else 's'}"
 
-    def _configure(self) -> tuple[Searchable, ReportingCallback, ScopedWeights]:
+    def _configure(self) -> tuple[Trainable, ReportingCallback, ScopedWeights]:
         try:
             recipe = self._base.for_trial(self._trial, output_dir=str(self._folder))
         except UnknownArgumentError as error:
@@ -257,14 +264,14 @@ class Execution:
             budget=self._budget,
             weights=weights,
             ranks=self._ranks,
-            listener=_ChecksReadParameters(self._listener, self._trial, recipe.args),
+            listener=ChecksReadParameters(self._listener, self._trial, recipe),
             record=lambda: self.record(TrialState.RUNNING),
             fallbacks=self._fallbacks,
         )
         recipe.add_callback(self._reporting)
         return recipe, self._reporting, weights
 
-    def _checkpoint_to_resume(self, recipe: Searchable, weights: ScopedWeights) -> _Resumption:
+    def _checkpoint_to_resume(self, recipe: Trainable, weights: ScopedWeights) -> _Resumption:
         """Return the newest checkpoint from which the trial can go on with the weights selected so far."""
         for checkpoint in recipe.resumable_checkpoints(self._folder):
             state = recipe.read_state(checkpoint)
@@ -347,51 +354,3 @@ class _Resumption(NamedTuple):
     checkpoint: Path | None
     is_other: bool
     fallbacks: list[dict[str, Any]]
-
-
-class _ChecksReadParameters(SearchListener):
-    """Passes events on; at the first one, checks that user code has read and suggested what it may."""
-
-    def __init__(self, listener: SearchListener, trial: Trial, args: Any) -> None:
-        self._listener, self._trial, self._args = listener, trial, args
-        self._is_checked = False
-
-    def on_report(self, trial: Trial, report: Any) -> None:
-        """Pass on."""
-        self._check()
-        self._listener.on_report(trial, report)
-
-    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
-        """Pass on."""
-        self._check()
-        self._listener.on_progress(trial, step, max_steps)
-
-    def on_checkpoint(self, trial: Trial, step: int) -> None:
-        """Pass on."""
-        self._listener.on_checkpoint(trial, step)
-
-    def _check(self) -> None:
-        if self._is_checked:
-            return
-        self._is_checked = True
-        params = self._trial.params
-        for name in params.values_by_name:
-            if name not in self._trial.suggested_by_space and hasattr(self._args, name):
-                raise SpaceError(
-                    f"model_init suggested {name!r}, a training argument, when the arguments were already set; suggest "
-                    "it in hp_space."
-                )
-        for name, value in self._trial.fixed.items():
-            if name not in params.values_by_name:
-                raise SpaceError(
-                    f"start_with gives {name}={value!r}, which nobody has asked for."
-                    f"{nearest_name(name, params.values_by_name)}"
-                )
-        unread = [
-            name for name in params.values_by_name if name.startswith(_READ_BY_USER_CODE) and name not in params.read
-        ]
-        if unread:
-            raise SpaceError(
-                f"Nobody reads the parameter {unread[0]!r}: model_init(trial) must look it up, as in "
-                f"trial.params[{unread[0]!r}]."
-            )

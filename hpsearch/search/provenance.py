@@ -20,7 +20,7 @@ def describe_surroundings(args: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         args: the training arguments.
-        data: names to datasets, such as ``{"train_dataset": ...}``.
+        data: names to datasets, such as ``{"train_dataset": ...}``, or to their fingerprints.
     """
     versions: dict[str, str] = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
@@ -55,6 +55,8 @@ def fingerprint(dataset: Any) -> str:
     >>> fingerprint([{"x": 1}, {"x": 2}]) == fingerprint([{"x": 1}, {"x": 2}]) != fingerprint([{"x": 1}, {"x": 3}])
     True
     """
+    if isinstance(dataset, str):
+        return dataset  # a fingerprint that was taken before
     if isinstance(dataset, Mapping):
         return ", ".join(f"{name}: {fingerprint(each)}" for name, each in dataset.items())
     try:

@@ -112,18 +112,27 @@ class ReportingCallback(TrainerCallback, ExportableState):
         """True if there is a report of a model that was trained; `eval_on_start` makes one before."""
         return any(report.step > 0 for report in self.reports)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner.
+    @property
+    def is_at_its_end(self) -> bool:
+        """True if the trial does not go on from its checkpoint.
 
-        One that a callback had stopped (early stopping) before its last checkpoint does not go on; nor does one that
-        was told to pause there, and whose process died before the study knew.
+        A callback had stopped it there (early stopping); or it was told to pause, and its process died before the
+        study knew.
         """
-        self.epochs = float(state.epoch or 0.0)
-        self._continue_schedule(state.global_step)
+        return self._is_over or self._was_told_to_pause
+
+    @property
+    def _was_told_to_pause(self) -> bool:
         earlier = self._trial.earlier
         known = 0 if earlier is None or earlier.state is TrialState.INTERRUPTED else len(earlier.reports)
-        self.paused = bool(self.reports) and self._paused_at == len(self.reports) > known
-        control.should_training_stop = control.should_training_stop or self._is_over or self.paused
+        return bool(self.reports) and self._paused_at == len(self.reports) > known
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner."""
+        self.epochs = float(state.epoch or 0.0)
+        self._continue_schedule(state.global_step)
+        self.paused = self._was_told_to_pause
+        control.should_training_stop = control.should_training_stop or self.is_at_its_end
         if self._ranks.is_main:
             for report in self.reports:
                 self._tell_trial(report)

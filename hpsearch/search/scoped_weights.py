@@ -34,7 +34,7 @@ class ScopedWeights:
 
     Args:
         study: the settings.
-        recipe: the trainer of the trial.
+        recipe: the trainer of the trial; None of a trial that waits: its weights are on disk.
         folder: of the run.
         number: of the trial.
         others: the other trials of the study.
@@ -44,7 +44,7 @@ class ScopedWeights:
     def __init__(
         self,
         study: Study,
-        recipe: SavesWeights,
+        recipe: SavesWeights | None,
         folder: Path,
         number: int,
         others: OtherTrials,
@@ -57,7 +57,7 @@ class ScopedWeights:
 
     def note(self, reports: Sequence[Report]) -> None:
         """Capture the present weights, if the last of these reports is the one that stands for the trial."""
-        if self._selected_step(reports) == reports[-1].step:
+        if self._selected_step(reports) == reports[-1].step and self._recipe is not None:
             self._weights, self._step = self._recipe.capture_weights(), reports[-1].step
 
     def write_beside_checkpoint(self, reports: Sequence[Report], newest: int, best_of_run: str | None) -> None:
@@ -71,7 +71,7 @@ class ScopedWeights:
         step = self._selected_step(reports)
         if not self._ranks.is_main:
             return
-        if step is not None and step == self._step and not self._is_on_disk(step):
+        if self._recipe is not None and step is not None and step == self._step and not self._is_on_disk(step):
             with whole_folder(self._beside(step)) as partial:
                 self._recipe.save_weights(partial, self._weights)
         if self._study.keep_checkpoints is not None:
@@ -90,7 +90,7 @@ class ScopedWeights:
         if self._ranks.is_main and not folder.is_dir():
             if self._beside(step).is_dir():
                 os.replace(self._beside(step), folder)
-            elif self._step == step:
+            elif self._step == step and self._recipe is not None:
                 with whole_folder(folder) as partial:
                     self._recipe.save_weights(partial, self._weights)
             else:

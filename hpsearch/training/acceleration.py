@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, PartialState
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import (
     DataLoaderConfiguration,
     DistributedDataParallelKwargs,
@@ -20,6 +20,13 @@ from accelerate.utils import (
 
 from ..arguments import TrainingArguments
 from ..errors import ArgumentError
+
+
+def forget_loader(loader: Any) -> None:
+    """Take a loader whose iteration was cut short off accelerate's list of active loaders."""
+    state = GradientState()
+    if loader is not None and loader in state.dataloader_references:
+        state._remove_dataloader(loader)
 
 
 def make_accelerator(args: TrainingArguments) -> Accelerator:

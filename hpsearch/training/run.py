@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.state import GradientState
 from accelerate.utils import DistributedType
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -20,11 +19,18 @@ from transformers.trainer_utils import align_special_tokens
 
 from .. import logs
 from ..arguments import TrainingArguments
-from ..callbacks import CallbackHandler, CheckpointOnTermination, TrainerCallback, TrainerControl, TrainerState
+from ..callbacks import (
+    CallbackHandler,
+    CheckpointOnTermination,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    restore_callbacks,
+)
 from ..errors import InvalidInputError
 from ..trackers import FAILED, end_trial
 from . import sharding
-from .acceleration import make_accelerator
+from .acceleration import forget_loader, make_accelerator
 from .checkpoints import LastUpdate, Position
 from .data import TrainingLength
 from .hooks import Hooks, takes_argument
@@ -209,7 +215,11 @@ class TrainingRun:
             beside = point.folder.parent / Path(self.state.best_model_checkpoint).name
             if beside.is_dir():  # the checkpoints may have been moved together
                 self.state.best_model_checkpoint = str(beside)
-        self._restore_callbacks()
+        restore_callbacks(
+            self.callback_handler.callbacks,
+            self.state.stateful_callbacks,
+            with_arguments=self.args.restore_callback_states_from_checkpoint,
+        )
         self.position = position_of(point, length, self.args)
         self.reapplies_arguments = point.reapplies_arguments
         if point.reapplies_arguments:
@@ -242,18 +252,6 @@ class TrainingRun:
             return _NO_CONTEXT
         self.accelerator.gradient_state._set_sync_gradients(is_last)
         return _NO_CONTEXT if is_last else self.accelerator.no_sync(self.model_wrapped)
-
-    def _restore_callbacks(self) -> None:
-        """Give callbacks that keep state (early stopping's patience) the state they had at the checkpoint.
-
-        What they were constructed with stays, unless `restore_callback_states_from_checkpoint` asks for that too.
-        """
-        for name, saved in self.state.stateful_callbacks.items():
-            same_kind = [each for each in self.callback_handler.callbacks if type(each).__name__ == name]
-            for callback, state in zip(same_kind, saved if isinstance(saved, list) else [saved], strict=False):
-                arguments = state["args"] if self.args.restore_callback_states_from_checkpoint else {}
-                for attribute, value in {**arguments, **state["attributes"]}.items():
-                    setattr(callback, attribute, value)
 
     def refresh_parameters(self) -> None:
         """Look up the model's parameters again; done once per epoch, so that adapters added in between are seen."""
@@ -293,7 +291,7 @@ class TrainingRun:
                 callback.tb_writer.close()
                 callback.tb_writer = None
         for loader in (self.callback_handler.train_dataloader, self.callback_handler.eval_dataloader):
-            self._forget_loader(loader)
+            forget_loader(loader)
         self.callback_handler.release()
         self.hub.release()
         for held in ("_models", "_optimizers", "_schedulers", "_dataloaders"):
@@ -301,12 +299,6 @@ class TrainingRun:
         self._parameters, self._eval_loaders = [], []
         self.model = self.model_wrapped = self.optimizer = self.lr_scheduler = self.label_smoother = None
         self._is_prepared = False
-
-    def _forget_loader(self, loader: Any) -> None:
-        """Take a loader whose iteration was cut short off accelerate's list of active loaders."""
-        state = GradientState()
-        if loader is not None and loader in state.dataloader_references:
-            state._remove_dataloader(loader)
 
 
 def _checkpoint_activations(model: Any, kwargs: dict[str, Any]) -> None:

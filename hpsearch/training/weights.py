@@ -24,7 +24,7 @@ from .sharding import has_shards, load_whole_weights
 def save_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:
     """Write the weights (and configuration) of `model`, or `state_dict` in their place, as safetensors."""
     if isinstance(model, PreTrainedModel) or hasattr(model, "peft_config"):
-        with _no_progress_bars():
+        with no_progress_bars():
             model.save_pretrained(str(folder), state_dict=None if state_dict is None else dict(state_dict))
     elif state_dict is None:
         safetensors.torch.save_model(model, str(folder / SAFE_WEIGHTS_NAME), metadata={"format": "pt"})
@@ -116,7 +116,7 @@ def _load_state(model: Any, state_dict: dict[str, Any]) -> Any:
 
 def _load_converted(model: PreTrainedModel, folder: Path) -> None:
     """Load weights whose names on disk are not those in memory (transformers renames some models' when it saves)."""
-    with preserved_streams(), _no_progress_bars():
+    with preserved_streams(), no_progress_bars():
         loaded, info = type(model).from_pretrained(str(folder), config=model.config, output_loading_info=True)
     wrong = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
     if wrong:
@@ -132,7 +132,7 @@ def _is_tied(model: Any, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def no_progress_bars() -> Iterator[None]:
     """Keep transformers from drawing a bar for every file it writes, over whatever the terminal shows."""
     was_enabled = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()

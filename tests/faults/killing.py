@@ -21,6 +21,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ import alembic.command  # noqa: F401  # what a search imports late is imported i
 import optuna
 import sqlalchemy
 import torch
+import transformers
 from optuna.storages.journal import JournalFileBackend
 from transformers import TrainerCallback
 
-from hpsearch import Categorical, Float, SearchListener, TrialRecord
+from hpsearch import Categorical, Float, SearchListener, TrialRecord, tune
 from tests.models import accuracy
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.search.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
 ROOT = Path(__file__).parents[2]
 START, ASKING, END = "start of the session", "between asking and the first record", "end of the session"
@@ -48,6 +50,8 @@ ANY_TIME = "any time"
 class Plan:
     """A study to search: `trainer` are arguments of the trainer, `options` of the search.
 
+    The trainer is ours, or transformers' own if `is_brought`.
+
     Nothing is pruned before `warmup` epochs (or samples, if evaluation is by steps).
     """
 
@@ -55,6 +59,7 @@ class Plan:
     warmup: int = 0
     trainer: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    is_brought: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,17 @@ def _search(folder: Path, plan: Plan, events: Events) -> Any:
         return accuracy(prediction)
 
     arguments = {"num_train_epochs": 3, "compute_metrics": compute_metrics, **plan.trainer}
-    trainer = small_trainer(folder, InTraining(events), model_init=model_init, **arguments)
+
+    def make_trainer(trial: Any) -> transformers.Trainer:
+        return transformers_trainer(
+            folder, model_init(trial), InTraining(events), **arguments, **{name: trial.params[name] for name in space}
+        )
+
+    if plan.is_brought:
+        search = partial(tune, make_trainer)
+    else:
+        trainer = small_trainer(folder, InTraining(events), model_init=model_init, **arguments)
+        search = trainer.hyperparameter_search
     options = {
         "n_trials": 8,
         "compute_objective": "loss",
@@ -226,7 +241,7 @@ def _search(folder: Path, plan: Plan, events: Events) -> Any:
         **plan.options,
     }
     events.watch()
-    best = trainer.hyperparameter_search(space, seed=plan.seed, progress=OfSearch(events), **options)
+    best = search(space, seed=plan.seed, progress=OfSearch(events), **options)
     events.happened(END)
     return best
 

@@ -42,6 +42,11 @@ PLANS = {
         trainer={**EVERY_EPOCH, "save_total_limit": 1, "load_best_model_at_end": True},
         options={"keep_checkpoints": 2, "storage": "journal"},
     ),
+    "a trainer of transformers, a checkpoint an epoch": Plan(trainer=EVERY_EPOCH, is_brought=True),
+    "a trainer of transformers, rungs": Plan(options={"pruner": "rungs", "storage": "journal"}, is_brought=True),
+    "a trainer of transformers, checkpoints between evaluations": Plan(
+        trainer={**EVERY_TWO_STEPS, "save_steps": 3}, options={"scope": "all", "keep_checkpoints": 2}, is_brought=True
+    ),
     "sqlite, checkpoints between evaluations": Plan(
         trainer={"save_strategy": "steps", "save_steps": 5}, options={"scope": "all", "constraints": "loss <= 0.68"}
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import PrinterCallback
 
 from hpsearch import Trainer, TrainingArguments
@@ -49,11 +50,27 @@ class CountsModels:
 
 def small_trainer(folder: Path | str, *callbacks: Any, model_init: Any = None, **changes: Any) -> Trainer:
     """16 points in batches of 4 for two epochs, evaluated after each; `changes` are of the trainer or its arguments."""
-    of_trainer = {
-        name: changes.pop(name)
-        for name in ("train_dataset", "eval_dataset", "compute_metrics", "model", "optimizers")
-        if name in changes
-    }
+    parts, arguments = _divided(changes)
+    if "model" not in parts:
+        parts["model_init"] = model_init or CountsModels()
+    trainer = Trainer(args=TrainingArguments(str(folder), **arguments), callbacks=list(callbacks), **parts)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def transformers_trainer(
+    folder: Path | str, model: torch.nn.Module, *callbacks: Any, **changes: Any
+) -> transformers.Trainer:
+    """The same as a trainer of transformers."""
+    parts, arguments = _divided(changes)
+    args = transformers.TrainingArguments(str(folder), **arguments)
+    return transformers.Trainer(model, args, callbacks=list(callbacks), **parts)
+
+
+def _divided(changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a trainer is made of besides its arguments, and the arguments."""
+    parts = {"train_dataset": points(16, seed=0), "eval_dataset": points(32, seed=1), "compute_metrics": accuracy}
+    parts.update({name: changes.pop(name) for name in (*parts, "model", "optimizers") if name in changes})
     arguments: dict[str, Any] = {
         "learning_rate": 1e-2,
         "per_device_train_batch_size": 4,
@@ -67,17 +84,4 @@ def small_trainer(folder: Path | str, *callbacks: Any, model_init: Any = None, *
         "dataloader_pin_memory": False,
         **changes,
     }
-    if "model" not in of_trainer:
-        of_trainer["model_init"] = model_init or CountsModels()
-    trainer = Trainer(
-        **{
-            "args": TrainingArguments(str(folder), **arguments),
-            "train_dataset": points(16, seed=0),
-            "eval_dataset": points(32, seed=1),
-            "compute_metrics": accuracy,
-            "callbacks": list(callbacks),
-            **of_trainer,
-        }
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
+    return parts, arguments

@@ -1,0 +1,76 @@
+"""Checks that the parameters of a trial are read by the code they are for; what nobody reads has no effect."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..errors import SpaceError, nearest_name
+from .listener import PassingListener, SearchListener
+from .trial import Trial
+
+
+class ReadsParameters(Protocol):
+    """A trainer that was made for a trial, and the user's code that took part in that.
+
+    Attributes:
+        args: its arguments.
+        user_code: the name of that code.
+    """
+
+    args: Any
+    user_code: str
+
+    def is_read_by_user_code(self, name: str) -> bool:
+        """Tell whether the parameter is for the user's code to read, not an argument that the trainer sets."""
+
+
+def check_read(trial: Trial, trainer: ReadsParameters) -> None:
+    """Check that the user's code has read what it is to read, and suggested only what it may.
+
+    Raises:
+        SpaceError: it has not.
+    """
+    params, code = trial.params, trainer.user_code
+    for name in params.values_by_name:
+        is_suggested_late = name not in trial.suggested_by_space and hasattr(trainer.args, name)
+        if is_suggested_late and not trainer.is_read_by_user_code(name):
+            raise SpaceError(
+                f"{code} suggested {name!r}, a training argument, when the arguments were already set; suggest it in "
+                "hp_space."
+            )
+    for name, value in trial.fixed.items():
+        if name not in params.values_by_name:
+            raise SpaceError(
+                f"start_with gives {name}={value!r}, which nobody has asked for."
+                f"{nearest_name(name, params.values_by_name)}"
+            )
+    unread = [name for name in params.values_by_name if trainer.is_read_by_user_code(name) and name not in params.read]
+    if unread:
+        raise SpaceError(
+            f"Nobody reads the parameter {unread[0]!r}: {code}(trial) must look it up, as in "
+            f"trial.params[{unread[0]!r}]."
+        )
+
+
+class ChecksReadParameters(PassingListener):
+    """Passes events on; at the first one, checks that user code has read and suggested what it may."""
+
+    def __init__(self, listener: SearchListener, trial: Trial, trainer: ReadsParameters) -> None:
+        super().__init__(listener)
+        self._trial, self._trainer = trial, trainer
+        self._is_checked = False
+
+    def on_report(self, trial: Trial, report: Any) -> None:
+        """Pass on."""
+        self._check()
+        super().on_report(trial, report)
+
+    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
+        """Pass on."""
+        self._check()
+        super().on_progress(trial, step, max_steps)
+
+    def _check(self) -> None:
+        if not self._is_checked:
+            self._is_checked = True
+            check_read(self._trial, self._trainer)

@@ -1,0 +1,62 @@
+"""What a search asks of a recipe and of the trainers that it makes; `hpsearch.Trainer` adds the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .files import read_json
+from .recipe import Recipe
+from .search.trial import FixedTrial, TrialRecord
+from .searching import Searching
+from .training import batch_size, hyperparameters, resume, weights
+from .training.checkpoints import STATE_FILE
+from .training.randomness import preserved_streams, seed_run
+
+
+class SearchableRecipe(Recipe, Searching):
+    """A recipe that can be searched."""
+
+    @property
+    def has_training_data(self) -> bool:
+        """True if there is something to train on."""
+        return self.train_dataset is not None
+
+    def resumable_checkpoints(self, folder: Path) -> list[Path]:
+        """Return the checkpoints in a folder that training can go on from, newest first."""
+        return resume.resumable_checkpoints(folder)
+
+    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the trainer state that a checkpoint holds, as JSON gives it; empty if it cannot be read."""
+        try:
+            return dict(read_json(checkpoint / STATE_FILE) or {})
+        except (OSError, ValueError):
+            return {}
+
+    def check_changeable(self, name: str) -> None:
+        """Check that training can go on from a checkpoint with another value of a parameter, and that it takes effect.
+
+        Raises:
+            ArgumentError: it cannot.
+        """
+        kind = None if self.optimizer_cls_and_kwargs is None else self.optimizer_cls_and_kwargs[0]
+        hyperparameters.check_changeable(name, self.args, kind)
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether an error says that the memory, of the host or of a device, was used up."""
+        return batch_size.is_out_of_memory(error)
+
+    def smaller_batches(self) -> dict[str, Any] | None:
+        """Return arguments for the same updates with less memory; None if the batch cannot be divided any further."""
+        return batch_size.smaller_batches(self.args)
+
+    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+        trial = FixedTrial(record.params, record.number, record.arguments)
+        recipe = self.for_trial(trial)
+        with preserved_streams():
+            seed_run(recipe.args)
+            model = recipe.call_model_init(trial)
+        weights.load_weights(model, folder)
+        return model.eval()

@@ -1,0 +1,311 @@
+"""A function that makes transformers trainers, as something that can be searched: `tune`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import os
+import random
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from .callbacks import ExportableState
+from .errors import ArgumentError, HpsearchError, SpaceError, StudyError, nearest_name
+from .search.parameters import Parameter
+from .search.provenance import fingerprint
+from .search.read_parameters import check_read
+from .search.space import SearchSpace
+from .search.study import SpaceLike, as_space
+from .search.trial import FixedTrial, Trial, TrialRecord
+from .searching import Searching
+from .training.randomness import preserved_streams, seed_run
+from .transformers_trainer import TransformersTrainer
+
+
+def tune(
+    make_trainer: Callable[[Trial], transformers.Trainer],
+    hp_space: SpaceLike = None,
+    *,
+    output_dir: str | os.PathLike[str] | None = None,
+    **search: Any,
+) -> Any:
+    """Search for the best hyperparameters of any `transformers.Trainer`, and return the best run, with its model.
+
+    For trainers that exist already: transformers' own, and those derived from it, such as TRL's and those of
+    sentence-transformers. Pruning, waiting at rungs, going on after a kill, selection by scope, workers, clusters and
+    reports are those of `hpsearch.Trainer.hyperparameter_search`.
+
+    `make_trainer` is called once with values drawn from the space, to see what it makes before the first trial, and
+    then once for each trial, after the random streams are seeded. It reads every parameter from `trial.params`, or asks
+    for it with ``trial.suggest_float`` and its sisters. What it returns must be new: trainer, arguments, model, and
+    callbacks that keep state. The search sets `output_dir`, `run_name` and `save_total_limit` of its arguments.
+
+    Args:
+        make_trainer: a function of a trial that returns the trainer.
+        hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: `make_trainer` suggests.
+        output_dir: the study's folder is made in it; default: that of the trainer's arguments.
+        search: arguments of `Trainer.hyperparameter_search`: `n_trials`, `compute_objective`, `direction`, `backend`,
+            `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback`, `paused_memory` and changes of
+            parameters while a trial trains (population-based training) need `hpsearch.Trainer`.
+
+    Returns:
+        A `BestRun`; with several objectives a list of them.
+
+    Raises:
+        StudyError: `make_trainer` fails, or returns something that cannot be searched.
+        SpaceError: it does not read a parameter.
+        HpsearchError: as in `Trainer.hyperparameter_search`.
+
+    Example:
+        >>> def make_trainer(trial):
+        ...     args = transformers.TrainingArguments("out", eval_strategy="epoch", **trial.params)
+        ...     return transformers.Trainer(make_model(), args, train_dataset=train, eval_dataset=dev)
+        >>> best = tune(make_trainer, {"learning_rate": Float(1e-5, 1e-3, log=True)})  # doctest: +SKIP
+    """
+    return TrainerFunction(make_trainer, hp_space, output_dir).hyperparameter_search(**search)
+
+
+class TrainerFunction(Searching):
+    """A function that makes a `transformers.Trainer` for a trial, as something that can be searched.
+
+    Args:
+        make_trainer, hp_space, output_dir: as in `tune`.
+
+    Raises:
+        StudyError: `make_trainer` is no function.
+    """
+
+    compute_metrics: Any = None
+
+    def __init__(
+        self,
+        make_trainer: Callable[[Trial], transformers.Trainer],
+        hp_space: SpaceLike = None,
+        output_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not callable(make_trainer):
+            raise StudyError(f"make_trainer must be a function of a trial, but got {make_trainer!r}.")
+        self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
+        self._made: list[weakref.ref[Any]] = []  # what belongs to the last trial
+        self._has_training_data = False
+
+    def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
+        """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
+        given = self.hp_space if hp_space is None else hp_space
+        for name, why in _NEEDS_OUR_TRAINER.items():
+            if search.get(name):
+                raise StudyError(f"{name}={search[name]!r} needs hpsearch.Trainer: {why}")
+        with _cheap_collections():
+            return super().hyperparameter_search(
+                _left_to_make_trainer if given is None else given, *arguments, **search
+            )
+
+    def replay(self, study_name: str = "study", number: int | None = None, *arguments: Any, **options: Any) -> Any:
+        """Run one trial of a study again, as `Trainer.replay` does."""
+        self._see(as_space(_left_to_make_trainer if self.hp_space is None else self.hp_space))
+        return super().replay(study_name, number, *arguments, **options)
+
+    @property
+    def has_training_data(self) -> bool:
+        """True if what `make_trainer` makes has a train_dataset, or makes its own batches."""
+        return bool(self._has_training_data)
+
+    def with_arguments(self, **parameters: Any) -> TrainerFunction:
+        """Return the same recipe with another `output_dir`; all other arguments are for `make_trainer` to set.
+
+        Raises:
+            ArgumentError: another argument is given.
+        """
+        others = sorted(parameters.keys() - {"output_dir"})
+        if others:
+            raise ArgumentError(f"{others[0]} cannot be set from outside: make_trainer(trial) decides it.")
+        other = copy.copy(self)
+        other.output_dir = parameters.get("output_dir", self.output_dir)
+        return other
+
+    def for_trial(self, trial: Any, output_dir: str | None = None) -> TransformersTrainer:
+        """Seed the random streams, and return the trainer of a trial, which writes to `output_dir`.
+
+        The seed is the trial's parameter ``seed`` if it has one, else that of the arguments.
+
+        Raises:
+            StudyError: it cannot be searched, or shares something with an earlier one.
+        """
+        environment = dict(os.environ)
+        args = copy.copy(self.args)
+        args.seed = trial.params.values_by_name.get("seed", args.seed)
+        seed_run(args)
+        made = self._checked(self.make_trainer(trial))
+        return TransformersTrainer(made, trial, output_dir or made.args.output_dir, environment)
+
+    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+        """Do nothing: what a parameter may be, `make_trainer` knows."""
+
+    def check_changeable(self, name: str) -> None:
+        """Refuse: transformers goes on from a checkpoint with the optimizer and schedule as they were.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(f"{name!r} cannot change while a transformers.Trainer goes on; hpsearch.Trainer can.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_made": []}
+
+    @property
+    def _default_seed(self) -> int:
+        return 42
+
+    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+        trial = FixedTrial(record.params, record.number, record.arguments)
+        with preserved_streams():
+            trainer = self.for_trial(trial, str(folder.parent))
+            try:
+                return trainer.load_model(folder)
+            finally:
+                trainer.release()
+
+    def _see(self, space: SearchSpace | Callable[[Trial], Any]) -> None:
+        """See what `make_trainer` makes with parameters drawn from the space, and keep what all trials share.
+
+        Raises:
+            StudyError: it fails, or makes something that cannot be searched.
+            SpaceError: it does not read a parameter.
+        """
+        environment = dict(os.environ)
+        with preserved_streams():
+            made, trial = self._make_sample(space)
+            args = self.args = copy.copy(made.args)
+            args.output_dir = args.output_dir if self.output_dir is None else os.fspath(self.output_dir)
+            args.ray_scope = getattr(args, "ray_scope", "last")
+            self.model_init = self.make_trainer
+            makes_batches = type(made).get_train_dataloader is not transformers.Trainer.get_train_dataloader
+            self._has_training_data = made.train_dataset is not None or makes_batches
+            self.train_dataset, self.eval_dataset = _fingerprints(made.train_dataset), _fingerprints(made.eval_dataset)
+            self.compute_metrics = made.compute_metrics is not None or None
+            sample = TransformersTrainer(made, trial, args.output_dir, environment)
+            del made
+            sample.release()
+            check_read(trial, sample)
+
+    def _make_sample(self, space: SearchSpace | Callable[[Trial], Any]) -> tuple[transformers.Trainer, Trial]:
+        """Return a trainer, and the trial with drawn parameters that it is for; some draws may fail, as trials may."""
+        for draw in range(_DRAWS):
+            trial = _Drawn(draw)
+            params = _ask(space, trial)
+            transformers.set_seed(self._default_seed)
+            try:
+                return self._checked(self.make_trainer(trial)), trial
+            except HpsearchError:
+                raise
+            except Exception as error:
+                unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
+                near = "" if unknown is None else nearest_name(str(unknown), params)
+                if near or draw == _DRAWS - 1:
+                    raise StudyError(
+                        f"make_trainer(trial) raised {type(error).__name__}: {error}. It was called with "
+                        f"{dict(trial.params)}, before the first trial.{near}"
+                    ) from error
+        raise AssertionError
+
+    def _checked(self, made: Any) -> transformers.Trainer:
+        if not isinstance(made, transformers.Trainer):
+            told = "an hpsearch.Trainer, which searches itself" if isinstance(made, Searching) else repr(made)
+            raise StudyError(f"make_trainer(trial) must return a transformers.Trainer, but returned {told}.")
+        args = made.args
+        for name, why in _REFUSED.items():
+            if getattr(args, name, None):
+                raise StudyError(f"make_trainer(trial) made a trainer with {name}={getattr(args, name)!r}: {why}")
+        keeps_state = [each for each in made.callback_handler.callbacks if isinstance(each, ExportableState)]
+        parts = {"trainer": made, "args": args, "model": made.model}
+        parts.update({f"callback {type(each).__name__}": each for each in keeps_state})
+        earlier = [each() for each in self._made]
+        for name, part in parts.items():
+            if any(each is part for each in earlier):
+                raise StudyError(
+                    f"make_trainer(trial) returned the same {name} as for an earlier trial, so that one trial would "
+                    "go on with what another has left in it. Make it inside make_trainer."
+                )
+        self._made = [weakref.ref(each) for each in parts.values() if each is not None]
+        return made
+
+
+class _Drawn(Trial):
+    """A trial whose parameters are drawn at random, the same ones for the same seed; it is never trained."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(0)
+        self._generator = random.Random(seed)
+
+    def report(self, value: float, resource: int) -> None:
+        """Do nothing: it is never trained."""
+
+    def should_prune(self) -> bool:
+        """Return False: it is never trained."""
+        return False
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        return SearchSpace({name: parameter}).sample(self._generator)[name]
+
+
+def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str, Any]:
+    """Let a space suggest to a trial, and return its parameters; they are not read yet."""
+    try:
+        returned = space.suggest(trial) if isinstance(space, SearchSpace) else space(trial)
+        for name, value in dict(returned or {}).items():
+            if isinstance(value, Parameter):  # type: ignore[arg-type]
+                trial.suggest(name, value)
+    except HpsearchError:
+        raise
+    except Exception as error:
+        raise SpaceError(f"hp_space(trial) raised {type(error).__name__}: {error}") from error
+    trial.suggested_by_space = set(trial.params.values_by_name)
+    trial.params.read.clear()
+    return dict(trial.params.values_by_name)
+
+
+def _fingerprints(dataset: Any) -> Any:
+    """Return the fingerprint of a dataset, of named ones a dict; None if there is none."""
+    if isinstance(dataset, Mapping):
+        return {name: fingerprint(each) for name, each in dataset.items()}
+    return None if dataset is None else fingerprint(dataset)
+
+
+@contextlib.contextmanager
+def _cheap_collections() -> Iterator[None]:
+    """Leave what there is already out of garbage collections while the block runs, unless the program does so itself.
+
+    transformers collects whenever it trains, and so do we after a trial, as trainers refer to themselves: a third of a
+    second each, with all that is imported by then.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _left_to_make_trainer(trial: Trial) -> dict[str, Any]:
+    return {}
+
+
+_DRAWS = 3
+_NEEDS_OUR_TRAINER = {
+    "oom_fallback": "what make_trainer(trial) makes cannot be made again in smaller batches.",
+    "paused_memory": "transformers writes its checkpoints to disk.",
+}
+_REFUSED = {
+    "push_to_hub": "every trial would upload its model; upload the best one after the search.",
+    "auto_find_batch_size": "it would train trials with other batch sizes than their parameters say.",
+    "fsdp": "a model that is spread over processes needs hpsearch.Trainer.",
+    "deepspeed": "a model that is spread over processes needs hpsearch.Trainer.",
+}

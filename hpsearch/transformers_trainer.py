@@ -1,0 +1,289 @@
+"""The trainer of one trial where it is transformers' own, or derived from that: trained through its public methods.
+
+What it needs for that are callbacks, which every `transformers.Trainer` takes; nothing of it is replaced.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.trainer_utils import sort_checkpoints
+
+from .callbacks import (
+    PrinterCallback,
+    ProgressCallback,
+    TrainerCallback,
+    TrainerState,
+    make_tracker,
+    restore_callbacks,
+)
+from .errors import ArgumentError, CheckpointError
+from .files import read_json, remove_folder, write_json
+from .search.reporting import ReportingCallback
+from .trackers import OURS, end_trial
+from .training import batch_size
+from .training.acceleration import forget_loader
+from .training.checkpoints import STATE_FILE
+from .training.weights import no_progress_bars
+
+_TRIAL_FILE = "hpsearch_trial.json"
+_ENVIRONMENT = ("ACCELERATE_", "FSDP_", "WANDB_LOG_MODEL")
+
+
+class TransformersTrainer:
+    """A `transformers.Trainer` that trains one trial of a search.
+
+    Its checkpoints are whole once they hold the file that tells of the trial, which is written last; of those that hold
+    weights only, it is empty.
+
+    Args:
+        trainer: made for the trial, and not trained yet.
+        trial: the trial.
+        output_dir: the folder of its run.
+        environment: the variables of the environment before the trainer was made; `release` puts back those that
+            transformers sets for accelerate.
+    """
+
+    user_code = "make_trainer"
+
+    def __init__(
+        self, trainer: transformers.Trainer, trial: Any, output_dir: str, environment: Mapping[str, str]
+    ) -> None:
+        self._trainer: Any = trainer
+        self._environment = dict(environment)
+        self._reporting: ReportingCallback | None = None
+        args = self.args = trainer.args
+        args.output_dir, args.run_name = output_dir, Path(output_dir).name
+        args.save_total_limit = None  # the search decides which checkpoints stay
+        self.eval_dataset = trainer.eval_dataset
+        _be_quiet(trainer)
+        trackers = _take_trackers(trainer)
+        trainer.add_callback(_NamesTrial(trial))
+        for tracker in trackers:
+            trainer.add_callback(tracker)
+
+    def is_read_by_user_code(self, name: str) -> bool:
+        """Return True: `make_trainer` reads every parameter."""
+        return True
+
+    def with_arguments(self, **parameters: Any) -> TransformersTrainer:
+        """Refuse: the trainer has been made.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(f"{sorted(parameters)} cannot be set: make_trainer(trial) has made the trainer.")
+
+    def add_callback(self, callback: Any) -> None:
+        """Add the callback that reports, last of all."""
+        self._reporting = callback
+        self._trainer.add_callback(_Relay(callback))
+
+    def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> None:
+        """Train to the end, or until a callback stops it; a trial that was at its end is not trained further.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be gone on from.
+        """
+        trainer = self._trainer
+        if trainer.is_world_process_zero():
+            for folder in _checkpoints(Path(self.args.output_dir)):
+                if not (folder / _TRIAL_FILE).is_file():
+                    remove_folder(folder)  # the process died while it was written
+        trainer.accelerator.wait_for_everyone()
+        with no_progress_bars():
+            self._train(resume_from_checkpoint, reapply_arguments)
+
+    def _train(self, resume_from_checkpoint: Any, reapply_arguments: bool) -> None:
+        trainer = self._trainer
+        if resume_from_checkpoint is None:
+            trainer.train()
+            return
+        if reapply_arguments:
+            raise CheckpointError(f"{str(resume_from_checkpoint)!r} was written with other arguments.")
+        try:
+            state = TrainerState.load_from_json(str(Path(resume_from_checkpoint, STATE_FILE)))
+            reported = read_json(Path(resume_from_checkpoint, _TRIAL_FILE)) or {}
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be read: {error}.") from error
+        restore_callbacks(trainer.callback_handler.callbacks, state.stateful_callbacks)
+        reporting = self._reporting
+        if reporting is not None:
+            restore_callbacks([reporting], {type(reporting).__name__: reported})
+            if reporting.is_at_its_end:
+                trainer.state = state
+                reporting.on_train_begin(self.args, state, trainer.control)
+                self._load(Path(resume_from_checkpoint))
+                return
+        trainer.train(resume_from_checkpoint=str(resume_from_checkpoint))
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the model that was trained."""
+        return dict(self._trainer.evaluate())
+
+    def resumable_checkpoints(self, folder: Path) -> list[Path]:
+        """Return the whole checkpoints in a folder that hold more than weights, newest first."""
+        needed = (_TRIAL_FILE, STATE_FILE, "optimizer.pt", "scheduler.pt")
+        return [each for each in _checkpoints(folder) if all((each / name).is_file() for name in needed)]
+
+    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the trainer state of a checkpoint, with what it tells of the trial; empty if it cannot be read."""
+        try:
+            state, reported = read_json(checkpoint / STATE_FILE), read_json(checkpoint / _TRIAL_FILE)
+        except (OSError, ValueError):
+            return {}
+        return {**(state or {}), "stateful_callbacks": {ReportingCallback.__name__: reported}}
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether an error says that the memory, of the host or of a device, was used up."""
+        return batch_size.is_out_of_memory(error)
+
+    def smaller_batches(self) -> None:
+        """Return None: the trainer cannot be made with other arguments than those it was made with."""
+
+    def capture_weights(self) -> dict[str, torch.Tensor]:
+        """Return a copy, on the host, of the weights that training changes."""
+        return {name: each.detach().to("cpu", copy=True) for name, each in self._trained_weights().items()}
+
+    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
+        """Write the model as its trainer does, with its present weights or those captured earlier."""
+        now = None if state_dict is None else self.capture_weights()
+        self._put_back(state_dict)
+        try:
+            with no_progress_bars():
+                self._trainer.save_model(str(folder))
+        finally:
+            self._put_back(now)
+        write_json(Path(folder, _TRIAL_FILE), {})
+
+    def load_model(self, folder: Path) -> torch.nn.Module:
+        """Return the model with the weights that its trainer wrote into a folder, in evaluation mode, on the host.
+
+        Raises:
+            CheckpointError: they cannot be loaded.
+        """
+        self._load(folder)
+        model = self._core
+        return model.to("cpu").eval()
+
+    def end_trackers(self, state: str, reason: str | None) -> None:
+        """Tell the experiment trackers how the trial ended."""
+        end_trial(self._trainer.callback_handler.callbacks, state, reason)
+
+    def release(self) -> None:
+        """Drop the trainer and all that it has made."""
+        trainer, self._trainer, self._reporting = self._trainer, None, None
+        if trainer is None:
+            return
+        end_trial(trainer.callback_handler.callbacks, "failed")  # nobody has told them otherwise
+        handler = trainer.callback_handler
+        for loader in (handler.train_dataloader, handler.eval_dataloader):
+            forget_loader(loader)
+        for held in ("_models", "_optimizers", "_schedulers", "_dataloaders"):
+            setattr(trainer.accelerator, held, [])
+        trainer.model = trainer.model_wrapped = trainer.optimizer = trainer.lr_scheduler = None
+        handler.model = handler.optimizer = handler.lr_scheduler = None
+        handler.train_dataloader = handler.eval_dataloader = None
+        self.eval_dataset = None
+        del trainer, handler
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        for name in [each for each in os.environ if each.startswith(_ENVIRONMENT)]:
+            if name not in self._environment:
+                del os.environ[name]
+        os.environ.update({name: each for name, each in self._environment.items() if name.startswith(_ENVIRONMENT)})
+
+    @property
+    def _core(self) -> Any:
+        return self._trainer.accelerator.unwrap_model(self._trainer.model, keep_torch_compile=False)
+
+    def _trained_weights(self) -> dict[str, torch.Tensor]:
+        core = self._core
+        weights = {name: each for name, each in core.named_parameters() if each.requires_grad}
+        return {**weights, **dict(core.named_buffers())}
+
+    def _put_back(self, weights: Mapping[str, torch.Tensor] | None) -> None:
+        with torch.no_grad():
+            for name, each in self._trained_weights().items() if weights is not None else ():
+                each.copy_(weights[name])  # type: ignore[index]
+
+    def _load(self, folder: Path) -> None:
+        """Load weights the way the trainer does: its class knows how they were written."""
+        try:
+            self._trainer._load_from_checkpoint(str(folder))
+        except Exception as error:
+            raise CheckpointError(f"The weights in {str(folder)!r} cannot be loaded: {error}") from error
+
+
+class _NamesTrial(TrainerCallback):
+    """Tells the trackers which trial of which search the run is."""
+
+    def __init__(self, trial: Any) -> None:
+        self._trial = trial
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note the trial in the state, where transformers' own search notes it."""
+        state.is_hyper_param_search = True
+        state.trial_name = self._trial.name
+        state.trial_params = dict(self._trial.params.values_by_name)
+
+
+class _Relay(TrainerCallback):
+    """Passes the events of a run on to the callback that reports, and leaves its state in every checkpoint.
+
+    transformers would make a callback that keeps state anew when a run goes on, from nothing; this one is not told.
+    """
+
+    def __init__(self, reporting: ReportingCallback) -> None:
+        self._reporting = reporting
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Pass on."""
+        return self._reporting.on_train_begin(args, state, control, **kwargs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Pass on."""
+        return self._reporting.on_step_end(args, state, control, **kwargs)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Pass on."""
+        return self._reporting.on_evaluate(args, state, control, **kwargs)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Pass on."""
+        return self._reporting.on_epoch_end(args, state, control, **kwargs)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tell of the trial in the checkpoint, which is whole with that, and pass on."""
+        if state.is_world_process_zero:
+            checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
+            write_json(checkpoint / _TRIAL_FILE, self._reporting.state())
+        self._reporting.on_save(args, state, control, **kwargs)
+
+
+def _be_quiet(trainer: Any) -> None:
+    """Take off what prints, and what listens to signals: the search does both."""
+    present = trainer.callback_handler.callbacks
+    for callback in list(present):
+        is_printer = isinstance(callback, (PrinterCallback, ProgressCallback))
+        if is_printer or type(callback).__name__ in ("NotebookProgressCallback", "JITCheckpointCallback"):
+            trainer.remove_callback(callback)
+
+
+def _take_trackers(trainer: Any) -> list[Any]:
+    """Take off the trackers, and return those to put in their place: ours know where a trial begins and ends."""
+    found = [each for each in trainer.callback_handler.callbacks if type(each) in OURS]
+    for tracker in found:
+        trainer.remove_callback(tracker)
+    return [make_tracker(type(each), trainer.args) for each in found]
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return [Path(each) for each in sort_checkpoints(str(folder))][::-1] if folder.is_dir() else []

@@ -1,0 +1,147 @@
+"""Trainers of other packages that derive from transformers' are searched, with the weights as they keep them."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import datasets
+import peft
+import pytest
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+from hpsearch import Float, TrialState, tune
+from tests.models import bert_classifier, gpt2_language_model
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+WORDS = [f"w{number}" for number in range(96)]
+SHARED: dict[str, Any] = {
+    "use_cpu": True,
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "per_device_train_batch_size": 4,
+    "report_to": [],
+    "disable_tqdm": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    datasets.disable_progress_bars()
+
+
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
+    words = {"[PAD]": 0, "[EOS]": 1, "[UNK]": 2, "[CLS]": 3, **{word: 4 + at for at, word in enumerate(WORDS)}}
+    model = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    model.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=model, pad_token="[PAD]", eos_token="[EOS]", unk_token="[UNK]", cls_token="[CLS]"
+    )
+
+
+def counting(start: int, length: int = 6) -> str:
+    return " ".join(WORDS[(start + step) % len(WORDS)] for step in range(length))
+
+
+def search(make: Any, epochs: int = 2, **options: Any) -> Any:
+    space = {"learning_rate": Float(1e-4, 1e-2, log=True)}
+    return tune(make, space, output_dir="out", n_trials=3, progress=False, pruner=None, **options)
+
+
+def assert_searched(best: Any) -> None:
+    assert [record.state for record in best.run_summary.records] == [TrialState.COMPLETE] * 3
+    losses = [record.value for record in best.run_summary.records]
+    assert best.objective == min(losses)
+    assert len(set(losses)) == 3
+
+
+def test_supervised_fine_tuning_of_trl_with_lora() -> None:
+    text = datasets.Dataset.from_dict({"text": [counting(start) for start in range(24)]})
+
+    def make(trial: Any) -> SFTTrainer:
+        args = SFTConfig("made", max_length=16, num_train_epochs=2, **SHARED, **trial.params)
+        lora = peft.LoraConfig(r=4, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True)
+        return SFTTrainer(
+            gpt2_language_model(),
+            args,
+            train_dataset=text,
+            eval_dataset=text,
+            processing_class=tokenizer(),
+            peft_config=lora,
+        )
+
+    best = search(make)
+    assert_searched(best)
+    model = best.load_model()
+    assert isinstance(model, peft.PeftModel)
+    assert Path(best.checkpoint, "adapter_model.safetensors").is_file()
+    adapter = peft.load_peft_weights(str(best.checkpoint))
+    loaded = peft.get_peft_model_state_dict(model)
+    assert all(loaded[name].equal(each) for name, each in adapter.items())
+    assert any(each.abs().sum() > 0 for name, each in loaded.items() if "lora_B" in name), "it was trained"
+
+
+def test_preference_training_of_trl_waits_at_rungs() -> None:
+    pairs = datasets.Dataset.from_dict(
+        {
+            "prompt": [counting(start, 2) for start in range(16)],
+            "chosen": [" " + counting(start + 2, 2) for start in range(16)],
+            "rejected": [" " + counting(start + 50, 2) for start in range(16)],
+        }
+    )
+
+    def make(trial: Any) -> DPOTrainer:
+        args = DPOConfig("made", max_length=16, num_train_epochs=4, **SHARED, **trial.params)
+        model = gpt2_language_model()
+        reference = copy.deepcopy(model)
+        return DPOTrainer(model, reference, args, train_dataset=pairs, eval_dataset=pairs, processing_class=tokenizer())
+
+    space = {"learning_rate": Float(1e-5, 1e-3, log=True), "beta": Float(0.05, 0.5)}
+    best = tune(make, space, output_dir="out", n_trials=4, progress=False, compute_objective="rewards/accuracies")
+    states = [record.state for record in best.run_summary.records]
+    assert TrialState.COMPLETE in states
+    assert TrialState.PRUNED in states
+    assert isinstance(best.load_model(), transformers.GPT2LMHeadModel)
+
+
+def test_sentence_transformers_with_weights_of_a_report_before_the_last() -> None:
+    folder = Path("bert")
+    bert_classifier().bert.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    data = datasets.Dataset.from_dict(
+        {"anchor": [counting(start) for start in range(24)], "positive": [counting(start + 1) for start in range(24)]}
+    )
+
+    def make(trial: Any) -> SentenceTransformerTrainer:
+        words = Transformer(str(folder))
+        model = SentenceTransformer(modules=[words, Pooling(words.get_word_embedding_dimension())], device="cpu")
+        args = SentenceTransformerTrainingArguments(
+            "made", num_train_epochs=3, **{**SHARED, "save_strategy": "no"}, **trial.params
+        )
+        return SentenceTransformerTrainer(
+            model, args, train_dataset=data, eval_dataset=data, loss=MultipleNegativesRankingLoss(model)
+        )
+
+    best = search(make, scope="all")
+    assert_searched(best)
+    model = best.load_model()
+    assert isinstance(model, SentenceTransformer)
+    sentences = [counting(start) for start in range(5)]
+    again = SentenceTransformer(str(best.checkpoint), device="cpu")
+    assert torch.equal(model.encode(sentences, convert_to_tensor=True), again.encode(sentences, convert_to_tensor=True))
+    fresh = SentenceTransformer(modules=[Transformer(str(folder)), *itertools.islice(again, 1, None)], device="cpu")
+    assert not torch.equal(
+        fresh.encode(sentences, convert_to_tensor=True), again.encode(sentences, convert_to_tensor=True)
+    )

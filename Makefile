@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip
 # Two files of tests at a time: almost all of them use one core.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: quickstart test test-all lint benchmarks clean
+.PHONY: quickstart test test-all lint docs benchmarks clean
 
 quickstart: $(VENV)/.studies
 	$(BIN)/python -m studies.digits
@@ -23,6 +23,9 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 benchmarks: $(VENV)/.dev
 	$(BIN)/python -m studies.benchmarks.step
 	$(BIN)/python -m studies.benchmarks.trial
@@ -30,6 +33,7 @@ benchmarks: $(VENV)/.dev
 	$(BIN)/python -m studies.benchmarks.parallel
 	$(BIN)/python -m studies.benchmarks.ray
 	$(BIN)/python -m studies.benchmarks.time_to_best
+	$(BIN)/python -m studies.benchmarks.report
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hpsearch needs Python 3.11 or newer (as transformers 5.23 does), this is {sys.version.split()[0]}")'

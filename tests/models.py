@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -105,6 +106,16 @@ def small_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of two words that pads on the right with id 0; enough for collators that pad."""
     words = Tokenizer(WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]"))
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]")
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of 96 words, ``w0`` to ``w95``, and the tokens that models of several packages ask for."""
+    special = {"[PAD]": 0, "[EOS]": 1, "[UNK]": 2, "[CLS]": 3}
+    words = Tokenizer(WordLevel({**special, **{f"w{at}": 4 + at for at in range(96)}}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="[PAD]", eos_token="[EOS]", unk_token="[UNK]", cls_token="[CLS]"
+    )
 
 
 class PlainClassifier(torch.nn.Module):

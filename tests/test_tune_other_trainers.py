@@ -15,17 +15,13 @@ import transformers
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from hpsearch import Float, TrialState, tune
-from tests.models import bert_classifier, gpt2_language_model
+from tests.models import bert_classifier, gpt2_language_model, word_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
-WORDS = [f"w{number}" for number in range(96)]
 SHARED: dict[str, Any] = {
     "use_cpu": True,
     "eval_strategy": "epoch",
@@ -42,17 +38,8 @@ def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets.disable_progress_bars()
 
 
-def tokenizer() -> transformers.PreTrainedTokenizerFast:
-    words = {"[PAD]": 0, "[EOS]": 1, "[UNK]": 2, "[CLS]": 3, **{word: 4 + at for at, word in enumerate(WORDS)}}
-    model = Tokenizer(WordLevel(words, unk_token="[UNK]"))
-    model.pre_tokenizer = Whitespace()  # type: ignore[assignment]
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=model, pad_token="[PAD]", eos_token="[EOS]", unk_token="[UNK]", cls_token="[CLS]"
-    )
-
-
 def counting(start: int, length: int = 6) -> str:
-    return " ".join(WORDS[(start + step) % len(WORDS)] for step in range(length))
+    return " ".join(f"w{(start + step) % 96}" for step in range(length))
 
 
 def search(make: Any, epochs: int = 2, **options: Any) -> Any:
@@ -78,7 +65,7 @@ def test_supervised_fine_tuning_of_trl_with_lora() -> None:
             args,
             train_dataset=text,
             eval_dataset=text,
-            processing_class=tokenizer(),
+            processing_class=word_tokenizer(),
             peft_config=lora,
         )
 
@@ -106,7 +93,9 @@ def test_preference_training_of_trl_waits_at_rungs() -> None:
         args = DPOConfig("made", max_length=16, num_train_epochs=4, **SHARED, **trial.params)
         model = gpt2_language_model()
         reference = copy.deepcopy(model)
-        return DPOTrainer(model, reference, args, train_dataset=pairs, eval_dataset=pairs, processing_class=tokenizer())
+        return DPOTrainer(
+            model, reference, args, train_dataset=pairs, eval_dataset=pairs, processing_class=word_tokenizer()
+        )
 
     space = {"learning_rate": Float(1e-5, 1e-3, log=True), "beta": Float(0.05, 0.5)}
     best = tune(make, space, output_dir="out", n_trials=4, progress=False, compute_objective="rewards/accuracies")
@@ -119,7 +108,7 @@ def test_preference_training_of_trl_waits_at_rungs() -> None:
 def test_sentence_transformers_with_weights_of_a_report_before_the_last() -> None:
     folder = Path("bert")
     bert_classifier().bert.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
     data = datasets.Dataset.from_dict(
         {"anchor": [counting(start) for start in range(24)], "positive": [counting(start + 1) for start in range(24)]}
     )

@@ -69,7 +69,10 @@ class StudyFolder:
         if self._lock.is_locked:
             yield
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise StudyError(f"The study's folder {str(self.path)!r} cannot be made: {error}.") from error
         with self._lock:
             yield
 

@@ -19,12 +19,12 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator, Searcher
 from transformers import TrainerCallback
 
-from hpsearch import BestRun, Constraint, StudyError, TrialRecord, TrialState
+from hpsearch import BestRun, Constraint, StudyError, TrialRecord, TrialState, tune
 from tests.backends.contract import RATE, ROOT, Diary, Events, states
 from tests.backends.on_ray import ON_RAY, HearsNotices
 from tests.backends.on_ray import cluster as cluster
 from tests.faults.searching import wait_until
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.search.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 
 def search(folder: Path, n_trials: int = 1, callbacks: Any = (), trainer: Any = None, **options: Any) -> BestRun:
@@ -334,3 +334,15 @@ def test_ctrl_c_ends_a_search_whose_trials_stand_still_with_its_local_instance_a
     steps = [tuple(each) for each in asleep.read()[before:]]
     for run, first in (("run-0", 5), ("run-1", 5), ("run-2", 1), ("run-3", 1)):
         assert [step for name, step in steps if name == run] == list(range(first, 13))
+
+
+def test_a_trainer_of_transformers_is_searched_on_ray_as_in_this_process(tmp_path: Path) -> None:
+    def make_trainer(trial: Any) -> Any:
+        return transformers_trainer(tmp_path / "made", TwoLayers(), **trial.params)
+
+    options = {"n_trials": 3, "pruner": "none", "compute_objective": "loss", "seed": 1}
+    here = tune(make_trainer, RATE, output_dir=tmp_path / "here", progress=False, **options)
+    there = tune(make_trainer, RATE, output_dir=tmp_path / "there", **ON_RAY, **options)
+    assert [curve(record) for record in there.run_summary.records[:1]] == [curve(here.run_summary.records[0])]
+    assert states(there) == [TrialState.COMPLETE] * 3
+    assert there.load_model().hidden.weight.shape == here.load_model().hidden.weight.shape

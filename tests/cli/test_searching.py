@@ -58,6 +58,33 @@ def test_a_study_file_that_no_worker_could_import_runs_in_workers(here: Path, to
     assert "failed" not in states(here / "runs/workers")
 
 
+def test_a_study_of_a_trainer_of_transformers_runs_and_is_replayed(here: Path, told: Told) -> None:
+    (here / "brought.py").write_text(
+        """
+from hpsearch import Float, SearchPlan
+
+
+def make_trainer(trial):
+    from tests.search.small_trainer import TwoLayers, transformers_trainer
+
+    return transformers_trainer("brought", TwoLayers(), **trial.params)
+
+
+study = SearchPlan(make_trainer, {"learning_rate": Float(1e-3, 0.1, log=True)}, compute_objective="loss")
+"""
+    )
+    code, out, err = told("run", "brought.py", "-n", "2", "--output", "brought")
+    assert code == 0, err
+    assert "[2/2]" in out
+    code, out, err = told("resume", "brought/study", "-n", "3")
+    assert code == 0, err
+    code, out, err = told("replay", "1", "brought/study")
+    assert code == 0, err
+    code, _, err = told("run", "brought.py", "-n", "2", "--set", "seed=3", "--output", "other")
+    assert (code, "Traceback" in err) == (2, False)
+    assert "seed cannot be set from outside: make_trainer(trial) decides it" in err
+
+
 def test_replay_makes_the_same_reports_and_says_when_it_does_not(here: Path, told: Told) -> None:
     code, out, err = told("replay", "0", "runs/spirals")
     assert code == 0, err

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import optuna
 import torch
 from transformers import TrainerCallback
 
-from hpsearch import Categorical, Float, HpsearchError, Int, SearchInterrupted
+from hpsearch import Categorical, Float, HpsearchError, Int, SearchInterrupted, tune
 from tests.models import accuracy, bert_classifier, classification_data
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.search.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 RANK = int(os.environ.get("RANK", "0"))
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "seed": Int(1, 99)}
@@ -156,18 +157,23 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
     elif name == "several_objectives":
         of_search["compute_objective"] = ["loss", "accuracy"]
         of_search["hp_space"] = {**SPACE, "optim": Categorical(["adamw_torch", "sgd"])}
+    elif name == "brought_rungs":
+        of_search.update(pruner="rungs", n_trials=6)
+        of_trainer.update(num_train_epochs=4, save_strategy="no")
     else:
-        assert name in ("healthy", "goes_on"), name
+        assert name in ("healthy", "goes_on", "brought"), name
     return of_trainer, of_search, callbacks
 
 
 def search(folder: Path, name: str) -> dict[str, Any]:
     of_trainer, of_search, callbacks = scenario(name)
     place = folder / ("interrupted" if name == "goes_on" else name)
-    trainer = small_trainer(place, *callbacks, **of_trainer)
+    search_for = _search_of_transformers(place, of_trainer) if name.startswith("brought") else None
+    if search_for is None:
+        search_for = small_trainer(place, *callbacks, **of_trainer).hyperparameter_search
     began = time.monotonic()
     try:
-        found = trainer.hyperparameter_search(progress=False, **of_search)
+        found = search_for(progress=False, **of_search)
         raised = None
     except (HpsearchError, SearchInterrupted, KeyboardInterrupt) as error:
         found = getattr(error, "best_run", None)
@@ -181,6 +187,13 @@ def search(folder: Path, name: str) -> dict[str, Any]:
             weights = bests[0].load_model().state_dict()
             report["weights"] = {key: value.tolist() for key, value in weights.items()}
     return report
+
+
+def _search_of_transformers(place: Path, of_trainer: dict[str, Any]) -> Callable[..., Any]:
+    def make_trainer(trial: Any) -> Any:
+        return transformers_trainer(place, TwoLayers(), **{**of_trainer, **trial.params})
+
+    return partial(tune, make_trainer)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 SCENARIOS = [
     *("healthy", "pruned", "timeout", "study_timeout", "fails_0", "fails_1", "init_fails_0", "init_fails_1"),
     *("metrics_fail", "dataset_fails", "too_many_failures", "model_init_suggests", "mistake", "interrupted", "goes_on"),
-    *("oom_fallback", "several_objectives", "rungs"),
+    *("oom_fallback", "several_objectives", "rungs", "brought", "brought_rungs"),
 ]
 Reports = dict[str, list[dict[str, Any]]]
 
@@ -72,6 +72,15 @@ def test_trials_wait_at_rungs_and_go_on_in_both_processes(reports: Reports) -> N
     assert set(states(reports["rungs"][0])) == {"complete", "pruned"}
     assert {len(each["reports"]) for each in records if each["state"] == "complete"} == {6}
     assert sum(each["epochs"] for each in records) < 9 * 6 / 2
+
+
+def test_a_trainer_of_transformers_is_searched_by_both(reports: Reports) -> None:
+    ours, theirs = reports["healthy"][0], reports["brought"][0]
+    assert states(theirs) == ["complete"] * 3
+    assert [each["params"] for each in theirs["records"]] == [each["params"] for each in ours["records"]]
+    for one, other in zip(values(theirs), values(ours), strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+    assert set(states(reports["brought_rungs"][0])) == {"complete", "pruned"}
 
 
 def test_accelerate_launch_searches_as_torchrun_does(reports: Reports, tmp_path: Path) -> None:

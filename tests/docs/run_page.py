@@ -1,0 +1,78 @@
+"""Runs a page of the documentation: all its code, from top to bottom, as a program and a shell would.
+
+    python -m tests.docs.run_page docs/tutorial.md
+
+A block of Python with a title that is a file's name is written to that file too; JSON, TOML and YAML are read. What
+stands behind ``<!-- not run: why -->`` is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tests.docs.given import given
+
+SHOWN_ONLY = ("text", "")
+_BLOCK = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of code of a page; `reason` says why it is not run, if it is not."""
+
+    language: str
+    title: str
+    code: str
+    line: int
+    reason: str | None
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the code of a page."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in _BLOCK.finditer(text):
+        before = text[: match.start()]
+        reason = re.search(r"<!-- not run: (.*?) -->\s*$", before)
+        title = re.search(r'title="(.*?)"', match[3])
+        code = textwrap.dedent(match[4])
+        line = before.count("\n") + 1
+        found.append(Block(match[2], title[1] if title else "", code, line, reason[1] if reason else None))
+    return found
+
+
+def run(page: Path, names: dict[str, object]) -> None:
+    """Run the code of a page with these global names."""
+    for block in blocks(page):
+        if block.reason is not None:
+            continue
+        if block.title.endswith(".py") and " " not in block.title:
+            Path(block.title).write_text(block.code)
+        if block.language == "python":
+            # As many empty lines before it as on the page, so that an error tells where it is.
+            exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
+        elif block.language == "bash":
+            subprocess.run(["bash", "-e", "-c", block.code], check=True)
+        elif block.language == "json":
+            json.loads(block.code)
+        elif block.language == "toml":
+            tomllib.loads(block.code)
+        elif block.language == "yaml":
+            yaml.safe_load(block.code)
+        elif block.language not in SHOWN_ONLY:
+            raise AssertionError(f"{page}:{block.line}: nobody knows how to run {block.language!r}")
+
+
+if __name__ == "__main__":
+    _page = Path(sys.argv[1])
+    globals().update(given(_page.stem))
+    run(_page, globals())

@@ -1,0 +1,53 @@
+"""Every block of code on every page does what it says, as it stands there, or says why it is not run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.run_page import blocks
+
+pytest.importorskip("plotly")
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# These have tests of their own: they need a cluster, or check more than that the code runs.
+ELSEWHERE = {"cluster": "tests/test_cluster_docs.py", "spaces": "tests/spaces/test_docs.py"}
+RUN = [page for page in PAGES if page.stem not in ELSEWHERE and any(each.reason is None for each in blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "studies").symlink_to(ROOT / "studies")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.docs.run_page", str(page)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-5000:]
+
+
+def test_what_is_not_run_is_little_and_has_a_reason() -> None:
+    left_out = [f"{page.stem}: {each.reason}" for page in PAGES for each in blocks(page) if each.reason is not None]
+    assert all(len(each) > 20 for each in left_out)
+    assert len(left_out) <= 5, left_out
+
+
+def test_pages_that_are_run_elsewhere_are(tmp_path: Path) -> None:
+    for stem, test in ELSEWHERE.items():
+        assert f'"{stem}.md"' in (ROOT / test).read_text(encoding="utf-8")

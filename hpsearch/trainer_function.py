@@ -139,7 +139,8 @@ class TrainerFunction(Searching):
         """
         environment = dict(os.environ)
         args = copy.copy(self.args)
-        args.seed = trial.params.values_by_name.get("seed", args.seed)
+        seed = trial.params.values_by_name.get("seed")
+        args.seed = seed if isinstance(seed, int) else args.seed
         seed_run(args)
         made = self._checked(self.make_trainer(trial))
         return TransformersTrainer(made, trial, output_dir or made.args.output_dir, environment)

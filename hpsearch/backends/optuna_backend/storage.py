@@ -60,7 +60,8 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
         # A server may have ended a connection meanwhile; a file does not.
         return optuna.storages.get_storage(_database(_with_driver(storage), pool_pre_ping=True))
     except ImportError as error:
-        raise MissingPackageError(f"storage={_without_password(storage)!r} needs a driver: {error}") from error
+        extra = ": pip install 'hpsearch[postgresql]'" if storage.startswith("postgresql://") else f" for it. {error}"
+        raise MissingPackageError(f"storage={_without_password(storage)!r} needs a driver{extra}") from error
     except Exception as error:
         raise StudyError(f"storage={_without_password(storage)!r} cannot be opened: {error}") from error
 

@@ -263,6 +263,32 @@ def test_of_a_run_only_the_newest_copies_stay(worker: Make, tmp_path: Path) -> N
     assert len(left) == 8
 
 
+def test_a_worker_that_begins_while_the_one_before_replaces_its_checkpoint_has_the_new_one(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session") for _ in range(2))
+    first.begin(RUN)
+    write_checkpoint(first, "checkpoint-4")
+    first.keep(RUN)
+    shutil.rmtree(first.folder / RUN / "checkpoint-4")
+    write_checkpoint(first, "checkpoint-8")
+    claim, claimed = DistantFolders._write_index, []
+
+    def then_the_other_writes(self: DistantFolders, *given: Any) -> None:
+        claim(self, *given)
+        if self is second and not claimed:
+            claimed.append(given)
+            with monkeypatch.context() as patch:
+                patch.setattr(first, "_check_own", lambda run: None)  # it looked a moment before
+                first.keep(RUN)
+
+    monkeypatch.setattr(DistantFolders, "_write_index", then_the_other_writes)
+    second.begin(RUN)
+    assert seen_by(second) == {"checkpoint-8": "checkpoint-8"}
+    assert second.is_wanted(RUN)
+    assert not first.is_wanted(RUN)
+
+
 @pytest.mark.parametrize("left", ["", "{", "{}x", None])
 def test_an_index_that_a_killed_worker_has_half_written_is_known_from_its_copy(
     tmp_path: Path, scratch: Path, left: str | None

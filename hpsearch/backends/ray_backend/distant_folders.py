@@ -25,6 +25,7 @@ from .run_folders import KEPT_COPIES, TAKEN, TUNE_FOLDER, RunFolders, checkpoint
 # Written in this order, so that one of them is whole at any time, also where a file cannot be replaced in one step.
 _INDICES = ("index-next.json", "index.json")
 _NAME_FILE = "study.name"
+_ATTEMPTS = 3
 
 
 @dataclass
@@ -69,12 +70,27 @@ class DistantFolders(RunFolders):
         return self._store()
 
     def begin(self, run: str) -> None:
-        """Bring the checkpoints to this node, and say that this worker is at the run."""
+        """Bring the checkpoints to this node, and say that this worker is at the run.
+
+        A worker of a search that was killed may be about to write there: it does so once, and then hears of this one.
+        """
         self._scratch.begin()
+        self._worker = f"{self.session}/{uuid.uuid4().hex}"
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._claim(run)
+            except FileNotFoundError:  # what the index named has been replaced meanwhile
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                if self.is_wanted(run):
+                    return
+            remove_folder(self.folder / run)
+
+    def _claim(self, run: str) -> None:
         folder = self.folder / run
         folder.mkdir(parents=True)
         index = self._index(run)
-        self._worker = f"{self.session}/{uuid.uuid4().hex}"
         self._write_index(run, index["whole"], index["taken"])
         for name in index["whole"]:
             self._bring(run, name, folder)

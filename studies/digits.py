@@ -9,11 +9,11 @@ search; at the end the best model meets it, beside one trained with the default 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Any
 
-from hpsearch import Categorical, Float, SearchInterrupted, SearchPlan, SearchSpace
+from hpsearch import Categorical, Float, SearchPlan, SearchSpace
+from studies.command import on_test_split, options_parser, show, until_interrupted
 
 SPACE = SearchSpace(
     {
@@ -104,66 +104,26 @@ study = SearchPlan(
 )
 
 
-def test_accuracy(trainer: Any, data: dict[str, Any]) -> float:
-    """Accuracy of a trained trainer's model on the split the search never saw."""
-    return float(trainer.predict(data["test"]).metrics["test_accuracy"])
-
-
-def show(best: Any, found: float, default: float, epochs: int) -> None:
-    """Print what was found, for a person."""
-    from rich.console import Console
-
-    from hpsearch.reports.tables import describe_best, importance_table, trials_table
-
-    summary = best.run_summary
-    console = Console(highlight=False)
-    console.print(trials_table(summary.study, summary.records))
-    console.print(importance_table(summary.importances()))
-    console.print(describe_best(best), soft_wrap=True)
-    console.print(
-        f"test accuracy: {found:.4f} with the best trial, {default:.4f} with the default arguments", style="bold"
-    )
-    console.print(f"  (both trained for {epochs} epochs; the search has not seen the test split)", style="dim")
-    console.print(f"dashboard: {summary.dashboard_command()}", soft_wrap=True)
-
-
 def run(trials: int, epochs: int, output: str) -> tuple[float, float]:
     """Search, then meet the test set; return the test accuracy of the best model and of the default arguments."""
-    from transformers import PrinterCallback
-
-    from hpsearch import Trainer
-
     data = load_data()
     trainer = make_trainer(data, output, epochs)
     best = trainer.hyperparameter_search(SPACE, **{**study.search, "n_trials": trials})
-
-    found = Trainer(
-        model=best.load_model(), args=trainer.args, eval_dataset=data["dev"], compute_metrics=compute_metrics
+    found, default = (each["test_accuracy"] for each in on_test_split(trainer, best, data["test"]))
+    show(
+        best,
+        f"test accuracy: {found:.4f} with the best trial, {default:.4f} with the default arguments",
+        f"both trained for {epochs} epochs; the search has not seen the test split",
     )
-    default = make_trainer(data, output, epochs)
-    default.remove_callback(PrinterCallback)
-    default.train()
-    accuracies = test_accuracy(found, data), test_accuracy(default, data)
-    show(best, *accuracies, epochs)
-    return accuracies
+    return found, default
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--trials", type=int, default=30)
+    parser = options_parser(__doc__, trials=30, output="quickstart")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--output", default="quickstart")
     options = parser.parse_args(arguments)
-    try:
-        run(options.trials, options.epochs, options.output)
-    except SearchInterrupted as interruption:
-        print(interruption)
-        return 130
-    except KeyboardInterrupt:
-        print("Interrupted. Run the same command again to continue.")
-        return 130
-    return 0
+    return until_interrupted(lambda: run(options.trials, options.epochs, options.output))
 
 
 if __name__ == "__main__":

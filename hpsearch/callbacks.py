@@ -150,7 +150,8 @@ def restore_callbacks(
     present = list(callbacks)
     for name, saved in stored.items():
         same_kind = [each for each in present if type(each).__name__ == name]
-        for callback, state in zip(same_kind, saved if isinstance(saved, list) else [saved], strict=False):
+        states = saved if isinstance(saved, list) else [saved]  # transformers leaves those of the beginning in front
+        for callback, state in zip(same_kind, states[-len(same_kind) :] if same_kind else [], strict=False):
             arguments = state["args"] if with_arguments else {}
             for attribute, value in {**arguments, **state["attributes"]}.items():
                 setattr(callback, attribute, value)

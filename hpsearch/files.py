@@ -109,7 +109,7 @@ def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Pa
     try:
         yield partial
         if sync:
-            _sync_tree(partial)
+            sync_tree(partial)
         replaced = _set_aside(target, _REPLACED_MARK)
         try:
             os.replace(partial, target)
@@ -201,7 +201,8 @@ def _set_aside(target: Path, mark: str) -> Path | None:
     return aside
 
 
-def _sync_tree(folder: Path) -> None:
+def sync_tree(folder: Path) -> None:
+    """Make sure that all that is in a folder is on the disk."""
     for entry in folder.rglob("*"):
         if entry.is_file():
             with open(entry, "rb") as stream:

@@ -47,6 +47,7 @@ class FromPretrained:
         self._class: Any = None
         self._config: Any = None
         self._weights: dict[str, torch.Tensor] = {}
+        self._name, self._generation = "", None
 
     def __call__(self, trial: Any = None) -> Any:
         """Return a new model, in evaluation mode as `from_pretrained` gives it."""
@@ -68,6 +69,9 @@ class FromPretrained:
             raise SpaceError(
                 f"The pretrained weights do not fit {shown}: {str(error).partition(chr(10))[0]}"
             ) from error
+        model.name_or_path = model.config._name_or_path = self._name
+        if self._generation is not None:
+            model.generation_config = copy.deepcopy(self._generation)
         return model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,6 +87,7 @@ class FromPretrained:
                 )
             new = set(report["missing_keys"])
             self._class, self._config = type(model), model.config
+            self._name, self._generation = model.name_or_path, getattr(model, "generation_config", None)
             self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
 
     def _changed(self, changes: dict[str, Any]) -> Any:

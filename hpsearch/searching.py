@@ -66,6 +66,11 @@ class Searching(ABC):
         """The seed of the sampler if none is given."""
         return int(self.args.seed)
 
+    @property
+    def _defaults(self) -> Any:
+        """What has the defaults of parameters that have none of their own, as attributes."""
+        return self.args
+
     def _see(self, space: Any) -> None:  # noqa: B027 - most recipes need not look
         """Hook: see the space before anything is checked."""
 
@@ -184,7 +189,7 @@ class Searching(ABC):
             oom_fallback=oom_fallback,
             seed=seed,
             hp_name=hp_name,
-            start_with=resolve_start(start_with, space, self.args),
+            start_with=resolve_start(start_with, space, self._defaults),
         )
         check_space(study.space, self)
         with preserved_streams():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import gc
 import os
 import random
@@ -92,7 +93,7 @@ class TrainerFunction(Searching):
         if not callable(make_trainer):
             raise StudyError(f"make_trainer must be a function of a trial, but got {make_trainer!r}.")
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
-        self._made: list[weakref.ref[Any]] = []  # what belongs to the last trial
+        self._made: dict[int, weakref.ref[Any]] = {}  # what belongs to earlier trials and is still there, by its id
         self._has_training_data = False
 
     def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
@@ -132,18 +133,35 @@ class TrainerFunction(Searching):
     def for_trial(self, trial: Any, output_dir: str | None = None) -> TransformersTrainer:
         """Seed the random streams, and return the trainer of a trial, which writes to `output_dir`.
 
-        The seed is the trial's parameter ``seed`` if it has one, else that of the arguments.
+        The seed is the trial's parameter ``seed`` if it has one, else that of the arguments. Where `make_trainer` gives
+        its arguments another one, it is called again, after that one is set.
 
         Raises:
             StudyError: it cannot be searched, or shares something with an earlier one.
+            SpaceError: a function as space returns something that it has not suggested.
         """
+        unread = sorted(trial.arguments.keys() - trial.params.values_by_name.keys())
+        if unread:
+            raise SpaceError(_not_suggested(unread[0], trial.arguments[unread[0]]))
         environment = dict(os.environ)
-        args = copy.copy(self.args)
         seed = trial.params.values_by_name.get("seed")
-        args.seed = seed if isinstance(seed, int) else args.seed
-        seed_run(args)
-        made = self._checked(self.make_trainer(trial))
+        made = self._make(trial, seed if isinstance(seed, int) else self.args.seed)
+        if made.args.seed != seed and made.args.seed != self.args.seed:  # known only now: the model is made again
+            seed = made.args.seed
+            del made
+            made = self._make(trial, seed)
+        if self.output_dir is None and made.args.output_dir != self.args.output_dir:
+            raise StudyError(
+                f"make_trainer(trial) gives each trial another output_dir ({self.args.output_dir!r}, "
+                f"{made.args.output_dir!r}), but the study has one: pass output_dir= to tune."
+            )
         return TransformersTrainer(made, trial, output_dir or made.args.output_dir, environment)
+
+    def _make(self, trial: Any, seed: int) -> transformers.Trainer:
+        args = copy.copy(self.args)
+        args.seed = seed
+        seed_run(args)
+        return self._checked(self.make_trainer(trial))
 
     def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
         """Do nothing: what a parameter may be, `make_trainer` knows."""
@@ -157,11 +175,15 @@ class TrainerFunction(Searching):
         raise ArgumentError(f"{name!r} cannot change while a transformers.Trainer goes on; hpsearch.Trainer can.")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_made": []}
+        return {**vars(self), "_made": {}}
 
     @property
     def _default_seed(self) -> int:
         return 42
+
+    @property
+    def _defaults(self) -> Any:
+        return object()  # what a parameter is for, make_trainer knows
 
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         trial = FixedTrial(record.params, record.number, record.arguments)
@@ -182,13 +204,15 @@ class TrainerFunction(Searching):
         environment = dict(os.environ)
         with preserved_streams():
             made, trial = self._make_sample(space)
-            args = self.args = copy.copy(made.args)
+            args = self.args = _without(made.args, trial.params.values_by_name)
             args.output_dir = args.output_dir if self.output_dir is None else os.fspath(self.output_dir)
             args.ray_scope = getattr(args, "ray_scope", "last")
             self.model_init = self.make_trainer
             makes_batches = type(made).get_train_dataloader is not transformers.Trainer.get_train_dataloader
             self._has_training_data = made.train_dataset is not None or makes_batches
             self.train_dataset, self.eval_dataset = _fingerprints(made.train_dataset), _fingerprints(made.eval_dataset)
+            if self.eval_dataset is None and getattr(made, "evaluator", None) is not None:
+                self.eval_dataset = "its evaluator's own"
             self.compute_metrics = made.compute_metrics is not None or None
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
             del made
@@ -223,17 +247,27 @@ class TrainerFunction(Searching):
         for name, why in _REFUSED.items():
             if getattr(args, name, None):
                 raise StudyError(f"make_trainer(trial) made a trainer with {name}={getattr(args, name)!r}: {why}")
+        if args.save_strategy == "best":
+            raise StudyError(
+                "make_trainer(trial) made a trainer with save_strategy='best', which leaves a trial that waits without "
+                "a checkpoint; use 'epoch' or 'no'. The search keeps the best weights itself (scope='all')."
+            )
+        if made.is_fsdp_enabled or made.is_deepspeed_enabled:
+            raise StudyError(f"make_trainer(trial) made a trainer whose model is spread over processes{_OURS_CAN}")
         keeps_state = [each for each in made.callback_handler.callbacks if isinstance(each, ExportableState)]
         parts = {"trainer": made, "args": args, "model": made.model}
         parts.update({f"callback {type(each).__name__}": each for each in keeps_state})
-        earlier = [each() for each in self._made]
+        if made.model is not None:
+            trained = (each for each in made.model.named_parameters() if each[1].requires_grad)
+            parts.update({f"weights {name}": each for name, each in trained})
         for name, part in parts.items():
-            if any(each is part for each in earlier):
+            if part is not None and id(part) in self._made and self._made[id(part)]() is part:
                 raise StudyError(
                     f"make_trainer(trial) returned the same {name} as for an earlier trial, so that one trial would "
                     "go on with what another has left in it. Make it inside make_trainer."
                 )
-        self._made = [weakref.ref(each) for each in parts.values() if each is not None]
+        self._made = {key: each for key, each in self._made.items() if each() is not None}
+        self._made.update({id(each): weakref.ref(each) for each in parts.values() if each is not None})
         return made
 
 
@@ -262,6 +296,8 @@ def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str,
         for name, value in dict(returned or {}).items():
             if isinstance(value, Parameter):  # type: ignore[arg-type]
                 trial.suggest(name, value)
+            elif name not in trial.params.values_by_name:
+                raise SpaceError(_not_suggested(name, value))
     except HpsearchError:
         raise
     except Exception as error:
@@ -269,6 +305,22 @@ def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str,
     trial.suggested_by_space = set(trial.params.values_by_name)
     trial.params.read.clear()
     return dict(trial.params.values_by_name)
+
+
+def _not_suggested(name: str, value: Any) -> str:
+    return (
+        f"hp_space(trial) returns {name}={value!r}, which it has not suggested under that name: make_trainer would not "
+        "see it. Constants belong into make_trainer."
+    )
+
+
+def _without(args: transformers.TrainingArguments, drawn: Mapping[str, Any]) -> Any:
+    """Return a copy of arguments with their defaults in place of those that have the name of a parameter."""
+    other = copy.copy(args)
+    for each in dataclasses.fields(args):
+        if each.name in drawn and each.default is not dataclasses.MISSING:
+            setattr(other, each.name, each.default)
+    return other
 
 
 def _fingerprints(dataset: Any) -> Any:
@@ -288,6 +340,7 @@ def _cheap_collections() -> Iterator[None]:
     if gc.get_freeze_count():
         yield
         return
+    gc.collect()
     gc.freeze()
     try:
         yield
@@ -304,9 +357,10 @@ _NEEDS_OUR_TRAINER = {
     "oom_fallback": "what make_trainer(trial) makes cannot be made again in smaller batches.",
     "paused_memory": "transformers writes its checkpoints to disk.",
 }
+_OURS_CAN = ", which needs hpsearch.Trainer."
 _REFUSED = {
     "push_to_hub": "every trial would upload its model; upload the best one after the search.",
     "auto_find_batch_size": "it would train trials with other batch sizes than their parameters say.",
-    "fsdp": "a model that is spread over processes needs hpsearch.Trainer.",
-    "deepspeed": "a model that is spread over processes needs hpsearch.Trainer.",
+    "fsdp": f"its model is spread over processes{_OURS_CAN}",
+    "deepspeed": f"its model is spread over processes{_OURS_CAN}",
 }

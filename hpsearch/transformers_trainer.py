@@ -1,13 +1,13 @@
 """The trainer of one trial where it is transformers' own, or derived from that: trained through its public methods.
 
-What it needs for that are callbacks, which every `transformers.Trainer` takes; nothing of it is replaced.
+What it needs for that are callbacks, which every `transformers.Trainer` takes; no method of it is replaced.
 """
 
 from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,13 @@ from .callbacks import (
     restore_callbacks,
 )
 from .errors import ArgumentError, CheckpointError
-from .files import read_json, remove_folder, write_json
+from .files import read_json, remove_folder, sync_tree, write_json
 from .search.reporting import ReportingCallback
 from .trackers import OURS, end_trial
-from .training import batch_size
+from .training import batch_size, weights
 from .training.acceleration import forget_loader
-from .training.checkpoints import STATE_FILE
-from .training.weights import no_progress_bars
+from .training.checkpoints import STATE_FILE, TRIAL_FILE
 
-_TRIAL_FILE = "hpsearch_trial.json"
 _ENVIRONMENT = ("ACCELERATE_", "FSDP_", "WANDB_LOG_MODEL")
 
 
@@ -57,7 +55,7 @@ class TransformersTrainer:
     ) -> None:
         self._trainer: Any = trainer
         self._environment = dict(environment)
-        self._reporting: ReportingCallback | None = None
+        self._relay: _Relay | None = None
         args = self.args = trainer.args
         args.output_dir, args.run_name = output_dir, Path(output_dir).name
         args.save_total_limit = None  # the search decides which checkpoints stay
@@ -82,8 +80,8 @@ class TransformersTrainer:
 
     def add_callback(self, callback: Any) -> None:
         """Add the callback that reports, last of all."""
-        self._reporting = callback
-        self._trainer.add_callback(_Relay(callback))
+        self._relay = _Relay(callback)
+        self._trainer.add_callback(self._relay)
 
     def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> None:
         """Train to the end, or until a callback stops it; a trial that was at its end is not trained further.
@@ -94,10 +92,10 @@ class TransformersTrainer:
         trainer = self._trainer
         if trainer.is_world_process_zero():
             for folder in _checkpoints(Path(self.args.output_dir)):
-                if not (folder / _TRIAL_FILE).is_file():
+                if not (folder / TRIAL_FILE).is_file():
                     remove_folder(folder)  # the process died while it was written
         trainer.accelerator.wait_for_everyone()
-        with no_progress_bars():
+        with weights.no_progress_bars():
             self._train(resume_from_checkpoint, reapply_arguments)
 
     def _train(self, resume_from_checkpoint: Any, reapply_arguments: bool) -> None:
@@ -109,19 +107,26 @@ class TransformersTrainer:
             raise CheckpointError(f"{str(resume_from_checkpoint)!r} was written with other arguments.")
         try:
             state = TrainerState.load_from_json(str(Path(resume_from_checkpoint, STATE_FILE)))
-            reported = read_json(Path(resume_from_checkpoint, _TRIAL_FILE)) or {}
+            reported = read_json(Path(resume_from_checkpoint, TRIAL_FILE)) or {}
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be read: {error}.") from error
         restore_callbacks(trainer.callback_handler.callbacks, state.stateful_callbacks)
-        reporting = self._reporting
-        if reporting is not None:
-            restore_callbacks([reporting], {type(reporting).__name__: reported})
-            if reporting.is_at_its_end:
-                trainer.state = state
-                reporting.on_train_begin(self.args, state, trainer.control)
-                self._load(Path(resume_from_checkpoint))
-                return
-        trainer.train(resume_from_checkpoint=str(resume_from_checkpoint))
+        relay = self._relay
+        assert relay is not None
+        restore_callbacks([relay.reporting], {type(relay.reporting).__name__: reported})
+        if relay.reporting.is_at_its_end:
+            trainer.state = state
+            relay.reporting.on_train_begin(self.args, state, trainer.control)
+            self._load(Path(resume_from_checkpoint))
+            return
+        self.args.eval_on_start = False  # it was made at the start
+        relay.when_it_begins = lambda: self._load(Path(resume_from_checkpoint))  # transformers itself is not strict
+        try:
+            trainer.train(resume_from_checkpoint=str(resume_from_checkpoint))
+        except Exception as error:
+            if relay.has_begun or self.is_out_of_memory(error):
+                raise
+            raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be gone on from: {error}") from error
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model that was trained."""
@@ -129,13 +134,13 @@ class TransformersTrainer:
 
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
         """Return the whole checkpoints in a folder that hold more than weights, newest first."""
-        needed = (_TRIAL_FILE, STATE_FILE, "optimizer.pt", "scheduler.pt")
+        needed = (TRIAL_FILE, STATE_FILE, "optimizer.pt", "scheduler.pt")
         return [each for each in _checkpoints(folder) if all((each / name).is_file() for name in needed)]
 
     def read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Return the trainer state of a checkpoint, with what it tells of the trial; empty if it cannot be read."""
         try:
-            state, reported = read_json(checkpoint / STATE_FILE), read_json(checkpoint / _TRIAL_FILE)
+            state, reported = read_json(checkpoint / STATE_FILE), read_json(checkpoint / TRIAL_FILE)
         except (OSError, ValueError):
             return {}
         return {**(state or {}), "stateful_callbacks": {ReportingCallback.__name__: reported}}
@@ -148,29 +153,32 @@ class TransformersTrainer:
         """Return None: the trainer cannot be made with other arguments than those it was made with."""
 
     def capture_weights(self) -> dict[str, torch.Tensor]:
-        """Return a copy, on the host, of the weights that training changes."""
-        return {name: each.detach().to("cpu", copy=True) for name, each in self._trained_weights().items()}
+        """Return a copy, on the host, of the weights that `save_weights` writes: of a PEFT model the trained ones."""
+        return {name: each.detach().to("cpu", copy=True) for name, each in self._weights().items()}
 
     def save_weights(self, folder: Any, state_dict: Any = None) -> None:
         """Write the model as its trainer does, with its present weights or those captured earlier."""
         now = None if state_dict is None else self.capture_weights()
         self._put_back(state_dict)
         try:
-            with no_progress_bars():
+            with weights.no_progress_bars():
                 self._trainer.save_model(str(folder))
         finally:
             self._put_back(now)
-        write_json(Path(folder, _TRIAL_FILE), {})
+        write_json(Path(folder, TRIAL_FILE), {})
 
     def load_model(self, folder: Path) -> torch.nn.Module:
-        """Return the model with the weights that its trainer wrote into a folder, in evaluation mode, on the host.
+        """Return the model with the weights that its trainer wrote into a folder, in evaluation mode.
+
+        On the host, unless the model was placed by `device_map` or is quantized: then it stays where it is.
 
         Raises:
-            CheckpointError: they cannot be loaded.
+            CheckpointError: they cannot be loaded, or are of another model.
         """
         self._load(folder)
         model = self._core
-        return model.to("cpu").eval()
+        stays = getattr(model, "hf_device_map", None) or getattr(model, "is_quantized", False)
+        return (model if stays else model.to("cpu")).eval()
 
     def end_trackers(self, state: str, reason: str | None) -> None:
         """Tell the experiment trackers how the trial ended."""
@@ -178,7 +186,7 @@ class TransformersTrainer:
 
     def release(self) -> None:
         """Drop the trainer and all that it has made."""
-        trainer, self._trainer, self._reporting = self._trainer, None, None
+        trainer, self._trainer, self._relay = self._trainer, None, None
         if trainer is None:
             return
         end_trial(trainer.callback_handler.callbacks, "failed")  # nobody has told them otherwise
@@ -204,18 +212,23 @@ class TransformersTrainer:
     def _core(self) -> Any:
         return self._trainer.accelerator.unwrap_model(self._trainer.model, keep_torch_compile=False)
 
-    def _trained_weights(self) -> dict[str, torch.Tensor]:
+    def _weights(self) -> dict[str, torch.Tensor]:
         core = self._core
-        weights = {name: each for name, each in core.named_parameters() if each.requires_grad}
-        return {**weights, **dict(core.named_buffers())}
+        is_adapted = hasattr(core, "peft_config")
+        named = {name: each for name, each in core.named_parameters() if each.requires_grad or not is_adapted}
+        return {**named, **dict(core.named_buffers())}
 
-    def _put_back(self, weights: Mapping[str, torch.Tensor] | None) -> None:
+    def _put_back(self, captured: Mapping[str, torch.Tensor] | None) -> None:
+        present = self._weights() if captured is not None else {}
         with torch.no_grad():
-            for name, each in self._trained_weights().items() if weights is not None else ():
-                each.copy_(weights[name])  # type: ignore[index]
+            for name, each in (captured or {}).items():
+                present[name].copy_(each)
 
     def _load(self, folder: Path) -> None:
-        """Load weights the way the trainer does: its class knows how they were written."""
+        """Load weights, all of them; where a class has a way of its own of writing them, in its way."""
+        if type(self._trainer)._load_from_checkpoint is transformers.Trainer._load_from_checkpoint:
+            weights.load_weights(self._core, folder)
+            return
         try:
             self._trainer._load_from_checkpoint(str(folder))
         except Exception as error:
@@ -242,30 +255,38 @@ class _Relay(TrainerCallback):
     """
 
     def __init__(self, reporting: ReportingCallback) -> None:
-        self._reporting = reporting
+        self.reporting = reporting
+        self.when_it_begins: Callable[[], None] = lambda: None
+        self.has_begun = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Pass on."""
-        return self._reporting.on_train_begin(args, state, control, **kwargs)
+        self.when_it_begins()
+        return self.reporting.on_train_begin(args, state, control, **kwargs)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note that all of a checkpoint has been read."""
+        self.has_begun = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Pass on."""
-        return self._reporting.on_step_end(args, state, control, **kwargs)
+        return self.reporting.on_step_end(args, state, control, **kwargs)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Pass on."""
-        return self._reporting.on_evaluate(args, state, control, **kwargs)
+        return self.reporting.on_evaluate(args, state, control, **kwargs)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Pass on."""
-        return self._reporting.on_epoch_end(args, state, control, **kwargs)
+        return self.reporting.on_epoch_end(args, state, control, **kwargs)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tell of the trial in the checkpoint, which is whole with that, and pass on."""
         if state.is_world_process_zero:
             checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
-            write_json(checkpoint / _TRIAL_FILE, self._reporting.state())
-        self._reporting.on_save(args, state, control, **kwargs)
+            sync_tree(checkpoint)
+            write_json(checkpoint / TRIAL_FILE, self.reporting.state())
+        self.reporting.on_save(args, state, control, **kwargs)
 
 
 def _be_quiet(trainer: Any) -> None:
@@ -278,8 +299,12 @@ def _be_quiet(trainer: Any) -> None:
 
 
 def _take_trackers(trainer: Any) -> list[Any]:
-    """Take off the trackers, and return those to put in their place: ours know where a trial begins and ends."""
-    found = [each for each in trainer.callback_handler.callbacks if type(each) in OURS]
+    """Take off the trackers, and return those to put in their place: ours know where a trial begins and ends.
+
+    One that was given a writer of its own stays.
+    """
+    present = trainer.callback_handler.callbacks
+    found = [each for each in present if type(each) in OURS and getattr(each, "tb_writer", None) is None]
     for tracker in found:
         trainer.remove_callback(tracker)
     return [make_tracker(type(each), trainer.args) for each in found]

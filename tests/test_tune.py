@@ -14,12 +14,14 @@ import optuna
 import pytest
 import torch
 import transformers
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hpsearch import (
     BestRun,
     Categorical,
+    CheckpointError,
     Float,
+    SearchInterrupted,
     SearchPlan,
     SpaceError,
     StudyError,
@@ -156,6 +158,24 @@ def test_the_seed_of_a_trial_is_set_before_its_model_is_made() -> None:
     assert by_seed[1] != by_seed[2]
 
 
+def test_a_seed_that_make_trainer_chooses_is_set_before_its_model_is_made() -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer("made", TwoLayers(), seed=trial.suggest_int("seed", 1, 3))
+
+    plan = SearchPlan(make, n_trials=5, pruner=None, sampler=optuna.samplers.RandomSampler(seed=3), **QUIET)
+    best = plan.run({"output_dir": "out"})
+    by_seed: dict[int, set[str]] = {}
+    for record, curve in zip(best.run_summary.records, curves(best), strict=True):
+        by_seed.setdefault(record.params["seed"], set()).add(str(curve))
+        assert record.seed == record.params["seed"]
+    assert len(by_seed) > 1
+    assert all(len(each) == 1 for each in by_seed.values())
+    for number in (0, 1):
+        replayed = plan.trainer({"output_dir": "out"}).replay(number=number, progress=False)
+        assert replayed.is_equal, replayed.first_difference
+    assert transformers_trainer("alone", best.load_model()).evaluate()["eval_loss"] == best.objective
+
+
 def test_precision_of_one_trial_is_not_that_of_the_next() -> None:
     seen: list[Any] = []
 
@@ -180,6 +200,113 @@ def test_early_stopping_is_counted_anew_in_each_trial_and_ends_it() -> None:
         assert record.state is TrialState.COMPLETE
         assert len(losses) < 8
         assert losses[-1] > min(losses[:-1])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"eval_on_start": True},
+        {"gradient_accumulation_steps": 2},
+        {"load_best_model_at_end": True, "save_strategy": "epoch"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_trial_that_has_waited_ends_as_one_that_has_not(changes: dict[str, Any]) -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer("made", TwoLayers(), num_train_epochs=6, **changes, **trial.params)
+
+    waiting, whole = search(make, n_trials=5, pruner="rungs"), search(make, n_trials=5, output_dir="whole")
+    assert any(len(each.spans) > 1 for each in waiting.run_summary.records if each.state is TrialState.COMPLETE)
+    for record in waiting.run_summary.records[:2]:  # later ones have other parameters
+        [same] = [each for each in whole.run_summary.records if each.params == record.params]
+        steps = [(each.step, each.value) for each in record.reports]
+        assert steps == [(each.step, each.value) for each in same.reports][: len(steps)]
+
+
+def interrupted_and_damaged(make: Callable[[Any], Any], damage: Callable[[Path], None]) -> BestRun:
+    """Search, be interrupted in the last epoch, damage what is there, and go on."""
+
+    class Interrupts(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 7 and not Path("once").exists():
+                Path("once").touch()
+                raise KeyboardInterrupt
+
+    def made(trial: Any) -> transformers.Trainer:
+        trainer = make(trial)
+        trainer.add_callback(Interrupts())
+        return trainer
+
+    with pytest.raises(SearchInterrupted):
+        search(made, n_trials=1)
+    [checkpoint] = Path("out/study/run-0").glob("checkpoint-*")
+    damage(checkpoint)
+    return search(made, n_trials=1)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "rng_state.pth", "trainer_state.json"])
+def test_a_damaged_checkpoint_costs_the_trial_nothing_but_time(name: str) -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer("made", TwoLayers(), save_strategy="epoch", **trial.params)
+
+    best = interrupted_and_damaged(make, lambda checkpoint: (checkpoint / name).write_bytes(b"half"))
+    [record] = best.run_summary.records
+    assert record.state is TrialState.COMPLETE, record.reason
+    assert curves(best) == curves(search(make, n_trials=1, output_dir="undisturbed"))
+
+
+def test_weights_that_a_callback_unfreezes_are_kept() -> None:
+    class Unfreezes(TrainerCallback):
+        def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            model.hidden.requires_grad_(True)
+
+    def make(trial: Any) -> transformers.Trainer:
+        model = TwoLayers()
+        model.hidden.requires_grad_(False)
+        return transformers_trainer("made", model, Unfreezes(), num_train_epochs=4, **trial.params)
+
+    best = search(make, scope="all")
+    assert transformers_trainer("alone", best.load_model()).evaluate()["eval_loss"] == best.objective
+
+
+def test_what_the_evaluations_of_a_callback_give_is_no_report() -> None:
+    class LooksAtTraining(TrainerCallback):
+        trainer: Any = None
+
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.trainer.evaluate(self.trainer.train_dataset, metric_key_prefix="train")
+
+    def make(trial: Any) -> transformers.Trainer:
+        looks = LooksAtTraining()
+        looks.trainer = transformers_trainer("made", TwoLayers(), looks, **trial.params)
+        return looks.trainer
+
+    assert curves(search(make)) == curves(search(output_dir="without"))
+
+
+def test_defaults_to_start_with_are_those_of_the_parameters() -> None:
+    space = {"learning_rate": Float(1e-3, 0.3, log=True, default=0.02), "weight_decay": Float(0.0, 0.1)}
+    best = search(space=space, n_trials=1, start_with="defaults")
+    assert best.hyperparameters["learning_rate"] == 0.02
+    session = json.loads(Path("out/study/study.json").read_text())["sessions"][0]["arguments"]
+    assert (session["learning_rate"], session["weight_decay"]) == (5e-5, 0.0)  # not those that were drawn to look
+
+
+def test_a_model_that_has_changed_since_is_not_given_half_of_the_weights() -> None:
+    layers = [1]
+
+    def make(trial: Any) -> transformers.Trainer:
+        args = transformers.TrainingArguments(
+            "made", use_cpu=True, eval_strategy="epoch", num_train_epochs=1, disable_tqdm=True, **trial.params
+        )
+        data = classification_data(16)
+        return transformers.Trainer(bert_classifier(layers=layers[0]), args, train_dataset=data, eval_dataset=data)
+
+    best = search(make, n_trials=1)
+    best.load_model()
+    layers[0] = 2
+    with pytest.raises(CheckpointError, match="belong to another model: missing"):
+        best.load_model()
 
 
 def test_a_trial_that_fails_is_recorded_and_the_search_goes_on() -> None:
@@ -291,6 +418,10 @@ def test_a_misspelt_parameter_is_named() -> None:
         ({"auto_find_batch_size": True}, "auto_find_batch_size=True: it would train trials with other batch sizes"),
         ({"eval_dataset": None, "eval_strategy": "no"}, "needs an eval_dataset"),
         ({"train_dataset": None}, "needs a train_dataset"),
+        (
+            {"save_strategy": "best", "metric_for_best_model": "loss"},
+            "save_strategy='best', which leaves a trial that waits without a checkpoint",
+        ),
     ],
 )
 def test_a_trainer_that_cannot_be_searched_is_refused(changes: dict[str, Any], told: str) -> None:
@@ -323,6 +454,45 @@ def test_what_trials_would_share_is_refused() -> None:
     }.items():
         with pytest.raises(StudyError, match=f"returned the same {part} as for an earlier trial"):
             search(make, output_dir=part)
+
+
+def test_what_trials_would_share_in_part_or_later_is_refused() -> None:
+    made: dict[int, Any] = {}
+
+    def cached(trial: Any) -> transformers.Trainer:
+        width = trial.params["width"]
+        return transformers_trainer("made", made.setdefault(width, TwoLayers(width)))
+
+    widths = {"width": Categorical([4, 8])}
+    with pytest.raises(StudyError, match="returned the same model as for an earlier trial"):
+        search(cached, widths, n_trials=4, start_with=[{"width": each} for each in (4, 8, 4, 8)])
+    base = TwoLayers()
+
+    def with_a_new_head(trial: Any) -> transformers.Trainer:
+        model = TwoLayers()
+        model.hidden = base.hidden
+        return transformers_trainer("made", model, **trial.params)
+
+    with pytest.raises(StudyError, match=r"returned the same weights hidden\.weight as for an earlier trial"):
+        search(with_a_new_head, output_dir="head")
+    base.requires_grad_(False)  # nothing of it is trained, so nothing can be left in it
+    assert len(search(with_a_new_head, output_dir="frozen").run_summary.records) == 3
+
+
+def test_folders_that_depend_on_the_trial_need_one_for_the_study() -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer(f"made/{trial.params['learning_rate']:.4f}", TwoLayers(), **trial.params)
+
+    with pytest.raises(StudyError, match=r"gives each trial another output_dir .*: pass output_dir= to tune"):
+        search(make, output_dir=None)
+    assert len(search(make).run_summary.records) == 3
+
+
+def test_what_a_space_returns_without_having_suggested_it_is_refused() -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 0.1), "weight_decay": 0.1}
+
+    assert_refused("returns weight_decay=0.1, which it has not suggested", make_trainer, space, SpaceError)
 
 
 @pytest.mark.parametrize("option", [{"oom_fallback": True}, {"paused_memory": 1e6}])

@@ -13,11 +13,12 @@ import pytest
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.evaluation import TripletEvaluator
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from hpsearch import Float, TrialState, tune
+from hpsearch import Float, MissingMetricError, TrialState, tune
 from tests.models import bert_classifier, gpt2_language_model, word_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -42,14 +43,14 @@ def counting(start: int, length: int = 6) -> str:
     return " ".join(f"w{(start + step) % 96}" for step in range(length))
 
 
-def search(make: Any, epochs: int = 2, **options: Any) -> Any:
+def search(make: Any, **options: Any) -> Any:
     space = {"learning_rate": Float(1e-4, 1e-2, log=True)}
     return tune(make, space, output_dir="out", n_trials=3, progress=False, pruner=None, **options)
 
 
 def assert_searched(best: Any) -> None:
     assert [record.state for record in best.run_summary.records] == [TrialState.COMPLETE] * 3
-    losses = [record.value for record in best.run_summary.records]
+    losses = [min(report.metrics["eval_loss"] for report in record.reports) for record in best.run_summary.records]
     assert best.objective == min(losses)
     assert len(set(losses)) == 3
 
@@ -69,7 +70,7 @@ def test_supervised_fine_tuning_of_trl_with_lora() -> None:
             peft_config=lora,
         )
 
-    best = search(make)
+    best = search(make, scope="all")
     assert_searched(best)
     model = best.load_model()
     assert isinstance(model, peft.PeftModel)
@@ -134,3 +135,25 @@ def test_sentence_transformers_with_weights_of_a_report_before_the_last() -> Non
     assert not torch.equal(
         fresh.encode(sentences, convert_to_tensor=True), again.encode(sentences, convert_to_tensor=True)
     )
+
+
+def test_an_evaluator_of_sentence_transformers_is_enough() -> None:
+    folder = Path("bert")
+    bert_classifier().bert.save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    texts = [counting(start) for start in range(12)]
+    data = datasets.Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
+    evaluator = TripletEvaluator(texts, texts[1:] + texts[:1], texts[6:] + texts[:6], name="dev")
+
+    def make(trial: Any) -> SentenceTransformerTrainer:
+        words = Transformer(str(folder))
+        model = SentenceTransformer(modules=[words, Pooling(words.get_word_embedding_dimension())], device="cpu")
+        args = SentenceTransformerTrainingArguments("made", num_train_epochs=2, **SHARED, **trial.params)
+        loss = MultipleNegativesRankingLoss(model)
+        return SentenceTransformerTrainer(model, args, train_dataset=data, evaluator=evaluator, loss=loss)
+
+    best = search(make, compute_objective="dev_cosine_accuracy")
+    values = [record.value for record in best.run_summary.records]
+    assert best.objective == max(values)
+    with pytest.raises(MissingMetricError, match="default objective is the evaluation loss"):
+        search(make, study_name="no loss")

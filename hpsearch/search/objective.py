@@ -239,6 +239,26 @@ def natural_direction(metric: str) -> str | None:
     return MAXIMIZE if telling in _HIGHER_IS_BETTER else None
 
 
+def sum_of_losses(metrics: Mapping[str, float]) -> float:
+    """Return the evaluation loss; of several evaluation sets, the sum of theirs. What else there is does not count.
+
+    Raises:
+        MissingMetricError: there is none.
+
+    >>> sum_of_losses({"eval_loss": 0.5, "eval_entropy": 3.0}), sum_of_losses({"eval_a_loss": 0.5, "eval_b_loss": 1.0})
+    (0.5, 1.5)
+    """
+    if "eval_loss" in metrics:
+        return metrics["eval_loss"]
+    losses = [value for name, value in metrics.items() if name.endswith("_loss")]
+    if not losses:
+        raise MissingMetricError(
+            f"The default objective is the evaluation loss, but an evaluation produces {sorted(metrics) or 'nothing'}; "
+            "pass a metric's name as compute_objective."
+        )
+    return sum(losses)
+
+
 def sum_of_metrics(metrics: Mapping[str, float]) -> float:
     """Return the sum of all metrics other than losses, speed and memory; without any, the sum of the losses.
 
@@ -280,9 +300,9 @@ def _default_objective(direction: str | None, has_metrics: bool, eval_sets: int)
             )
         if eval_sets > 1:
             said = f"minimize the sum of the losses of the {eval_sets} evaluation sets (default: no compute_metrics)"
-            return Objective(sum_of_metrics, MINIMIZE, said, "sum of losses")
+            return Objective(sum_of_losses, MINIMIZE, said, "sum of losses")
         said = "minimize the evaluation loss (default: no compute_metrics)"
-        return Objective(sum_of_metrics, MINIMIZE, said, "eval_loss")
+        return Objective(sum_of_losses, MINIMIZE, said, "eval_loss")
     resolved = direction or MAXIMIZE
     where = "" if eval_sets == 1 else f", over {eval_sets} evaluation sets"
     return Objective(

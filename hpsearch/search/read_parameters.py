@@ -47,7 +47,7 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
     unread = [name for name in params.values_by_name if trainer.is_read_by_user_code(name) and name not in params.read]
     if unread:
         raise SpaceError(
-            f"Nobody reads the parameter {unread[0]!r}: {code}(trial) must look it up, as in "
+            f"Nobody reads the parameter {unread[0]!r}: {code}(trial) must look it up when it is called, as in "
             f"trial.params[{unread[0]!r}]."
         )
 

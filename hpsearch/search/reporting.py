@@ -150,7 +150,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> Any:
-        """Report the evaluation, once all evaluation sets are done."""
+        """Report the evaluation, once all evaluation sets are done; one with another prefix is somebody else's."""
+        if not any(name.startswith("eval_") for name in metrics or {}):
+            return control
         self._pending.update(metrics or {})
         self._evaluated_sets += 1
         if self._evaluated_sets < self._eval_sets:

@@ -32,7 +32,8 @@ RUN_STATE_FILE = "run_state.json"
 FIRST_RATE = "initial_lr"
 ARGUMENTS_FILE = "training_args.bin"
 # What only training that goes on needs; streams of random numbers are in further files, of each process.
-TO_GO_ON = (OPTIMIZER_FILE, SCHEDULER_FILE, SCALER_FILE, STATE_FILE, RUN_STATE_FILE, ARGUMENTS_FILE)
+TRIAL_FILE = "hpsearch_trial.json"  # beside checkpoints of transformers' trainer
+TO_GO_ON = (OPTIMIZER_FILE, SCHEDULER_FILE, SCALER_FILE, STATE_FILE, RUN_STATE_FILE, ARGUMENTS_FILE, TRIAL_FILE)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import torch
 
 from .files import read_json
 from .recipe import Recipe
+from .search.preflight import check_trainer
 from .search.trial import FixedTrial, TrialRecord
-from .searching import Searching
+from .searching import Evaluation, Searching
 from .training import batch_size, hyperparameters, resume, weights
 from .training.checkpoints import STATE_FILE
 from .training.randomness import preserved_streams, seed_run
@@ -51,6 +52,17 @@ class SearchableRecipe(Recipe, Searching):
     def smaller_batches(self) -> dict[str, Any] | None:
         """Return arguments for the same updates with less memory; None if the batch cannot be divided any further."""
         return batch_size.smaller_batches(self.args)
+
+    def _prepare(self, space: Any) -> None:
+        check_trainer(self)
+
+    @property
+    def _evaluation(self) -> Evaluation:
+        sets = len(self.eval_dataset) if isinstance(self.eval_dataset, dict) else 1
+        return Evaluation(sets, self.compute_metrics is not None)
+
+    def _data(self) -> dict[str, Any]:
+        return {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}
 
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         trial = FixedTrial(record.params, record.number, record.arguments)

@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,13 +19,20 @@ from .reports.console import console_listener
 from .search.constraints import Constraint, resolve_constraints
 from .search.listener import SearchListener
 from .search.objective import resolve_objectives, resolve_pruning
-from .search.preflight import check_space, check_trainer
+from .search.preflight import check_space
 from .search.start import resolve_start
 from .search.study import SpaceLike, Study, as_space, check_name
 from .search.trial import TrialRecord
 from .training.randomness import preserved_streams
 
 Metric = str | Callable[[dict[str, float]], float]
+
+
+class Evaluation(NamedTuple):
+    """What the evaluations of a recipe are: of how many sets, and whether there is a `compute_metrics`."""
+
+    sets: int
+    has_metrics: bool
 
 
 class Searching(ABC):
@@ -35,15 +42,6 @@ class Searching(ABC):
     """
 
     args: Any
-    train_dataset: Any
-    eval_dataset: Any
-    compute_metrics: Any
-    model_init: Any
-
-    @property
-    @abstractmethod
-    def has_training_data(self) -> bool:
-        """True if there is something to train on."""
 
     @abstractmethod
     def for_trial(self, trial: Any, output_dir: str | None = None) -> Any:
@@ -71,8 +69,18 @@ class Searching(ABC):
         """What has the defaults of parameters that have none of their own, as attributes."""
         return self.args
 
-    def _see(self, space: Any) -> None:  # noqa: B027 - most recipes need not look
-        """Hook: see the space before anything is checked."""
+    @abstractmethod
+    def _prepare(self, space: Any) -> None:
+        """Check that there is all that a search in this space needs; None: a replay."""
+
+    @property
+    @abstractmethod
+    def _evaluation(self) -> Evaluation:
+        """What is evaluated."""
+
+    @abstractmethod
+    def _data(self) -> dict[str, Any]:
+        """Return names to datasets, or to their fingerprints, to tell whether they are those of an earlier session."""
 
     @abstractmethod
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
@@ -167,8 +175,7 @@ class Searching(ABC):
         listener = _listener(progress)
         seed = self._default_seed if seed is None else seed
         space = as_space(engine.native_space(hp_space, seed))
-        self._see(space)
-        check_trainer(self)
+        self._prepare(space)
         objectives = self._objectives(compute_objective, direction)
         study = Study(
             name=study_name,
@@ -219,7 +226,7 @@ class Searching(ABC):
         Raises:
             StudyError: there is no such study or trial, or its objective is another one.
         """
-        check_trainer(self)
+        self._prepare(None)
         listener = _listener(progress)
         folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
         is_given = compute_objective is not None or direction is not None
@@ -228,11 +235,8 @@ class Searching(ABC):
             return replay(self, folder, number, objectives, listener, ranks_of(self.args), self._data())
 
     def _objectives(self, compute_objective: Any, direction: Any) -> Any:
-        sets = len(self.eval_dataset) if isinstance(self.eval_dataset, dict) else 1
-        return resolve_objectives(compute_objective, direction, self.compute_metrics is not None, sets)
-
-    def _data(self) -> dict[str, Any]:
-        return {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}
+        sets, has_metrics = self._evaluation
+        return resolve_objectives(compute_objective, direction, has_metrics, sets)
 
 
 def _listener(progress: Any) -> SearchListener:

@@ -24,7 +24,7 @@ from .search.read_parameters import check_read
 from .search.space import SearchSpace
 from .search.study import SpaceLike, as_space
 from .search.trial import FixedTrial, Trial, TrialRecord
-from .searching import Searching
+from .searching import Evaluation, Searching
 from .training.randomness import preserved_streams, seed_run
 from .transformers_trainer import TransformersTrainer
 
@@ -82,7 +82,7 @@ class TrainerFunction(Searching):
         StudyError: `make_trainer` is no function.
     """
 
-    compute_metrics: Any = None
+    _evaluation = Evaluation(1, False)  # until something has been made
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class TrainerFunction(Searching):
             raise StudyError(f"make_trainer must be a function of a trial, but got {make_trainer!r}.")
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
         self._made: dict[int, weakref.ref[Any]] = {}  # what belongs to earlier trials and is still there, by its id
-        self._has_training_data = False
+        self._fingerprints: dict[str, Any] = {}
 
     def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
@@ -106,16 +106,6 @@ class TrainerFunction(Searching):
             return super().hyperparameter_search(
                 _left_to_make_trainer if given is None else given, *arguments, **search
             )
-
-    def replay(self, study_name: str = "study", number: int | None = None, *arguments: Any, **options: Any) -> Any:
-        """Run one trial of a study again, as `Trainer.replay` does."""
-        self._see(as_space(_left_to_make_trainer if self.hp_space is None else self.hp_space))
-        return super().replay(study_name, number, *arguments, **options)
-
-    @property
-    def has_training_data(self) -> bool:
-        """True if what `make_trainer` makes has a train_dataset, or makes its own batches."""
-        return bool(self._has_training_data)
 
     def with_arguments(self, **parameters: Any) -> TrainerFunction:
         """Return the same recipe with another `output_dir`; all other arguments are for `make_trainer` to set.
@@ -144,9 +134,10 @@ class TrainerFunction(Searching):
         if unread:
             raise SpaceError(_not_suggested(unread[0], trial.arguments[unread[0]]))
         environment = dict(os.environ)
-        seed = trial.params.values_by_name.get("seed")
-        made = self._make(trial, seed if isinstance(seed, int) else self.args.seed)
-        if made.args.seed != seed and made.args.seed != self.args.seed:  # known only now: the model is made again
+        suggested = trial.params.values_by_name.get("seed")
+        seed = suggested if isinstance(suggested, int) else self.args.seed
+        made = self._make(trial, seed)
+        if made.args.seed != seed:  # it is known only now, so the model is made again
             seed = made.args.seed
             del made
             made = self._make(trial, seed)
@@ -194,26 +185,29 @@ class TrainerFunction(Searching):
             finally:
                 trainer.release()
 
-    def _see(self, space: SearchSpace | Callable[[Trial], Any]) -> None:
+    def _data(self) -> dict[str, Any]:
+        return self._fingerprints
+
+    def _prepare(self, space: Any) -> None:
         """See what `make_trainer` makes with parameters drawn from the space, and keep what all trials share.
 
         Raises:
             StudyError: it fails, or makes something that cannot be searched.
             SpaceError: it does not read a parameter.
         """
+        if space is None:
+            space = as_space(_left_to_make_trainer if self.hp_space is None else self.hp_space)
         environment = dict(os.environ)
         with preserved_streams():
             made, trial = self._make_sample(space)
+            _check_data(made)
             args = self.args = _without(made.args, trial.params.values_by_name)
             args.output_dir = args.output_dir if self.output_dir is None else os.fspath(self.output_dir)
             args.ray_scope = getattr(args, "ray_scope", "last")
-            self.model_init = self.make_trainer
-            makes_batches = type(made).get_train_dataloader is not transformers.Trainer.get_train_dataloader
-            self._has_training_data = made.train_dataset is not None or makes_batches
-            self.train_dataset, self.eval_dataset = _fingerprints(made.train_dataset), _fingerprints(made.eval_dataset)
-            if self.eval_dataset is None and getattr(made, "evaluator", None) is not None:
-                self.eval_dataset = "its evaluator's own"
-            self.compute_metrics = made.compute_metrics is not None or None
+            sets = len(made.eval_dataset) if isinstance(made.eval_dataset, dict) else 1
+            self._evaluation = Evaluation(sets, made.compute_metrics is not None)
+            named = {"train_dataset": made.train_dataset, "eval_dataset": made.eval_dataset}
+            self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
             del made
             sample.release()
@@ -323,11 +317,18 @@ def _without(args: transformers.TrainingArguments, drawn: Mapping[str, Any]) -> 
     return other
 
 
-def _fingerprints(dataset: Any) -> Any:
-    """Return the fingerprint of a dataset, of named ones a dict; None if there is none."""
-    if isinstance(dataset, Mapping):
-        return {name: fingerprint(each) for name, each in dataset.items()}
-    return None if dataset is None else fingerprint(dataset)
+def _check_data(made: transformers.Trainer) -> None:
+    """Check that a trainer has something to train on, and something to be compared by.
+
+    Raises:
+        StudyError: it has not.
+    """
+    makes_batches = type(made).get_train_dataloader is not transformers.Trainer.get_train_dataloader
+    if made.train_dataset is None and not makes_batches:
+        raise StudyError("A search needs a train_dataset; the trainer that make_trainer(trial) made has none.")
+    has_none = made.eval_dataset is None or (isinstance(made.eval_dataset, dict) and not made.eval_dataset)
+    if has_none and getattr(made, "evaluator", None) is None:
+        raise StudyError("A search compares evaluations, so what make_trainer(trial) makes needs an eval_dataset.")
 
 
 @contextlib.contextmanager

@@ -80,7 +80,7 @@ class Objective:
     @property
     def identity(self) -> str:
         """What tells it from another objective in a later session: a metric's key, or the name of a function."""
-        is_function = callable(self.metric) and self.metric is not sum_of_metrics
+        is_function = callable(self.metric) and self.metric not in (sum_of_metrics, sum_of_losses)
         return f"{self.name}(metrics)" if is_function else self.name
 
     def value(self, metrics: Mapping[str, float], what: str = "objective") -> float:

@@ -9,6 +9,13 @@ from .space import SearchSpace
 from .study import SET_BY_THE_SEARCH
 
 
+class TakesParameters(Protocol):
+    """Whose parameters are checked."""
+
+    def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None:
+        """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
+
+
 class Checkable(Protocol):
     """What preflight asks of a trainer."""
 
@@ -19,9 +26,6 @@ class Checkable(Protocol):
     @property
     def has_training_data(self) -> bool:
         """True if there is something to train on."""
-
-    def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None:
-        """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
 
 
 def check_trainer(trainer: Checkable) -> None:
@@ -47,7 +51,7 @@ def check_trainer(trainer: Checkable) -> None:
         raise StudyError("A search compares evaluations, so the Trainer needs an eval_dataset; it has none.")
 
 
-def check_space(space: Any, trainer: Checkable) -> None:
+def check_space(space: Any, trainer: TakesParameters) -> None:
     """Check that trials could take the values of a static space: its bounds and every choice, in their branch.
 
     A define-by-run function is checked as it suggests, in the first trial; the `parameters` that one tells of, here.

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForSequenceClassification, BertConfig, BertModel
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, BertModel
 
 from hpsearch import Categorical, FixedTrial, FromPretrained, InvalidInputError, SpaceError
-from tests.models import weights_of
+from tests.models import gpt2_language_model, weights_of
 
 PARTS = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -129,3 +129,15 @@ def test_a_search_in_workers_starts_all_trials_from_the_same_weights(folder: Pat
     shared = found[0].keys() & found[1].keys()
     assert shared
     assert all(found[0][each] == found[1][each] for each in shared)
+
+
+def test_name_and_generation_config_are_those_of_the_files(tmp_path: Path) -> None:
+    model = gpt2_language_model()
+    model.generation_config.max_new_tokens = 7
+    model.save_pretrained(tmp_path / "gpt2")
+    first, second = (FromPretrained(AutoModelForCausalLM, str(tmp_path / "gpt2"))() for _ in range(2))
+    plain = AutoModelForCausalLM.from_pretrained(str(tmp_path / "gpt2"))
+    assert first.name_or_path == plain.name_or_path
+    assert first.generation_config.max_new_tokens == plain.generation_config.max_new_tokens == 7
+    first.generation_config.max_new_tokens = 9
+    assert second.generation_config.max_new_tokens == 7

@@ -20,7 +20,7 @@ File = Annotated[Path, typer.Argument(help="Python that defines study = SearchPl
 Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Trials of the study in total.")]
 Jobs = Annotated[int | None, typer.Option("--n-jobs", "-j", help="Trials at once on this machine; -1: as many as fit.")]
 Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one trial on each.")]
-Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d.")]
+Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
 BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
 Name = Annotated[str | None, typer.Option("--study-name", help="Names the study and its folder.")]
@@ -72,22 +72,25 @@ def resume(
     n_jobs: Jobs = None,
     devices: Devices = None,
     time: Time = None,
+    set_: Set = None,
 ) -> None:
     """Go on with a study that `hpsearch run` began, with the options it was begun with, or others.
 
     \b
     hpsearch resume
-    hpsearch resume runs/digits --n-trials 100
+    hpsearch resume runs/digits --n-trials 100 --time none
     """
     begun = Command.read(study_folder(study))
-    kept = {name: each for name, each in begun.search.items() if not (n_jobs or devices) or name not in _AT_ONCE}
+    replaced = {*(_AT_ONCE if n_jobs or devices else ()), *(() if time is None else ("timeout",))}
+    kept = {name: each for name, each in begun.search.items() if name not in replaced}
     changed = {
         "n_trials": n_trials,
         "n_jobs": n_jobs,
         "devices": None if devices is None else numbers(devices),
         "timeout": None if time is None else seconds(time),
     }
-    _search(Command(begun.file, begun.folder, begun.arguments, merged(kept, changed)))
+    arguments = {**begun.arguments, **settings(set_ or [])}
+    _search(Command(begun.file, begun.folder, arguments, merged(kept, changed)))
 
 
 def _search(command: Command) -> None:

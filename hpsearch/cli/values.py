@@ -13,8 +13,8 @@ _NUMBER = r"\d+(?:\.\d+)?"
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
-def seconds(text: str) -> float:
-    """Return a length of time in seconds.
+def seconds(text: str) -> float | None:
+    """Return a length of time in seconds; None for ``none``.
 
     >>> seconds("90"), seconds("30m"), seconds("2h"), seconds("1h30m"), seconds("1.5d")
     (90.0, 1800.0, 7200.0, 5400.0, 129600.0)
@@ -22,10 +22,12 @@ def seconds(text: str) -> float:
     Raises:
         StudyError: it is none.
     """
+    if text.lower() == "none":
+        return None
     if re.fullmatch(_NUMBER, text):
         return float(text)
     if not re.fullmatch(rf"({_NUMBER}(min|[smhd]))+", text):
-        raise StudyError(f"--time {text!r} is no length of time; write it as 90s, 30m, 2h, 1h30m or 1d.")
+        raise StudyError(f"--time {text!r} is no length of time; write it as 90s, 30m, 2h, 1h30m or 1d, or none.")
     return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(rf"({_NUMBER})(min|[smhd])", text))
 
 

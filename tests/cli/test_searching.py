@@ -39,6 +39,20 @@ def test_resume_goes_on_from_anywhere_with_the_options_of_the_run(
     assert max(each["epochs"] for each in records) == 4.0  # of --set, not the nine of the file
 
 
+def test_resume_takes_a_limit_of_time_back_and_changes_arguments(here: Path, told: Told) -> None:
+    limited = ["-n", "2", "--study-name", "limited", "--time", "1h", "--set", "num_train_epochs=1"]
+    assert told("run", "first/study.py", *limited)[0] == 0
+    assert json.loads((here / "runs/limited/command.json").read_text())["search"]["timeout"] == 3600
+    code, out, _ = told("resume", "runs/limited", "-n", "3", "--time", "none", "--set", "num_train_epochs=2")
+    assert code == 0
+    command = json.loads((here / "runs/limited/command.json").read_text())
+    assert "timeout" not in command["search"]
+    assert command["arguments"]["num_train_epochs"] == 2
+    assert "CHANGED since the last session: num_train_epochs 1.0 -> 2.0" in " ".join(out.split())
+    records = [json.loads(path.read_text()) for path in (here / "runs/limited").glob("*/trial.json")]
+    assert max(each["epochs"] for each in records) == 2.0
+
+
 def test_options_of_a_run_change_the_plan(here: Path, told: Told) -> None:
     options = ["-n", "2", "--study-name", "other", "--output", "elsewhere", "--storage", "journal", "--time", "1h"]
     code, _, _ = told("run", "first/study.py", *options, "--set", "num_train_epochs=1", "--set", "optim=sgd")

@@ -207,16 +207,31 @@ def test_a_local_instance_is_private_and_ends_with_the_block(tmp_path: Path, mon
     assert list(tmp_path.rglob("*")) == []
 
 
+# Python drops an error that a signal raises inside a destructor, and remarks on it: then it has not been interrupted.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_local_instance_that_is_interrupted_while_it_starts_leaves_nothing() -> None:
+    for _ in range(4):
+        was_interrupted = _start_and_interrupt()
+        assert are_gone(ray_processes())
+        if was_interrupted:
+            return
+    pytest.fail("no start was interrupted")
+
+
+def _start_and_interrupt() -> bool:
+    """Start an instance, and interrupt that when its first server is there; tell whether it was in time."""
+
+    has_started = False
+
     def interrupt(*_: Any) -> None:
-        raise Stopped
+        if not has_started:
+            raise Stopped
 
     def wait_for_the_first_server() -> None:
-        while not any(process.name() == "gcs_server" for process in ray_processes()):
+        while not has_started and not any(process.name() == "gcs_server" for process in ray_processes()):
             time.sleep(0.05)
         signal.raise_signal(signal.SIGUSR1)
 
-    has_started = False
     before = signal.signal(signal.SIGUSR1, interrupt)
     watching = threading.Thread(target=wait_for_the_first_server)
     watching.start()
@@ -229,8 +244,7 @@ def test_a_local_instance_that_is_interrupted_while_it_starts_leaves_nothing() -
     finally:
         watching.join()
         signal.signal(signal.SIGUSR1, before)
-    assert not has_started
-    assert are_gone(ray_processes())
+    return not has_started
 
 
 # Addresses where there is no cluster ----------------------------------------------------------------------------------

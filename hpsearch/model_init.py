@@ -29,9 +29,13 @@ def check_model_init(model_init: Callable[..., Any]) -> None:
 
 
 def _positional(function: Callable[..., Any], required: bool = False) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # some of Python's own have none
+        return []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [
         name
-        for name, each in inspect.signature(function).parameters.items()
+        for name, each in parameters.items()
         if each.kind in kinds and not (required and each.default is not inspect.Parameter.empty)
     ]

@@ -130,9 +130,8 @@ class TrainerFunction(Searching):
             StudyError: it cannot be searched, or shares something with an earlier one.
             SpaceError: a function as space returns something that it has not suggested.
         """
-        unread = sorted(trial.arguments.keys() - trial.params.values_by_name.keys())
-        if unread:
-            raise SpaceError(_not_suggested(unread[0], trial.arguments[unread[0]]))
+        for name in trial.arguments.keys() - trial.params.values_by_name.keys():
+            raise SpaceError(_not_suggested(name, trial.arguments[name]))
         environment = dict(os.environ)
         suggested = trial.params.values_by_name.get("seed")
         seed = suggested if isinstance(suggested, int) else self.args.seed
@@ -246,8 +245,11 @@ class TrainerFunction(Searching):
                 "make_trainer(trial) made a trainer with save_strategy='best', which leaves a trial that waits without "
                 "a checkpoint; use 'epoch' or 'no'. The search keeps the best weights itself (scope='all')."
             )
-        if made.is_fsdp_enabled or made.is_deepspeed_enabled:
-            raise StudyError(f"make_trainer(trial) made a trainer whose model is spread over processes{_OURS_CAN}")
+        if args.fsdp or args.deepspeed or made.is_fsdp_enabled or made.is_deepspeed_enabled:
+            raise StudyError(
+                "make_trainer(trial) made a trainer whose model is spread over processes (FSDP or DeepSpeed), which "
+                "needs hpsearch.Trainer."
+            )
         keeps_state = [each for each in made.callback_handler.callbacks if isinstance(each, ExportableState)]
         parts = {"trainer": made, "args": args, "model": made.model}
         parts.update({f"callback {type(each).__name__}": each for each in keeps_state})
@@ -358,10 +360,7 @@ _NEEDS_OUR_TRAINER = {
     "oom_fallback": "what make_trainer(trial) makes cannot be made again in smaller batches.",
     "paused_memory": "transformers writes its checkpoints to disk.",
 }
-_OURS_CAN = ", which needs hpsearch.Trainer."
 _REFUSED = {
     "push_to_hub": "every trial would upload its model; upload the best one after the search.",
     "auto_find_batch_size": "it would train trials with other batch sizes than their parameters say.",
-    "fsdp": f"its model is spread over processes{_OURS_CAN}",
-    "deepspeed": f"its model is spread over processes{_OURS_CAN}",
 }

@@ -31,7 +31,7 @@ from .training import batch_size, weights
 from .training.acceleration import forget_loader
 from .training.checkpoints import STATE_FILE, TRIAL_FILE
 
-_ENVIRONMENT = ("ACCELERATE_", "FSDP_", "WANDB_LOG_MODEL")
+_ENVIRONMENT = ("ACCELERATE_", "FSDP_")  # what transformers sets for accelerate
 
 
 class TransformersTrainer:

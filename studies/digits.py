@@ -49,23 +49,27 @@ def load_data() -> dict[str, Any]:
     }
 
 
-def model_init(trial: Any = None) -> Any:
-    """A two-layer ViT on four patches of 4x4 pixels; its width is the trial's, or 32."""
+def make_model(hidden_size: int, num_hidden_layers: int = 2, intermediate_size: int | None = None) -> Any:
+    """A ViT on four patches of 4x4 pixels; its inner layers are twice as wide as the others unless told."""
     from transformers import ViTConfig, ViTForImageClassification
 
-    hidden_size = 32 if trial is None else trial.params["model.hidden_size"]
     config = ViTConfig(
         image_size=8,
         patch_size=4,
         num_channels=1,
         hidden_size=hidden_size,
-        num_hidden_layers=2,
+        num_hidden_layers=num_hidden_layers,
         num_attention_heads=4,
-        intermediate_size=2 * hidden_size,
+        intermediate_size=intermediate_size or 2 * hidden_size,
         num_labels=10,
         initializer_range=0.1,
     )
     return ViTForImageClassification(config)
+
+
+def model_init(trial: Any = None) -> Any:
+    """A new model; its width is the trial's, or 32."""
+    return make_model(32 if trial is None else trial.params["model.hidden_size"])
 
 
 def compute_metrics(prediction: Any) -> dict[str, float]:
@@ -73,7 +77,7 @@ def compute_metrics(prediction: Any) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
-def make_trainer(data: dict[str, Any], output: str, epochs: int) -> Any:
+def make_trainer(data: dict[str, Any], output: str, epochs: int, model_init: Any = model_init) -> Any:
     """The recipe that is searched; nothing in it is about the search."""
     from hpsearch import Trainer, TrainingArguments
 

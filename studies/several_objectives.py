@@ -19,8 +19,8 @@ from typing import Any
 
 from hpsearch import Categorical, Float, Int, SearchPlan, SearchSpace
 from objectives.several import metric_and_latency, metric_and_size
+from studies import digits
 from studies.command import options_parser, until_interrupted
-from studies.digits import compute_metrics, load_data
 
 SPACE = SearchSpace(
     {
@@ -37,48 +37,20 @@ OBJECTIVES = {"size": metric_and_size("accuracy"), "latency": metric_and_latency
 
 
 def model_init(trial: Any = None) -> Any:
-    """A ViT on four patches of 4x4 pixels, as wide and as deep as the trial says."""
-    from transformers import ViTConfig, ViTForImageClassification
-
+    """A new model, as wide and as deep as the trial says."""
     params = SPACE.defaults() if trial is None else trial.params
-    config = ViTConfig(
-        image_size=8,
-        patch_size=4,
-        num_channels=1,
-        hidden_size=params["model.hidden_size"],
-        num_hidden_layers=params["model.num_hidden_layers"],
-        num_attention_heads=4,
-        intermediate_size=params["model.intermediate_size"],
-        num_labels=10,
-        initializer_range=0.1,
+    return digits.make_model(
+        params["model.hidden_size"], params["model.num_hidden_layers"], params["model.intermediate_size"]
     )
-    return ViTForImageClassification(config)
 
 
 def make_trainer(data: dict[str, Any], output: str, epochs: int) -> Any:
-    """The recipe that is searched; nothing in it is about the search."""
-    from hpsearch import Trainer, TrainingArguments
-
-    args = TrainingArguments(
-        output,
-        num_train_epochs=epochs,
-        per_device_eval_batch_size=32,
-        eval_strategy="epoch",
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-    )
-    return Trainer(
-        model_init=model_init,
-        args=args,
-        train_dataset=data["train"],
-        eval_dataset=data["dev"],
-        compute_metrics=compute_metrics,
-    )
+    """The recipe that is searched: that of the digits with other models, and evaluated in the batches they serve."""
+    return digits.make_trainer(data, output, epochs, model_init).with_arguments(per_device_eval_batch_size=32)
 
 
 study = SearchPlan(
-    lambda: make_trainer(load_data(), "runs", 6),
+    lambda: make_trainer(digits.load_data(), "runs", 6),
     SPACE,
     n_trials=40,
     pruner=None,
@@ -107,14 +79,14 @@ def run(options: Any) -> None:
 
     from hpsearch import Trainer
 
-    data = load_data()
+    data = digits.load_data()
     trainer = make_trainer(data, options.output, options.epochs)
     search = {**study.search, **OBJECTIVES[options.cost], "study_name": f"accuracy_and_{options.cost}"}
     front = trainer.hyperparameter_search(SPACE, **{**search, "n_trials": options.trials})
 
     def loaded(best: Any) -> Any:
         return Trainer(
-            model=best.load_model(), args=trainer.args, eval_dataset=data["dev"], compute_metrics=compute_metrics
+            model=best.load_model(), args=trainer.args, eval_dataset=data["dev"], compute_metrics=digits.compute_metrics
         )
 
     show_front(front, [accuracy_on_test(loaded(best), data) for best in front], options.cost)

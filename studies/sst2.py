@@ -154,14 +154,19 @@ def run(options: Any) -> None:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run from the command line; return the exit status."""
-    parser = options_parser(__doc__, trials=20)
+def sentence_options(description: str | None) -> Any:
+    """Return a parser with the options of the studies of these sentences."""
+    parser = options_parser(description, trials=20)
     parser.add_argument("--data", default=DATA, help="folder with train.tsv and dev.tsv; default: glue/sst2 of the Hub")
     parser.add_argument("--model", help="a pretrained encoder, by name or folder; default: a small BERT from scratch")
     parser.add_argument("--epochs", type=int, default=6, help="of every trial, unless the space has them")
     parser.add_argument("--samples", type=int, help="how many training sentences to use; default: all")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    options = sentence_options(__doc__).parse_args(arguments)
     return until_interrupted(lambda: run(options))
 
 

@@ -23,8 +23,8 @@ import sys
 from typing import Any
 
 from hpsearch import SearchPlan
-from studies.command import DATA, on_test_split, options_parser, show, until_interrupted
-from studies.sst2 import MAX_WORDS, compute_metrics, load_data, make_tokenizer
+from studies.command import DATA, on_test_split, show, until_interrupted
+from studies.sst2 import MAX_WORDS, compute_metrics, load_data, make_tokenizer, sentence_options
 
 # The lower end of the learning rates; the upper one is a hundred times it.
 LOWEST_FOR_PRETRAINED, LOWEST_FOR_NEW = 1e-6, 1e-4
@@ -139,12 +139,8 @@ def run(options: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
-    parser = options_parser(__doc__, trials=20)
-    parser.add_argument("--data", default=DATA, help="folder with train.tsv and dev.tsv; default: glue/sst2 of the Hub")
-    parser.add_argument("--model", help="a pretrained encoder, by name or folder; default: a small BERT from scratch")
+    parser = sentence_options(__doc__)
     parser.add_argument("--backend", choices=tuple(HP_SPACES), default="optuna")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--samples", type=int, help="how many training sentences to use; default: all")
     options = parser.parse_args(arguments)
     return until_interrupted(lambda: run(options))
 

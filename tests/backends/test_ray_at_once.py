@@ -19,7 +19,7 @@ from hpsearch.backends.ray_backend import dispatch
 from tests.backends.contract import RATE, Diary, Events, FailsBesideASlowOne, HearsNotices, states
 from tests.backends.on_ray import cluster as cluster
 from tests.backends.test_ray_search import search
-from tests.faults.test_failures import BATCH, Memory, NeedsMemory
+from tests.faults.memory import BATCH, Memory, NeedsMemory
 from tests.search.small_trainer import TwoLayers, small_trainer
 
 

@@ -16,7 +16,7 @@ from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted, StudyE
 from tests.backends.contract import Diary, states
 from tests.backends.on_ray import ON_RAY, HearsNotices, loss_of
 from tests.backends.on_ray import cluster as cluster
-from tests.faults.test_failures import BATCH, Memory, NeedsMemory
+from tests.faults.memory import BATCH, Memory, NeedsMemory
 from tests.search.small_trainer import TwoLayers, small_trainer
 
 # So small that nothing is learned; a perturbation draws 0.1, and nothing else.

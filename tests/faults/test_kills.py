@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from hpsearch.training.checkpoints import TRIAL_FILE
 from tests.faults.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, Searches, updates
 from tests.faults.searching import load, wait_until
 
@@ -216,7 +217,7 @@ def search_under_fire(
             assert end.code == 0, end.output
             return end
         killed[kill.phase or ANY_TIME] += 1
-        finished = check_what_a_kill_left(folder / "study", finished)
+        finished = check_what_a_kill_left(folder / "study", finished, plan.is_brought)
 
 
 def some_moment(draw: random.Random, whole: End, killed: Counter[str], can_resume: bool) -> Kill:
@@ -242,12 +243,19 @@ def has_half_done_trial(study: Path) -> bool:
     return any(list(path.parent.glob("checkpoint-*/run_state.json")) for path in half_done)
 
 
-def check_what_a_kill_left(study: Path, finished: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Check that every file that has its name is whole and that finished trials stay as they are; return those."""
+def check_what_a_kill_left(
+    study: Path, finished: dict[int, dict[str, Any]], is_brought: bool
+) -> dict[int, dict[str, Any]]:
+    """Check that every file that has its name is whole and that finished trials stay as they are; return those.
+
+    The trainer of transformers writes checkpoints in place: one is whole when our file is in it.
+    """
+    checkpoints = list(study.glob("[!.]*/checkpoint-*"))
+    begun = [each for each in checkpoints if is_brought and not (each / TRIAL_FILE).exists()]
     for path in study.rglob("*.json"):
-        if ".partial-" not in str(path.relative_to(study)):
+        if ".partial-" not in str(path.relative_to(study)) and not any(each in path.parents for each in begun):
             json.loads(path.read_text())
-    for checkpoint in [*study.glob("[!.]*/checkpoint-*"), *study.glob("[!.]*/selected-*")]:
+    for checkpoint in [*(each for each in checkpoints if each not in begun), *study.glob("[!.]*/selected-*")]:
         assert load_file(checkpoint / "model.safetensors")
         assert (checkpoint / "optimizer.pt").exists() == (checkpoint / "trainer_state.json").exists()
     records = {record["number"]: record for record in records_of(study)}

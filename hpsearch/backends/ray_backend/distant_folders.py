@@ -72,20 +72,26 @@ class DistantFolders(RunFolders):
     def begin(self, run: str) -> None:
         """Bring the checkpoints to this node, and say that this worker is at the run.
 
-        A worker of a search that was killed may be about to write there: it does so once, and then hears of this one.
+        The worker before, of a search that was killed, may be about to write there. It does so once, over what this one
+        has said and in place of what that brings, and then hears of it; so this one says and brings it again.
         """
         self._scratch.begin()
         self._worker = f"{self.session}/{uuid.uuid4().hex}"
-        for attempt in range(_ATTEMPTS):
+        before = self._index(run)["worker"]
+        missing = None
+        for _ in range(_ATTEMPTS):
             try:
                 self._claim(run)
-            except FileNotFoundError:  # what the index named has been replaced meanwhile
-                if attempt == _ATTEMPTS - 1:
-                    raise
+            except FileNotFoundError as error:  # what the index named has been replaced
+                missing = error
             else:
-                if self.is_wanted(run):
+                if before is None or self._index(run)["worker"] != before:
                     return
             remove_folder(self.folder / run)
+        raise StorageError(
+            f"What {run} has left at storage_path={self.url!r} cannot be brought: another worker writes there, or "
+            "it was deleted."
+        ) from missing
 
     def _claim(self, run: str) -> None:
         folder = self.folder / run

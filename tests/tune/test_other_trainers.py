@@ -34,8 +34,7 @@ SHARED: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _without_progress_bars() -> None:
     datasets.disable_progress_bars()
 
 

@@ -23,36 +23,13 @@ from hpsearch import (
     Float,
     SearchInterrupted,
     SearchPlan,
-    SpaceError,
-    StudyError,
     TrialState,
     open_study,
     tune,
 )
 from tests.models import bert_classifier, classification_data
-from tests.search.small_trainer import CountsModels, TwoLayers, small_trainer, transformers_trainer
-
-RATE = {"learning_rate": Float(1e-3, 0.3, log=True)}
-QUIET = {"progress": False, "compute_objective": "loss", "direction": "minimize"}
-
-
-def make_trainer(trial: Any) -> transformers.Trainer:
-    return transformers_trainer("made", TwoLayers(), **trial.params)
-
-
-@pytest.fixture(autouse=True)
-def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def search(make: Callable[[Any], Any] = make_trainer, space: Any = None, **options: Any) -> BestRun:
-    given = {**QUIET, "n_trials": 3, "pruner": None, "output_dir": "out", **options}
-    best: BestRun = tune(make, RATE if space is None else space, **given)
-    return best
-
-
-def curves(best: BestRun) -> list[list[float]]:
-    return [[report.value for report in record.reports] for record in best.run_summary.records]
+from tests.search.small_trainer import TwoLayers, small_trainer, transformers_trainer
+from tests.tune.small import QUIET, RATE, curves, make_trainer, search
 
 
 def test_each_trial_makes_the_numbers_that_its_trainer_makes_alone() -> None:
@@ -385,129 +362,3 @@ def test_a_model_of_transformers_is_kept_as_transformers_keeps_it() -> None:
     again = transformers.BertForSequenceClassification.from_pretrained(best.checkpoint)
     assert again.classifier.weight.equal(best.load_model().classifier.weight)
     assert open_study("out/study").best()[0].number == int(best.run_id or -1)
-
-
-# Mistakes are found before the first trial.
-
-
-def assert_refused(match: str, make: Callable[[Any], Any], space: Any = None, error: Any = StudyError, **options: Any):
-    with pytest.raises(error, match=match):
-        search(make, space, **options)
-    assert not Path("out/study").exists()
-
-
-def test_a_parameter_that_nobody_reads_is_refused() -> None:
-    assert_refused(
-        r"Nobody reads the parameter 'weight_decay': make_trainer\(trial\) must look it up",
-        lambda trial: transformers_trainer("made", TwoLayers(), learning_rate=trial.params["learning_rate"]),
-        {**RATE, "weight_decay": Float(0.0, 0.1)},
-        SpaceError,
-    )
-
-
-def test_a_misspelt_parameter_is_named() -> None:
-    assert_refused(
-        r"raised KeyError: 'learning_rat'.* Did you mean 'learning_rate'\?",
-        lambda trial: transformers_trainer("made", TwoLayers(), learning_rate=trial.params["learning_rat"]),
-    )
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"auto_find_batch_size": True}, "auto_find_batch_size=True: it would train trials with other batch sizes"),
-        ({"eval_dataset": None, "eval_strategy": "no"}, "needs an eval_dataset"),
-        ({"train_dataset": None}, "needs a train_dataset"),
-        (
-            {"save_strategy": "best", "metric_for_best_model": "loss"},
-            "save_strategy='best', which leaves a trial that waits without a checkpoint",
-        ),
-    ],
-)
-def test_a_trainer_that_cannot_be_searched_is_refused(changes: dict[str, Any], told: str) -> None:
-    assert_refused(told, lambda trial: transformers_trainer("made", TwoLayers(), **changes, **trial.params))
-
-
-def test_something_else_than_a_trainer_of_transformers_is_refused() -> None:
-    assert_refused("must return a transformers.Trainer, but returned None", lambda trial: trial.params and None)
-    ours = lambda trial: small_trainer("made", model_init=CountsModels(), **trial.params)  # noqa: E731
-    assert_refused("returned an hpsearch.Trainer, which searches itself", ours)
-    with pytest.raises(StudyError, match="make_trainer must be a function of a trial, but got 3"):
-        tune(3)  # type: ignore[arg-type]
-
-
-def test_what_trials_would_share_is_refused() -> None:
-    model, stops = TwoLayers(), EarlyStoppingCallback()
-    args = transformers_trainer("made", model).args
-
-    def same_args(trial: Any) -> transformers.Trainer:
-        args.learning_rate = trial.params["learning_rate"]
-        data = transformers_trainer("made", model)
-        return transformers.Trainer(TwoLayers(), args, train_dataset=data.train_dataset, eval_dataset=data.eval_dataset)
-
-    for part, make in {
-        "model": lambda trial: transformers_trainer("made", model, **trial.params),
-        "args": same_args,
-        "callback EarlyStoppingCallback": lambda trial: transformers_trainer(
-            "made", TwoLayers(), stops, metric_for_best_model="loss", **trial.params
-        ),
-    }.items():
-        with pytest.raises(StudyError, match=f"returned the same {part} as for an earlier trial"):
-            search(make, output_dir=part)
-
-
-def test_what_trials_would_share_in_part_or_later_is_refused() -> None:
-    made: dict[int, Any] = {}
-
-    def cached(trial: Any) -> transformers.Trainer:
-        width = trial.params["width"]
-        return transformers_trainer("made", made.setdefault(width, TwoLayers(width)))
-
-    widths = {"width": Categorical([4, 8])}
-    with pytest.raises(StudyError, match="returned the same model as for an earlier trial"):
-        search(cached, widths, n_trials=4, start_with=[{"width": each} for each in (4, 8, 4, 8)])
-    base = TwoLayers()
-
-    def with_a_new_head(trial: Any) -> transformers.Trainer:
-        model = TwoLayers()
-        model.hidden = base.hidden
-        return transformers_trainer("made", model, **trial.params)
-
-    with pytest.raises(StudyError, match=r"returned the same weights hidden\.weight as for an earlier trial"):
-        search(with_a_new_head, output_dir="head")
-    base.requires_grad_(False)  # nothing of it is trained, so nothing can be left in it
-    assert len(search(with_a_new_head, output_dir="frozen").run_summary.records) == 3
-
-
-def test_folders_that_depend_on_the_trial_need_one_for_the_study() -> None:
-    def make(trial: Any) -> transformers.Trainer:
-        return transformers_trainer(f"made/{trial.params['learning_rate']:.4f}", TwoLayers(), **trial.params)
-
-    with pytest.raises(StudyError, match=r"gives each trial another output_dir .*: pass output_dir= to tune"):
-        search(make, output_dir=None)
-    assert len(search(make).run_summary.records) == 3
-
-
-def test_what_a_space_returns_without_having_suggested_it_is_refused() -> None:
-    def space(trial: Any) -> dict[str, Any]:
-        return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 0.1), "weight_decay": 0.1}
-
-    assert_refused("returns weight_decay=0.1, which it has not suggested", make_trainer, space, SpaceError)
-
-
-@pytest.mark.parametrize("option", [{"oom_fallback": True}, {"paused_memory": 1e6}])
-def test_what_needs_our_trainer_is_refused(option: dict[str, Any]) -> None:
-    assert_refused(f"{next(iter(option))}=.* needs hpsearch.Trainer", make_trainer, **option)
-
-
-def test_an_error_of_make_trainer_says_with_what_it_was_called() -> None:
-    def fails(trial: Any) -> transformers.Trainer:
-        raise OSError(f"no model of that name, {len(trial.params)}")
-
-    assert_refused(r"raised OSError: no model of that name, 1\. It was called with \{'learning_rate': 0\.", fails)
-
-
-def test_arguments_are_for_make_trainer_to_set() -> None:
-    plan = SearchPlan(make_trainer, RATE)
-    with pytest.raises(Exception, match="seed cannot be set from outside: make_trainer"):
-        plan.trainer({"seed": 3})

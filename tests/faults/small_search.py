@@ -1,0 +1,46 @@
+"""A small search in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpsearch import BestRun, TrialRecord
+from tests.backends.contract import AtStep
+from tests.faults.searching import RATE
+from tests.search.small_trainer import CountsModels, small_trainer
+
+
+def search(folder: Path, n_trials: int, *callbacks: Any, trainer: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Search for a learning rate with a small trainer."""
+    arguments = {"compute_objective": "loss", "pruner": "none", "progress": False, **options}
+    return small_trainer(folder, *callbacks, **(trainer or {})).hyperparameter_search(
+        RATE, n_trials=n_trials, **arguments
+    )
+
+
+def records_of(best: BestRun) -> list[TrialRecord]:
+    return list(best.run_summary.records)
+
+
+class Steps(AtStep):
+    """Remembers the updates made, and in which micro-batches."""
+
+    def __init__(self, act: Callable[[], None] = lambda: None, run: int = -1, step: int = -1) -> None:
+        super().__init__(act, run, step)
+        self.batches: list[tuple[int, int]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.batches.append((args.per_device_train_batch_size, args.gradient_accumulation_steps))
+        super().on_step_end(args, state, control, **kwargs)
+
+
+def fails_in(*numbers: int) -> CountsModels:
+    """Return a `model_init` that fails in these trials, or in all."""
+
+    def fail(trial: Any) -> None:
+        if not numbers or trial.number in numbers:
+            raise RuntimeError(f"out of luck in trial {trial.number}")
+
+    return CountsModels(fail)

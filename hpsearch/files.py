@@ -6,6 +6,7 @@ Knows nothing of trials or models.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import operator
@@ -63,8 +64,13 @@ def _indented(value: Any, levels: int, margin: str = "\n") -> str:
     parts = [_indented(each, levels - 1, deeper) for each in (value.values() if isinstance(value, dict) else value)]
     if not isinstance(value, dict):
         return f"[{deeper}{f',{deeper}'.join(parts)}{margin}]"
-    names = [_json({key: 0})[1:-2] for key in value]  # a key may be a number
-    return f"{{{deeper}{f',{deeper}'.join(map(operator.add, names, parts))}{margin}}}"
+    return f"{{{deeper}{f',{deeper}'.join(map(operator.add, map(_name, value), parts))}{margin}}}"
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _name(key: Any) -> str:
+    """Return a key as JSON, with the colon; it may be a number."""
+    return _json({key: 0})[1:-2]
 
 
 def finite(value: Any) -> Any:
@@ -102,10 +108,9 @@ def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Pa
             yield partial
         os.replace(link, target)
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    partial.mkdir(parents=True)
     try:
         yield partial
         if sync:
@@ -169,12 +174,19 @@ def remove_partial(folder: str | os.PathLike[str]) -> None:
 
     A folder that was about to be replaced is put back if its successor did not come.
     """
-    for entry in Path(folder).glob(f"{PARTIAL_MARK}*"):
+    for entry in entries(folder, PARTIAL_MARK):
         _, is_replaced, name = entry.name.partition(_REPLACED_MARK)
         if is_replaced and not entry.with_name(name).exists():
             os.replace(entry, entry.with_name(name))
         else:
             _delete(entry)
+
+
+def entries(folder: str | os.PathLike[str], *prefixes: str) -> list[Path]:
+    """Return what in a folder has a name that begins with one of these; nothing if there is no such folder."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return [Path(folder, name) for name in os.listdir(folder) if name.startswith(prefixes)]
+    return []
 
 
 def _delete(entry: Path) -> None:

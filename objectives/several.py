@@ -13,12 +13,14 @@ from .latency import milliseconds_per_sample
 def metric_and_latency(metric: str, direction: str | None = None) -> dict[str, Any]:
     """Return the arguments of a search for models that are good or fast; its best runs are a Pareto front.
 
+    Nothing is pruned: ``pruning_metric=metric`` beside it would prune those first that are fast and less good.
+
     Args:
-        metric: its name; the ``eval_`` prefix may be left out. Trials are pruned by it.
+        metric: its name; the ``eval_`` prefix may be left out.
         direction: of the metric. Default: losses and errors are minimised, other metrics maximised.
 
     Returns:
-        `compute_objective`, `direction` and `pruning_metric`, to be passed to a search with ``**``.
+        `compute_objective` and `direction`, to be passed to a search with ``**``.
 
     Raises:
         ObjectiveError: the metric is not named by text, or the direction is none, or contradicts it.
@@ -38,7 +40,7 @@ def metric_and_size(metric: str, direction: str | None = None) -> dict[str, Any]
         metric, direction: as in `metric_and_latency`.
 
     Returns:
-        `compute_objective`, `direction` and `pruning_metric`, to be passed to a search with ``**``.
+        `compute_objective` and `direction`, to be passed to a search with ``**``.
 
     Raises:
         ObjectiveError: as in `metric_and_latency`.
@@ -58,7 +60,7 @@ def metric_latency_and_size(metric: str, direction: str | None = None) -> dict[s
         metric, direction: as in `metric_and_latency`.
 
     Returns:
-        `compute_objective`, `direction` and `pruning_metric`, to be passed to a search with ``**``.
+        `compute_objective` and `direction`, to be passed to a search with ``**``.
 
     Raises:
         ObjectiveError: as in `metric_and_latency`.
@@ -75,8 +77,4 @@ def _several(metric: str, direction: str | None, *costs: Any) -> dict[str, Any]:
         raise ObjectiveError(f"The metric must be named by text, but got {metric!r}.")
     objectives = [metric, *costs]
     resolved = resolve_objectives(objectives, [direction, *("minimize" for _ in costs)], has_metrics=True)
-    return {
-        "compute_objective": objectives,
-        "direction": [each.direction for each in resolved],
-        "pruning_metric": metric,
-    }
+    return {"compute_objective": objectives, "direction": [each.direction for each in resolved]}

@@ -53,7 +53,6 @@ study = SearchPlan(
     lambda: make_trainer(digits.load_data(), "runs", 6),
     SPACE,
     n_trials=40,
-    pruner=None,
     study_name="accuracy_and_size",
     **OBJECTIVES["size"],
 )

@@ -429,10 +429,10 @@ def test_the_timeout_stops_a_running_trial_at_its_next_step(tmp_path: Path) -> N
     """Row 20: 1,000 epochs of slow steps would take minutes."""
     trainer = make_trainer(tmp_path, callbacks=[SlowSteps()], num_train_epochs=1000)
     begin = time.monotonic()
-    best = search(trainer, LEARNING_RATE, 5, timeout=1.5)
-    assert time.monotonic() - begin < 6
+    best = search(trainer, LEARNING_RATE, 5, timeout=4.0)
+    assert time.monotonic() - begin < 12
     assert [record.state for record in records_of(best)] == [TrialState.STOPPED]
-    assert "timeout of 1.5 s" in records_of(best)[0].reason
+    assert "timeout of 4.0 s" in records_of(best)[0].reason
     assert best.objective == records_of(best)[0].reports[-1].value
     assert best.checkpoint is not None
 

@@ -70,7 +70,8 @@ class StudyFolder:
             yield
             return
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            if not self.path.is_dir():
+                self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise StudyError(f"The study's folder {str(self.path)!r} cannot be made: {error}.") from error
         with self._lock:
@@ -247,7 +248,8 @@ def has_ended(study_folder: Path, run: str) -> bool:
 def write_record(study_folder: Path, record: TrialRecord) -> None:
     """Write `trial.json` of a trial into the folder of its run."""
     folder = study_folder / record.name
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / TRIAL_FILE, record.to_json())
 
 

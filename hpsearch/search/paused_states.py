@@ -126,13 +126,14 @@ class PausedStates:
             if is_too_much:
                 _spill(checkpoint)
 
-    def spill(self, run: str) -> None:
-        """Bring the checkpoints of a run to disk; what cannot be brought there stays where it is, until the end."""
+    def spill(self, *runs: str) -> None:
+        """Bring the checkpoints of runs to disk; what cannot be brought there stays where it is, until the end."""
         place = self.place
-        if place is not None:
-            for link in self._links(place, run):
-                with contextlib.suppress(OSError):
-                    _spill(link)
+        if place is None:
+            return
+        for link in (each for run in runs for each in self._links(place, run)):
+            with contextlib.suppress(OSError):
+                _spill(link)
 
     def _has_made_room(self, place: Path, checkpoint: Path, size: float) -> bool:
         for expected in place.glob(f"{_EXPECTED}*"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..files import remove_folder, remove_partial
+from ..files import entries, remove_folder, remove_partial
 from .objective import Objective
 from .selection import best_records, dominates, ranking
 from .trial import TrialRecord
 
 # Weights that are selected so far, of a trial that writes no checkpoint at that update or has rotated it away.
 SELECTED = "selected-"
+_CHECKPOINT = "checkpoint-"
 
 
 def is_worth_keeping(
@@ -59,12 +60,12 @@ def remove_surplus(
         among: the trials whose folders may hold something to delete; default: all.
     """
     kept = {record.checkpoint for record in kept_records(records, objectives, keep)}
+    surplus = (SELECTED,) if keep is None else (SELECTED, _CHECKPOINT)
     for record in records if among is None else among:
         if record.state.is_counted:
-            if keep is not None:
-                remove_checkpoints(folder / record.name, kept)
-            for selected in (folder / record.name).glob(f"{SELECTED}*"):
-                remove_folder(selected)
+            for each in entries(folder / record.name, *surplus):
+                if each not in kept:
+                    remove_folder(each)
 
 
 def kept_records(
@@ -82,6 +83,6 @@ def remove_checkpoints(run_folder: Path, kept: Iterable[Path | None]) -> None:
     """Delete every checkpoint of a run but those in `kept`, and what a killed process left half-written."""
     staying = set(kept)
     remove_partial(run_folder)
-    for checkpoint in run_folder.glob("checkpoint-*"):
+    for checkpoint in entries(run_folder, _CHECKPOINT):
         if checkpoint not in staying:
             remove_folder(checkpoint)

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from ..files import remove_partial
 from .assignment import Assignment
@@ -117,7 +118,7 @@ class TrialRunner:
 
     def used_up(self) -> str | None:
         """Return which budget of the study is used up; None while something is left for the trials under way."""
-        if self._epochs_of is not self.records:
+        if self._study.max_epochs is not None and self._epochs_of is not self.records:
             self._epochs_of, self._epochs = self.records, {each.number: each.epochs for each in self.records}
             self._all_epochs = sum(self._epochs.values())
         known = sum(self._epochs.get(number, 0.0) for number in self.under_way)
@@ -266,23 +267,17 @@ class TrialRunner:
         study = self._study
         self._folder.write_best(records)
         remove_surplus(records, study.folder, study.objectives, study.keep_checkpoints, among)
-        for record in records if among is None else among:
-            if record.state.is_counted:
-                self._paused.spill(record.name)
+        self._paused.spill(*(each.name for each in (records if among is None else among) if each.state.is_counted))
         self.records = self._present(records)
 
     @staticmethod
     def _present(records: list[TrialRecord]) -> list[TrialRecord]:
         """Return the records of trials that are not running, by number, without checkpoints that are gone."""
-        ended = (each for each in sorted(records, key=_number) if each.state is not TrialState.RUNNING)
+        ended = (each for each in sorted(records, key=attrgetter("number")) if each.state is not TrialState.RUNNING)
         return [
             replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each
             for each in ended
         ]
-
-
-def _number(record: TrialRecord) -> int:
-    return record.number
 
 
 def _epochs(records: Mapping[int, TrialRecord]) -> float:

@@ -86,11 +86,11 @@ def ranking(
         return sorted(eligible, key=lambda record: record.number not in front)[:first]
     sign = 1.0 if objectives[0].direction == MINIMIZE else -1.0
     may_be_best = [each for each in records if each.is_eligible]
-    return heapq.nsmallest(
-        len(may_be_best) if first is None else first,
-        may_be_best,
-        key=lambda record: (sign * record.values[0], record.number),
-    )
+    if first:  # a search asks for the best few after every trial
+        costs = [sign * each.values[0] for each in may_be_best]
+        last = max(heapq.nsmallest(first, costs), default=0.0)
+        may_be_best = [each for cost, each in zip(costs, may_be_best, strict=True) if cost <= last]
+    return sorted(may_be_best, key=lambda record: (sign * record.values[0], record.number))[:first]
 
 
 def cost_of(report: Report, value: float, objective: Objective) -> float:

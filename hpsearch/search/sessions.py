@@ -68,7 +68,7 @@ class Session:
     def others_were_here(self) -> bool:
         """Tell whether other sessions are at work, or have been since the last call; the caller holds the lock."""
         changed, self._changed = self._changed, self._folder.stat().st_mtime_ns
-        return changed != self._changed or len(list(self._folder.iterdir())) > 1
+        return changed != self._changed or len(os.listdir(self._folder)) > 1
 
     def is_alone(self) -> bool:
         """Tell whether no other session is at work; the caller holds the lock."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +15,7 @@ from optuna.storages.journal._storage import JournalOperation
 
 from ...locks import KernelLock
 
+_json = json.JSONEncoder(separators=(",", ":")).encode
 _WITHIN_A_TRIAL = (
     JournalOperation.SET_TRIAL_PARAM,
     JournalOperation.SET_TRIAL_INTERMEDIATE_VALUE,
@@ -55,15 +57,31 @@ class JournalFile(JournalFileBackend):
         self._guard = JournalLock(f"{path}.flock")
         super().__init__(str(path), self._guard)
         self.path = path
+        self._added = 0, b""  # where this process has written last, and what
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        """Read the lines from a number on; what only this process has added since the last time is not read again."""
+        known, size = self._log_number_offset.get(log_number_from), os.stat(self.path).st_size
+        place, added = self._added
+        if known == size:
+            return
+        if known != place or size != place + len(added):
+            yield from super().read_logs(log_number_from)
+            return
+        for number, line in enumerate(added.splitlines(keepends=True), start=log_number_from + 1):
+            place += len(line)
+            self._log_number_offset[number] = place
+            yield json.loads(line)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add lines, after the last whole one."""
-        lines = "".join(f"{json.dumps(log, separators=(',', ':'))}\n" for log in logs)
+        lines = "".join(f"{_json(log)}\n" for log in logs).encode()
         self._guard.acquire()
         try:
             with open(self.path, "rb+") as stream:
                 _drop_half_a_line(stream)
-                stream.write(lines.encode())
+                self._added = stream.tell(), lines
+                stream.write(lines)
                 if any(log["op_code"] not in _WITHIN_A_TRIAL for log in logs):
                     stream.flush()
                     os.fsync(stream.fileno())

@@ -5,13 +5,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import optuna
+
+_is_quiet: ContextVar[bool] = ContextVar("_is_quiet", default=False)
 
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Silence Optuna's own log lines and experimental warnings: progress is shown by our listeners."""
+    """Silence Optuna's own log lines and experimental warnings: progress is shown by our listeners.
+
+    Inside another such block nothing is left to be done.
+    """
+    if _is_quiet.get():
+        yield
+        return
+    before = _is_quiet.set(True)
     level = optuna.logging.get_verbosity()
     _set_verbosity(optuna.logging.WARNING)
     try:
@@ -22,6 +32,7 @@ def quiet_optuna() -> Iterator[None]:
             yield
     finally:
         _set_verbosity(level)
+        _is_quiet.reset(before)
 
 
 def _set_verbosity(level: int) -> None:

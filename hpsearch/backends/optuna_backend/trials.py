@@ -98,7 +98,7 @@ class StoredTrials:
         alive = [each for each in at_work if runner.is_alive(each.user_attrs.get(_SESSION))]
         half_done = [each for each in at_work if each not in alive]
         numbers = {each.number for each in recovered}
-        if any(each.state is TrialState.PAUSED and each.number in numbers for each in runner.records):
+        if numbers and any(each.state is TrialState.PAUSED and each.number in numbers for each in runner.records):
             return self.next(runner, propose)  # they wait, as they did before a process died
         if self._at_rungs is None:  # they have waited in an earlier session, which had rungs
             half_done, paused = [*half_done, *paused], []
@@ -135,7 +135,8 @@ class StoredTrials:
         """Return why there is no use in another trial: the sampler has tried everything, or the terminator says so."""
         engine = self._engine
         is_exhausted = isinstance(engine.sampler, GridSampler) and engine.sampler.is_exhausted(engine)
-        if is_exhausted or engine.user_attrs.get(_EXHAUSTED) == self._what_is_tried():
+        tried = engine.user_attrs.get(_EXHAUSTED)
+        if is_exhausted or (tried is not None and tried == self._what_is_tried()):
             return f"{type(engine.sampler).__name__} has tried everything there is in this space"
         return "the terminator expects no further improvement" if self._is_converged() else None
 

@@ -183,8 +183,8 @@ def remove_partial(folder: str | os.PathLike[str]) -> None:
 
 
 def entries(folder: str | os.PathLike[str], *prefixes: str) -> list[Path]:
-    """Return what in a folder has a name that begins with one of these; nothing if there is no such folder."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    """Return what in a folder has a name that begins with one of these; nothing if no such folder can be read."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         return [Path(folder, name) for name in os.listdir(folder) if name.startswith(prefixes)]
     return []
 

@@ -130,7 +130,8 @@ class TrainerFunction(Searching):
             StudyError: it cannot be searched, or shares something with an earlier one.
             SpaceError: a function as space returns something that it has not suggested.
         """
-        for name in trial.arguments.keys() - trial.params.values_by_name.keys():
+        if unread := trial.arguments.keys() - trial.params.values_by_name.keys():
+            name = min(unread)
             raise SpaceError(_not_suggested(name, trial.arguments[name]))
         environment = dict(os.environ)
         suggested = trial.params.values_by_name.get("seed")
@@ -246,9 +247,10 @@ class TrainerFunction(Searching):
                 "a checkpoint; use 'epoch' or 'no'. The search keeps the best weights itself (scope='all')."
             )
         if args.fsdp or args.deepspeed or made.is_fsdp_enabled or made.is_deepspeed_enabled:
+            name = "fsdp" if args.fsdp or made.is_fsdp_enabled else "deepspeed"
             raise StudyError(
-                "make_trainer(trial) made a trainer whose model is spread over processes (FSDP or DeepSpeed), which "
-                "needs hpsearch.Trainer."
+                f"make_trainer(trial) made a trainer with {name}, which spreads its model over processes; to search "
+                "that needs hpsearch.Trainer."
             )
         keeps_state = [each for each in made.callback_handler.callbacks if isinstance(each, ExportableState)]
         parts = {"trainer": made, "args": args, "model": made.model}

@@ -32,7 +32,6 @@ SPACE = SearchSpace(
         "model.intermediate_size": Int(8, 192, log=True, default=64),
     }
 )
-# Without pruning: it would go by accuracy, and end the small models that are looked for.
 OBJECTIVES = {"size": metric_and_size("accuracy"), "latency": metric_and_latency("accuracy")}
 
 
@@ -46,7 +45,9 @@ def model_init(trial: Any = None) -> Any:
 
 def make_trainer(data: dict[str, Any], output: str, epochs: int) -> Any:
     """The recipe that is searched: that of the digits with other models, and evaluated in the batches they serve."""
-    return digits.make_trainer(data, output, epochs, model_init).with_arguments(per_device_eval_batch_size=32)
+    return digits.make_trainer(data, output, epochs, model_init).with_arguments(
+        per_device_eval_batch_size=32, logging_strategy="no"
+    )
 
 
 study = SearchPlan(

@@ -12,12 +12,13 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import StudyError
-from ..files import prepare_link, read_json, remove_folder, remove_partial, whole_folder, write_json
+from ..files import entries, prepare_link, read_json, remove_folder, remove_partial, whole_folder, write_json
 from ..locks import KernelLock
+from .retention import CHECKPOINT
 from .sessions import are_all_on_this_machine, host
 from .study import Study
 
@@ -86,7 +87,7 @@ class PausedStates:
         place, lost, stays = self.place, [], False
         if place is None:
             return []
-        for link in self._links(place):
+        for link in self._links(place, entries(self._folder, "")):
             if not link.exists():
                 lost.append(link.parent.name)
                 remove_folder(link)
@@ -131,7 +132,7 @@ class PausedStates:
         place = self.place
         if place is None:
             return
-        for link in (each for run in runs for each in self._links(place, run)):
+        for link in self._links(place, [self._folder / run for run in runs]):
             with contextlib.suppress(OSError):
                 _spill(link)
 
@@ -154,8 +155,8 @@ class PausedStates:
             return any(each.is_symlink() and each.readlink() == target for each in run.iterdir())
         return False
 
-    def _links(self, place: Path, run: str = "*") -> Iterator[Path]:
-        for link in list(self._folder.glob(f"{run}/checkpoint-*")):
+    def _links(self, place: Path, runs: Iterable[Path]) -> Iterator[Path]:
+        for link in (each for run in runs for each in entries(run, CHECKPOINT)):
             if link.is_symlink() and link.readlink().parent == place:
                 yield link
 

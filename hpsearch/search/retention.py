@@ -12,7 +12,7 @@ from .trial import TrialRecord
 
 # Weights that are selected so far, of a trial that writes no checkpoint at that update or has rotated it away.
 SELECTED = "selected-"
-_CHECKPOINT = "checkpoint-"
+CHECKPOINT = "checkpoint-"
 
 
 def is_worth_keeping(
@@ -60,7 +60,7 @@ def remove_surplus(
         among: the trials whose folders may hold something to delete; default: all.
     """
     kept = {record.checkpoint for record in kept_records(records, objectives, keep)}
-    surplus = (SELECTED,) if keep is None else (SELECTED, _CHECKPOINT)
+    surplus = (SELECTED,) if keep is None else (SELECTED, CHECKPOINT)
     for record in records if among is None else among:
         if record.state.is_counted:
             for each in entries(folder / record.name, *surplus):
@@ -83,6 +83,6 @@ def remove_checkpoints(run_folder: Path, kept: Iterable[Path | None]) -> None:
     """Delete every checkpoint of a run but those in `kept`, and what a killed process left half-written."""
     staying = set(kept)
     remove_partial(run_folder)
-    for checkpoint in entries(run_folder, _CHECKPOINT):
+    for checkpoint in entries(run_folder, CHECKPOINT):
         if checkpoint not in staying:
             remove_folder(checkpoint)

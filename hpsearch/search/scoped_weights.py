@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..files import remove_folder, whole_folder
+from ..files import entries, remove_folder, whole_folder
 from .others import OtherTrials
 from .ranks import Ranks
-from .retention import SELECTED, is_worth_keeping, remove_checkpoints
+from .retention import CHECKPOINT, SELECTED, is_worth_keeping, remove_checkpoints
 from .selection import select_report
 from .study import Study
 from .trial import Report
@@ -77,7 +77,7 @@ class ScopedWeights:
         if self._study.keep_checkpoints is not None:
             needed = {self._checkpoint(newest), None if best_of_run is None else Path(best_of_run)}
             remove_checkpoints(self._folder, {*needed, None if step is None else self._checkpoint(step)})
-        for beside in self._folder.glob(f"{SELECTED}*"):
+        for beside in entries(self._folder, SELECTED):
             if step is None or beside != self._beside(step):
                 remove_folder(beside)
 
@@ -119,7 +119,7 @@ class ScopedWeights:
         return self._checkpoint(step).is_dir() or self._beside(step).is_dir()
 
     def _checkpoint(self, step: int) -> Path:
-        return self._folder / f"checkpoint-{step}"
+        return self._folder / f"{CHECKPOINT}{step}"
 
     def _beside(self, step: int) -> Path:
         return self._folder / f"{SELECTED}{step}"

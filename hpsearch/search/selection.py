@@ -86,9 +86,9 @@ def ranking(
         return sorted(eligible, key=lambda record: record.number not in front)[:first]
     sign = 1.0 if objectives[0].direction == MINIMIZE else -1.0
     may_be_best = [each for each in records if each.is_eligible]
-    if first:  # a search asks for the best few after every trial
+    if first is not None and first < len(may_be_best):  # a search asks for the best few after every trial
         costs = [sign * each.values[0] for each in may_be_best]
-        last = max(heapq.nsmallest(first, costs), default=0.0)
+        last = max(heapq.nsmallest(first, costs), default=-math.inf)
         may_be_best = [each for cost, each in zip(costs, may_be_best, strict=True) if cost <= last]
     return sorted(may_be_best, key=lambda record: (sign * record.values[0], record.number))[:first]
 

@@ -53,7 +53,6 @@ class Worker:
         self.connection, theirs = multiprocessing.Pipe()
         given = (theirs, slot, parcel, dict(os.environ))
         self._process = context.Process(target=work, args=given, name="hpsearch worker")
-        self._measured: psutil.Process | None = None
         try:
             with _without_main():
                 self._process.start()
@@ -72,9 +71,7 @@ class Worker:
     def memory(self) -> int:
         """Its resident memory in bytes, without what files hold for all processes; 0 if it is gone."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            if self._measured is None:
-                self._measured = psutil.Process(self.pid)
-            used = self._measured.memory_info()
+            used = psutil.Process(self.pid).memory_info()
             return int(used.rss) - int(getattr(used, "shared", 0))
         return 0
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._storage import JournalOperation
 
@@ -28,7 +32,7 @@ class Reader:
         self.seen += self.journal.read_logs(len(self.seen))
 
 
-@pytest.mark.parametrize("writers", product([0, 1], repeat=4))
+@pytest.mark.parametrize("writers", list(product([0, 1], repeat=4)))
 @pytest.mark.parametrize("reads", ["at the end", "after each", "after every other", "one of them after each"])
 def test_all_that_several_processes_have_written_is_read_in_order(
     tmp_path: Path, writers: tuple[int, ...], reads: str
@@ -60,3 +64,27 @@ def test_half_a_line_of_a_killed_process_is_dropped_and_what_comes_after_it_is_r
     one.read()
     assert one.seen == [entry(0), entry(1)]
     assert len(path.read_bytes().splitlines()) == 2
+
+
+def test_lines_that_did_not_get_on_the_disk_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "study.log"
+    one, other = Reader(path), Reader(path)
+    one.journal.append_logs([entry(0)])
+    one.read()
+    with no_more_than(path.stat().st_size), pytest.raises(StorageInternalError):
+        one.journal.append_logs([entry(1)])
+    other.journal.append_logs([entry(2)])  # as long as the one that was lost
+    one.read()
+    other.read()
+    assert one.seen == other.seen == [entry(0), entry(2)]
+
+
+@contextlib.contextmanager
+def no_more_than(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

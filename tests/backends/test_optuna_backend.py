@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import Categorical, Float, SearchInterrupted, StudyError
+from hpsearch.backends.optuna_backend.quiet import quiet_optuna
 from tests.backends.contract import RATE, AtStep, BackendContract, Events, StoredTrial, interrupt, scripted, states
 from tests.search.small_trainer import small_trainer
 
@@ -203,6 +205,17 @@ class TestOptuna(BackendContract):
         level = optuna.logging.get_verbosity()
         self.search(tmp_path, n_trials=1, compute_objective=scripted([0.5, 0.5]), direction="minimize")
         assert optuna.logging.get_verbosity() == level
+
+    def test_optuna_is_silent_until_the_outermost_block_ends_however_it_ends(self) -> None:
+        level = optuna.logging.get_verbosity()
+        with contextlib.suppress(KeyError), quiet_optuna():
+            with quiet_optuna():
+                pass
+            assert optuna.logging.get_verbosity() == optuna.logging.WARNING != level
+            raise KeyError
+        assert optuna.logging.get_verbosity() == level
+        with quiet_optuna():
+            assert optuna.logging.get_verbosity() == optuna.logging.WARNING
 
 
 def search(folder: Path, n_trials: int, **options: Any) -> Any:

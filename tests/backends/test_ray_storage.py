@@ -263,34 +263,68 @@ def test_of_a_run_only_the_newest_copies_stay(worker: Make, tmp_path: Path) -> N
     assert len(left) == 8
 
 
+def interleaved(monkeypatch: pytest.MonkeyPatch, worker: DistantFolders, name: str, act: Callable[[], None]) -> None:
+    """Let something happen once, right after a worker has called a method."""
+    method, has_acted = getattr(DistantFolders, name), []
+
+    def then_act(self: DistantFolders, *given: Any) -> Any:
+        given_back = method(self, *given)
+        if self is worker and not has_acted:
+            has_acted.append(True)
+            act()
+        return given_back
+
+    monkeypatch.setattr(DistantFolders, name, then_act)
+
+
+@pytest.mark.parametrize("moment", ["_write", "_index"])
 def test_a_worker_that_begins_while_the_one_before_replaces_its_checkpoint_has_the_new_one(
-    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    first, second = (DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session") for _ in range(2))
+    place = str(tmp_path / "place")
+    first, second, third = (DistantFolders(place, "study-1", "session", ".ray-session") for _ in range(3))
     first.begin(RUN)
     write_checkpoint(first, "checkpoint-4")
     first.keep(RUN)
     shutil.rmtree(first.folder / RUN / "checkpoint-4")
     write_checkpoint(first, "checkpoint-8")
-    claim, claimed = DistantFolders._write_index, []
 
-    def then_the_other_writes(self: DistantFolders, *given: Any) -> None:
-        claim(self, *given)
-        if self is second and not claimed:
-            claimed.append(given)
-            with monkeypatch.context() as patch:
-                patch.setattr(first, "_check_own", lambda run: None)  # it looked a moment before
-                first.keep(RUN)
+    def replace() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(first, "_check_own", lambda run: None)  # it looked a moment before
+            first.keep(RUN)
 
-    monkeypatch.setattr(DistantFolders, "_write_index", then_the_other_writes)
+    interleaved(monkeypatch, second, moment, replace)
     second.begin(RUN)
     assert seen_by(second) == {"checkpoint-8": "checkpoint-8"}
     assert second.is_wanted(RUN)
     assert not first.is_wanted(RUN)
+    third.begin(RUN)
+    assert seen_by(third) == {"checkpoint-8": "checkpoint-8"}
+
+
+def test_of_two_workers_that_begin_at_once_the_one_that_is_there_longer_has_the_run(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, alive = (DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session") for _ in range(2))
+    interleaved(monkeypatch, alive, "_write", lambda: killed.begin(RUN))
+    alive.begin(RUN)
+    assert alive.is_wanted(RUN)
+    assert not killed.is_wanted(RUN)
+
+
+def test_a_checkpoint_that_somebody_has_deleted_at_the_place_is_an_error(tmp_path: Path, scratch: Path) -> None:
+    first, second = (DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session") for _ in range(2))
+    first.begin(RUN)
+    write_checkpoint(first, "checkpoint-4")
+    first.keep(RUN)
+    shutil.rmtree(tmp_path / "place" / "study-1" / RUN / "checkpoint-4")
+    with pytest.raises(StorageError, match=r"What run-0 has left at storage_path='.*place' cannot be brought"):
+        second.begin(RUN)
 
 
 @pytest.mark.parametrize("left", ["", "{", "{}x", None])
-def test_an_index_that_a_killed_worker_has_half_written_is_known_from_its_copy(
+def test_what_a_killed_worker_has_half_written_of_a_run_is_known_from_its_copy(
     tmp_path: Path, scratch: Path, left: str | None
 ) -> None:
     def worker() -> DistantFolders:
@@ -300,8 +334,8 @@ def test_an_index_that_a_killed_worker_has_half_written_is_known_from_its_copy(
     first.begin(RUN)
     write_checkpoint(first, "checkpoint-4")
     first.keep(RUN)
-    indices = sorted((tmp_path / "place" / "study-1" / RUN).glob("index*"))
-    assert len(indices) == 2
+    indices = sorted((tmp_path / "place" / "study-1" / RUN).glob("*.json"))
+    assert len(indices) == 4
     for index in indices:
         whole = index.read_text()
         if left is None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from hpsearch.training.checkpoints import TRIAL_FILE
+from hpsearch.training.checkpoints import RUN_STATE_FILE, TRIAL_FILE
 from tests.faults.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, Searches, updates
 from tests.faults.searching import load, wait_until
 
@@ -239,8 +239,18 @@ def some_moment(draw: random.Random, whole: End, killed: Counter[str], can_resum
 
 def has_half_done_trial(study: Path) -> bool:
     """Tell whether there is a trial that will go on from a checkpoint."""
-    half_done = (path for path in study.glob("[!.]*/trial.json") if json.loads(path.read_text())["state"] == "running")
-    return any(list(path.parent.glob("checkpoint-*/run_state.json")) for path in half_done)
+    return any(
+        (checkpoint / name).exists()
+        for run in running(study)
+        for checkpoint in run.glob("checkpoint-*")
+        for name in (RUN_STATE_FILE, TRIAL_FILE)
+    )
+
+
+def running(study: Path) -> list[Path]:
+    """Return the folders of the trials that were under way."""
+    records = study.glob("[!.]*/trial.json")
+    return [path.parent for path in records if json.loads(path.read_text())["state"] == "running"]
 
 
 def check_what_a_kill_left(
@@ -248,14 +258,17 @@ def check_what_a_kill_left(
 ) -> dict[int, dict[str, Any]]:
     """Check that every file that has its name is whole and that finished trials stay as they are; return those.
 
-    The trainer of transformers writes checkpoints in place: one is whole when our file is in it.
+    The trainer of transformers writes a checkpoint in place: it is whole when our file is in it.
     """
-    checkpoints = list(study.glob("[!.]*/checkpoint-*"))
-    begun = [each for each in checkpoints if is_brought and not (each / TRIAL_FILE).exists()]
+    begun: list[Path] = []
+    for run in running(study) if is_brought else ():
+        not_whole = [each for each in run.glob("checkpoint-*") if not (each / TRIAL_FILE).exists()]
+        assert len(not_whole) <= 1
+        begun += not_whole
     for path in study.rglob("*.json"):
         if ".partial-" not in str(path.relative_to(study)) and not any(each in path.parents for each in begun):
             json.loads(path.read_text())
-    for checkpoint in [*(each for each in checkpoints if each not in begun), *study.glob("[!.]*/selected-*")]:
+    for checkpoint in {*study.glob("[!.]*/checkpoint-*"), *study.glob("[!.]*/selected-*")} - {*begun}:
         assert load_file(checkpoint / "model.safetensors")
         assert (checkpoint / "optimizer.pt").exists() == (checkpoint / "trainer_state.json").exists()
     records = {record["number"]: record for record in records_of(study)}

@@ -125,6 +125,17 @@ def test_trials_are_ranked_by_value_and_equals_by_number(objective: tuple[Object
     assert [each.number for each in ranking(records, objective)] == order
 
 
+@pytest.mark.parametrize("first", [-1, 0, 1, 2, 3, 5, 6, 9, None])
+@pytest.mark.parametrize("objective", [MINIMIZE, MAXIMIZE])
+def test_the_first_few_are_those_of_the_whole_ranking(objective: tuple[Objective, ...], first: int | None) -> None:
+    values = [0.5, 0.2, 0.9, 0.2, None, 0.2, 0.9]
+    records = [record(number, value) for number, value in enumerate(values)]
+    whole = [each.number for each in ranking(records, objective)]
+    assert [each.number for each in ranking(records[::-1], objective, first)] == (
+        whole if first is None else whole[: max(first, 0)]
+    )
+
+
 def test_only_trials_with_a_result_are_ranked() -> None:
     values = {state: record(number, float(number), state) for number, state in enumerate(TrialState)}
     kept = {each.state for each in ranking(values.values(), MINIMIZE)}

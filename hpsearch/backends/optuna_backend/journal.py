@@ -61,8 +61,9 @@ class JournalFile(JournalFileBackend):
 
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
         """Read the lines from a number on; what only this process has added since the last time is not read again."""
-        known, size = self._log_number_offset.get(log_number_from), os.stat(self.path).st_size
-        place, added = self._added
+        with open(self.path, "rb") as stream:  # on NFS, opening it is what asks the server for its size
+            size = os.fstat(stream.fileno()).st_size
+        known, (place, added) = self._log_number_offset.get(log_number_from), self._added
         if known == size:
             return
         if known != place or size != place + len(added):
@@ -80,11 +81,12 @@ class JournalFile(JournalFileBackend):
         try:
             with open(self.path, "rb+") as stream:
                 _drop_half_a_line(stream)
-                self._added = stream.tell(), lines
+                place = stream.tell()
                 stream.write(lines)
                 if any(log["op_code"] not in _WITHIN_A_TRIAL for log in logs):
                     stream.flush()
                     os.fsync(stream.fileno())
+            self._added = place, lines
         except OSError as error:
             raise StorageInternalError(f"{str(self.path)!r} cannot be written") from error
         finally:

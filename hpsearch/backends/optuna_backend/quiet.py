@@ -21,10 +21,10 @@ def quiet_optuna() -> Iterator[None]:
     if _is_quiet.get():
         yield
         return
-    before = _is_quiet.set(True)
     level = optuna.logging.get_verbosity()
-    _set_verbosity(optuna.logging.WARNING)
     try:
+        _is_quiet.set(True)
+        _set_verbosity(optuna.logging.WARNING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
             # A parameter knows the last step in its range; Optuna says so for every value that it suggests.
@@ -32,7 +32,7 @@ def quiet_optuna() -> Iterator[None]:
             yield
     finally:
         _set_verbosity(level)
-        _is_quiet.reset(before)
+        _is_quiet.set(False)
 
 
 def _set_verbosity(level: int) -> None:

@@ -22,8 +22,10 @@ from ...search.folder import has_ended
 from ...search.sessions import has_signed_in
 from .run_folders import KEPT_COPIES, TAKEN, TUNE_FOLDER, RunFolders, checkpoints_in, taking
 
-# Written in this order, so that one of them is whole at any time, also where a file cannot be replaced in one step.
-_INDICES = ("index-next.json", "index.json")
+# Of a run: which checkpoints are whole, and which worker is at it. Two files, as two workers may write at once.
+_INDEX, _WORKER = "index", "worker"
+# Each is written twice, in this order: so one is whole at any time, also where a file cannot be replaced in one step.
+_COPIES = ("-next.json", ".json")
 _NAME_FILE = "study.name"
 _ATTEMPTS = 3
 
@@ -32,8 +34,8 @@ _ATTEMPTS = 3
 class DistantFolders(RunFolders):
     """A place that all nodes reach, such as a bucket; each worker trains in a folder of its own node.
 
-    A run's place there holds its checkpoints, and an index that names those that are whole and the worker that is at
-    the run.
+    A run's place there holds its checkpoints, an index that names those that are whole, and the name of the worker
+    that is at the run.
 
     Args:
         url: a path, or a URL that pyarrow or fsspec knows.
@@ -72,20 +74,20 @@ class DistantFolders(RunFolders):
     def begin(self, run: str) -> None:
         """Bring the checkpoints to this node, and say that this worker is at the run.
 
-        The worker before, of a search that was killed, may be about to write there. It does so once, over what this one
-        has said and in place of what that brings, and then hears of it; so this one says and brings it again.
+        A worker of a search that was killed may be about to begin there too, or to replace what is being brought. It
+        does so once, and then hears of this one; so this one tries again.
         """
         self._scratch.begin()
         self._worker = f"{self.session}/{uuid.uuid4().hex}"
-        before = self._index(run)["worker"]
         missing = None
         for _ in range(_ATTEMPTS):
+            self._write(run, _WORKER, self._worker)
             try:
-                self._claim(run)
+                self._bring_all(run)
             except FileNotFoundError as error:  # what the index named has been replaced
                 missing = error
             else:
-                if before is None or self._index(run)["worker"] != before:
+                if self.is_wanted(run):
                     return
             remove_folder(self.folder / run)
         raise StorageError(
@@ -93,11 +95,10 @@ class DistantFolders(RunFolders):
             "it was deleted."
         ) from missing
 
-    def _claim(self, run: str) -> None:
+    def _bring_all(self, run: str) -> None:
         folder = self.folder / run
         folder.mkdir(parents=True)
         index = self._index(run)
-        self._write_index(run, index["whole"], index["taken"])
         for name in index["whole"]:
             self._bring(run, name, folder)
         if index["taken"] is not None:
@@ -154,7 +155,7 @@ class DistantFolders(RunFolders):
 
     def is_wanted(self, run: str) -> bool:
         """Look who is at the run."""
-        return bool(self._index(run)["worker"] == self._worker)
+        return bool(self._read(run, _WORKER) == self._worker)
 
     def copy(self, run: str) -> str:
         """Copy them at that place."""
@@ -225,20 +226,27 @@ class DistantFolders(RunFolders):
             raise StorageError(f"another worker has taken over {run}")
 
     def _index(self, run: str) -> dict[str, Any]:
-        for name in reversed(_INDICES):
-            with (
-                contextlib.suppress(FileNotFoundError, ValueError),  # ValueError: half-written
-                self._store().open_input_stream(f"{self._place(run)}/{name}") as stream,
-            ):
-                return dict(json.loads(stream.readall()))
-        return {"worker": None, "whole": [], "taken": None}
+        return dict(self._read(run, _INDEX) or {"whole": [], "taken": None})
 
     def _write_index(self, run: str, whole: list[str], taken: str | None) -> None:
+        self._write(run, _INDEX, {"whole": whole, "taken": taken})
+
+    def _read(self, run: str, name: str) -> Any:
+        """Return what was written of a run; None if nothing was."""
+        for copy in reversed(_COPIES):
+            with (
+                contextlib.suppress(FileNotFoundError, ValueError),  # ValueError: half-written
+                self._store().open_input_stream(f"{self._place(run)}/{name}{copy}") as stream,
+            ):
+                return json.loads(stream.readall())
+        return None
+
+    def _write(self, run: str, name: str, value: Any) -> None:
         store = self._store()
         store.create_dir(self._place(run), recursive=True)
-        for name in _INDICES:
-            with store.open_output_stream(f"{self._place(run)}/{name}") as stream:
-                stream.write(json.dumps({"worker": self._worker, "whole": whole, "taken": taken}).encode())
+        for copy in _COPIES:
+            with store.open_output_stream(f"{self._place(run)}/{name}{copy}") as stream:
+                stream.write(json.dumps(value).encode())
 
 
 def name_at_a_distance(study_folder: Path) -> str:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...files import remove_folder, whole_folder, write_text
+from ...files import entries, remove_folder, whole_folder, write_text
 from ...search.folder import remove_leftovers
-from ...search.retention import SELECTED
+from ...search.retention import CHECKPOINT, SELECTED
 from ...search.sessions import has_signed_in
 
-_CHECKPOINTS = ("checkpoint-*", f"{SELECTED}*")
 # Of each trial so many copies stay: the trial that takes one may have to wait for a worker.
 KEPT_COPIES = 4
 # Tune keeps its own files beside the runs while a search is at work, in a folder named by it and the search.
@@ -215,7 +214,7 @@ def taking(run_folder: Path, copy: str) -> Iterator[bool]:
 
 def checkpoints_in(run_folder: Path) -> list[Path]:
     """Return the checkpoints in the folder of a run, and the weights that are selected so far."""
-    return [each for pattern in _CHECKPOINTS for each in run_folder.glob(pattern)]
+    return entries(run_folder, CHECKPOINT, SELECTED)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -207,15 +207,19 @@ class TestOptuna(BackendContract):
         assert optuna.logging.get_verbosity() == level
 
     def test_optuna_is_silent_until_the_outermost_block_ends_however_it_ends(self) -> None:
-        level = optuna.logging.get_verbosity()
-        with contextlib.suppress(KeyError), quiet_optuna():
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.DEBUG)
+        try:
+            with contextlib.suppress(KeyError), quiet_optuna():
+                with quiet_optuna():
+                    pass
+                assert optuna.logging.get_verbosity() == optuna.logging.WARNING
+                raise KeyError
+            assert optuna.logging.get_verbosity() == optuna.logging.DEBUG
             with quiet_optuna():
-                pass
-            assert optuna.logging.get_verbosity() == optuna.logging.WARNING != level
-            raise KeyError
-        assert optuna.logging.get_verbosity() == level
-        with quiet_optuna():
-            assert optuna.logging.get_verbosity() == optuna.logging.WARNING
+                assert optuna.logging.get_verbosity() == optuna.logging.WARNING
+        finally:
+            optuna.logging.set_verbosity(before)
 
 
 def search(folder: Path, n_trials: int, **options: Any) -> Any:

@@ -76,6 +76,9 @@ class DistantFolders(RunFolders):
 
         A worker of a search that was killed may be about to begin there too, or to replace what is being brought. It
         does so once, and then hears of this one; so this one tries again.
+
+        Raises:
+            StorageError: the checkpoints cannot be brought.
         """
         self._scratch.begin()
         self._worker = f"{self.session}/{uuid.uuid4().hex}"

@@ -28,6 +28,31 @@ def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def ctrl_c_as_interruption() -> Iterator[None]:
+    """Raise KeyboardInterrupt for any error that comes out of the block after Ctrl-C was pressed in it.
+
+    What Ctrl-C interrupts may make another error of it: an import of compiled code a TypeError, say. What Ctrl-C does
+    stays as it was. Only in the main thread.
+    """
+    presses: list[int] = []
+    with restored_signals("SIGINT") as handlers:
+        before = handlers.get(signal.SIGINT)
+        if callable(before):
+
+            def handle(number: int, frame: Any) -> None:
+                presses.append(number)
+                before(number, frame)
+
+            signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        except Exception as error:
+            if presses:
+                raise KeyboardInterrupt from error
+            raise
+
+
+@contextlib.contextmanager
 def ignoring_ctrl_c() -> Iterator[None]:
     """Ignore Ctrl-C while the block runs, and in the processes that it starts; only in the main thread."""
     with restored_signals("SIGINT") as handlers:

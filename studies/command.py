@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpsearch import SearchInterrupted
+from hpsearch.surroundings import ctrl_c_as_interruption
 
 # Where a study's data lie. `hpsearch run` has no option of a study's own, so there the variable says it.
 DATA = os.environ.get("STUDY_DATA")
@@ -24,7 +25,8 @@ def options_parser(description: str | None, trials: int, output: str = "runs") -
 def until_interrupted(run: Callable[[], object]) -> int:
     """Run a study to its end or to Ctrl-C; return the exit status, 130 for Ctrl-C as shells have it."""
     try:
-        run()
+        with ctrl_c_as_interruption():
+            run()
     except SearchInterrupted as interruption:
         print(interruption)
         return 130

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from studies.command import until_interrupted
 from tests.study_process import start
 
 pytest.importorskip("sklearn")
@@ -58,6 +59,25 @@ def test_ctrl_c_at_any_moment_of_the_start_ends_cleanly(tmp_path: Path, moment: 
     assert process.returncode in (130, -signal.SIGINT), output
     assert "Traceback" not in output
     assert "Run the same command again to continue" in output
+
+
+@pytest.mark.parametrize("error", [TypeError("expected a message argument"), KeyboardInterrupt()])
+def test_a_study_that_ctrl_c_interrupts_in_the_middle_of_an_import_says_so(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted_import() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise error from None
+
+    assert until_interrupted(interrupted_import) == 130
+    assert "Run the same command again to continue" in capsys.readouterr().out
+
+
+def test_a_study_that_fails_without_ctrl_c_fails() -> None:
+    with pytest.raises(ZeroDivisionError):
+        until_interrupted(lambda: 1 // 0)
 
 
 @pytest.mark.parametrize("name", ["step", "trial", "import_time", "parallel", "ray"])

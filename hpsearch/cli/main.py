@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from ..errors import HpsearchError, InvalidInputError, MissingPackageError, SearchInterrupted
+from ..surroundings import ctrl_c_as_interruption
 from ..version import __version__
 from . import best, compare, dashboard, doctor, init, ready_made, replay, report, run, show
 
@@ -64,7 +65,8 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program with these arguments, by default those of the command line; return the exit code."""
     try:
-        outcome = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        with ctrl_c_as_interruption():
+            outcome = app(args=None if arguments is None else list(arguments), standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
     except (SearchInterrupted, KeyboardInterrupt, typer.Abort) as interruption:
         return _say(str(interruption) or "Interrupted.", INTERRUPTED)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import ObjectiveError, SpaceError, StorageError, StudyError
+from ..surroundings import ctrl_c_as_interruption
 from .execution import Execution, described, without_frames
 from .trial import TrialRecord, TrialState
 
@@ -38,7 +39,8 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     trace: str | None = None
     cause: BaseException | None = None
     try:
-        state, reason = action()
+        with ctrl_c_as_interruption():
+            state, reason = action()
     except MISTAKES_IN_THE_STUDY as error:
         state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
     except StorageError as error:

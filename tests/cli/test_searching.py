@@ -185,5 +185,32 @@ def test_ctrl_c_exits_with_130_and_the_same_command_goes_on(here: Path) -> None:
     assert len(states_so_far(here)) >= begun
 
 
+STUDY_WHOSE_IMPORT_TURNS_CTRL_C_INTO = """
+import signal
+
+try:  # as compiled code does while it is imported
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    raise {error}
+"""
+
+
+@pytest.mark.parametrize("error", ["TypeError('a message')", "ImportError('torch')", "OSError(5, 'x')"])
+def test_ctrl_c_that_comes_out_of_an_import_as_another_error_is_an_interruption_still(
+    here: Path, told: Told, error: str
+) -> None:
+    (here / "interrupted.py").write_text(STUDY_WHOSE_IMPORT_TURNS_CTRL_C_INTO.format(error=error))
+    code, _, err = told("run", "interrupted.py")
+    assert (code, err.strip()) == (130, "Interrupted.")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_same_error_without_ctrl_c_is_the_error_that_it_is(here: Path, told: Told) -> None:
+    (here / "wrong.py").write_text("raise TypeError('expected a message argument')")
+    code, _, err = told("run", "wrong.py")
+    assert code == 2
+    assert "TypeError: expected a message argument" in err
+
+
 def states_so_far(here: Path) -> list[Path]:
     return list((here / "runs/long").glob("run-*/trial.json"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,18 @@ class InterruptsOnce(TrainerCallback):
         if state.global_step == self._step and not self._is_done:
             self._is_done = True
             raise KeyboardInterrupt
+
+
+class InterruptsAnImport(InterruptsOnce):
+    """Presses Ctrl-C while compiled code is imported, which makes another error of it."""
+
+    def _interrupt(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self._step and not self._is_done:
+            self._is_done = True
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise TypeError("expected a message argument") from None
 
 
 class InterruptsSecondTrial(TrainerCallback):
@@ -70,6 +83,13 @@ def test_the_weights_of_the_best_report_stay_whatever_save_total_limit_says(
     went_on = search(tmp_path / "b", InterruptsOnce(event, step), save_total_limit=limit, **about)
     assert told(went_on) == told(undisturbed)
     assert told(went_on)[-1] == "checkpoint-4"
+
+
+def test_a_trial_does_not_fail_by_ctrl_c_in_the_middle_of_an_import(tmp_path: Path) -> None:
+    undisturbed = search(tmp_path / "a")
+    went_on = search(tmp_path / "b", InterruptsAnImport("on_step_end", 5))
+    assert told(went_on) == told(undisturbed)
+    assert went_on.state == "complete"
 
 
 @pytest.mark.parametrize("step", [8, 12])

@@ -143,6 +143,7 @@ class Study:
         Raises:
             SpaceError: a define-by-run function raised, or returned something else than None or a mapping.
         """
+        trial.priors = self.priors()
         arguments = {name: _plain(value) for name, value in self._ask_space(trial).items()}
         for name in SET_BY_THE_SEARCH:
             if name in arguments:
@@ -171,11 +172,6 @@ class Study:
             for name, value in returned.items()
             if isinstance(value, Parameter)  # type: ignore[arg-type]
         }
-        if any(each.prior is not None for each in parameters.values()):
-            raise SpaceError(
-                "hp_space(trial) returned a parameter with a prior; priors must be known before the first trial: pass "
-                "a mapping of names to parameters as hp_space."
-            )
         suggested = SearchSpace(parameters).suggest(trial) if parameters else {}
         return {**{name: value for name, value in returned.items() if name not in parameters}, **suggested}
 
@@ -193,6 +189,10 @@ class Study:
         """Return the settings by which trials are chosen and pruned, as JSON-ready values."""
         pruning = self.pruning_objective
         return {"seed": self.seed, "pruning_metric": None if pruning is None else pruning.name}
+
+    def priors(self) -> dict[str, Any]:
+        """Return where the best values are believed to be, by parameter; nothing is known of those of a function."""
+        return self.space.priors() if isinstance(self.space, SearchSpace) else {}
 
     def described_space(self) -> dict[str, Any] | str:
         """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""

@@ -217,6 +217,7 @@ class Trial(ABC):
         arguments: the parameters that the run is configured with, set once the space has been asked.
         suggested_by_space: the names that the space asked for; `model_init` may ask for more.
         fixed: the values that were given for it, of parameters that it may ask for.
+        priors: what the study was told of before its first trial; None for a trial of no study.
         earlier: what an earlier session left of this trial; None for a new one.
         ranks: the processes that train the trial; the main one chooses values.
     """
@@ -229,12 +230,22 @@ class Trial(ABC):
         self.arguments: dict[str, Any] = {}
         self.suggested_by_space: set[str] = set()
         self.fixed: Mapping[str, Any] = {}
+        self.priors: Mapping[str, Any] | None = None
         self.params = _ReadParams({})
 
     def suggest(self, name: str, parameter: Parameter) -> Any:
-        """Return the trial's value for a parameter, choosing it at the first call."""
+        """Return the trial's value for a parameter, choosing it at the first call.
+
+        Raises:
+            SpaceError: the trial has another value already, or the parameter a prior that the study was not told of.
+        """
         known = self.params.values_by_name
         if name not in known:
+            if parameter.prior is not None and self.priors is not None and name not in self.priors:
+                raise SpaceError(
+                    f"The prior {parameter.prior!r} of {name} comes too late: priors must be known before the first "
+                    "trial. Pass a mapping of names to parameters as hp_space."
+                )
             known[name] = self.ranks.decide(lambda: self._choose(name, parameter))
         elif not parameter.contains(known[name]):
             raise SpaceError(f"Trial {self.number} already has {name}={known[name]!r}, which is not in {parameter!r}.")

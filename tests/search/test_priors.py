@@ -125,6 +125,25 @@ def reads_all(build: Any) -> Any:
     return model_init
 
 
-def test_a_function_of_the_trial_cannot_have_priors(tmp_path: Path) -> None:
-    with pytest.raises(SpaceError, match=r"a parameter with a prior; priors must be known before"):
-        search(tmp_path, lambda trial: {"learning_rate": Float(1e-4, 1.0, log=True, prior=2e-2)})
+@pytest.mark.parametrize(
+    "space",
+    [
+        lambda trial: {"learning_rate": Float(1e-4, 1.0, log=True, prior=2e-2)},
+        lambda trial: {"learning_rate": trial.suggest("learning_rate", Float(1e-4, 1.0, log=True, prior=2e-2))},
+    ],
+)
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_prior_that_only_a_function_of_the_trial_knows_comes_too_late(
+    tmp_path: Path, space: Any, n_jobs: int
+) -> None:
+    with pytest.raises(SpaceError, match=r"prior 0.02 of learning_rate comes too late.* a mapping of names"):
+        search(tmp_path, space, n_jobs=n_jobs)
+
+
+def test_a_prior_that_only_model_init_knows_comes_too_late(tmp_path: Path) -> None:
+    def build(trial: Any) -> TwoLayers:
+        return TwoLayers(trial.suggest("model.width", Int(2, 8, prior=4)))
+
+    trainer = small_trainer(tmp_path, model_init=build)
+    with pytest.raises(SpaceError, match=r"prior 4 of model.width comes too late"):
+        trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1.0)}, "loss", n_trials=2, progress=False)

@@ -17,7 +17,6 @@ from ...search.ending import TrialEndedSearch
 from ...search.execution import Searchable
 from ...search.rungs import FACTOR, Rungs
 from ...search.runner import TrialRunner
-from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
@@ -268,7 +267,7 @@ class OptunaBackend(Backend):
     def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
         if self._prunes_by_rungs(study) and self._learned_from is None:
             first = count_at_random(study.n_trials, is_limited=bool(study.timeout or study.max_epochs))
-            return CurveSampler(study.seed, study.objective, first, _priors(study))
+            return CurveSampler(study.seed, study.objective, first, study.priors())
         several = self._parallel.is_wanted or self.runs_several_at_once
         return optuna.samplers.TPESampler(seed=study.seed, constant_liar=several)
 
@@ -362,12 +361,8 @@ def _check_same_trials(engine: optuna.Study, study: Study, records: Sequence[Tri
             )
 
 
-def _priors(study: Study) -> dict[str, Any]:
-    return study.space.priors() if isinstance(study.space, SearchSpace) else {}
-
-
 def _described_sampler(sampler: optuna.samplers.BaseSampler, study: Study) -> str:
-    priors = ", ".join(f"{name}={value!r}" for name, value in _priors(study).items())
+    priors = ", ".join(f"{name}={value!r}" for name, value in study.priors().items())
     if not priors:
         return f"sampler {type(sampler).__name__}"
     use = "with the prior" if isinstance(sampler, CurveSampler) else "which does not use the prior"

@@ -7,13 +7,37 @@ Sources: the kernel's documentation of control groups, version 2 (`cpu.max`, `me
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import psutil
 
 _ROOT = Path("/")
+# The names of processes that are workers begin so; a number follows.
+WORKER = "worker"
+
+
+def whereabouts() -> str:
+    """Return where this process trains, in words: the machine, the worker if it is one, and the GPU if it uses any.
+
+    Example:
+        ``"node-7, worker 2, GPU 3 (NVIDIA H100 80GB HBM3)"``
+    """
+    here = [platform.node() or "this machine"]
+    process = multiprocessing.current_process()
+    if process.name.startswith(WORKER):
+        here.append(process.name)
+    torch = sys.modules.get("torch")  # which is there where a GPU is used; a look at a study needs none
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        index = torch.cuda.current_device()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        number = visible[index] if index < len(visible) and visible[index] else str(index)
+        here.append(f"GPU {number} ({torch.cuda.get_device_name(index)})")
+    return ", ".join(here)
 
 
 def cores(root: Path = _ROOT) -> int:

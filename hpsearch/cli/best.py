@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,6 +66,7 @@ def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -
     if form is Format.TEXT:
         return "\n".join(_in_words(each, summary) for each in records)
     if form is Format.FLAGS:
+        _say_what_is_no_flag(found)
         return "\n".join(_flags(each) for each in found)
     told: Any = found if len(summary.study.objectives) > 1 else found[0]
     if form is Format.JSON:
@@ -86,9 +88,17 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
 
 
 def _flags(values: Mapping[str, Any]) -> str:
-    """Return parameters as options of a program; one that is None is left out."""
-    known = {name: value for name, value in values.items() if value is not None}
+    """Return parameters as options of a program; one that is None, or no training argument, is left out."""
+    known = {name: value for name, value in values.items() if value is not None and "." not in name}
     return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in known.items())
+
+
+def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]]) -> None:
+    """Tell, apart from the flags, which parameters no program that reads training arguments knows."""
+    dotted = list(dict.fromkeys(name for values in found for name in values if "." in name))
+    if dotted:
+        left_out = ", ".join(f"{name}={found[0].get(name)!r}" for name in dotted)
+        print(f"left out, as they are no training arguments: {left_out}", file=sys.stderr)
 
 
 def _text(value: Any) -> str:

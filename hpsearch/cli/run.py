@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ..errors import NoCompletedTrialError
 from ..search.listener import SearchListener
+from .fixed_parameters import without_fixed
 from .study_file import Command, LeavesCommand, make_trainer, merged
 from .values import numbers, seconds, settings
 from .which_study import study_folder
@@ -102,12 +103,15 @@ def _search(command: Command) -> None:
     listener = shown if isinstance(shown, SearchListener) else console_listener(is_shown=bool(shown))
     trainer = make_trainer(plan, command)
     search = {**plan.search, **command.search, "progress": LeavesCommand(command, listener)}
-    found: Any = trainer.hyperparameter_search(plan.hp_space, **search)
+    space, fixed = without_fixed(plan.hp_space, command.arguments)
+    if fixed and _speaks():
+        print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in fixed)}")
+    found: Any = trainer.hyperparameter_search(space, **search)
     best = found if isinstance(found, list) else [found]
     summary = best[0].run_summary
     if best[0].run_id is None:
         raise NoCompletedTrialError(summary.explain_absence())
-    if int(os.environ.get("RANK", "0")) > 0:  # under torchrun the first process speaks
+    if not _speaks():
         return
     console = Console(highlight=False)
     console.print(trials_table(summary.study, summary.records))
@@ -115,3 +119,8 @@ def _search(command: Command) -> None:
         console.print(describe_best(each), soft_wrap=True, markup=False)
     folder = shlex.quote(str(summary.study.folder))
     console.print(f"report: hpsearch report {folder}", style="dim", soft_wrap=True, markup=False)
+
+
+def _speaks() -> bool:
+    """Tell whether this process prints: under torchrun the first one does."""
+    return int(os.environ.get("RANK", "0")) == 0

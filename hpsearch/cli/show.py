@@ -16,6 +16,7 @@ from ..errors import StudyError, nearest_name, one_of
 from ..files import finite
 from ..reports.tables import count_states, format_value, sparkline
 from ..search.best_run import SearchSummary
+from ..search.dataframe import markdown_table
 from ..search.trial import TrialRecord, TrialState
 from ..stored_studies import open_study
 from .which_study import study_folder
@@ -34,7 +35,9 @@ def show(
     state: Annotated[list[State] | None, typer.Option(help="Only trials in this state; may come twice.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many trials.")] = _OF_MANY,
     as_json: Annotated[bool, typer.Option("--json", help="All of them as JSON, for scripts.")] = False,
-    markdown: Annotated[bool, typer.Option(help="The best as a table in Markdown, for a paper.")] = False,
+    markdown: Annotated[
+        bool, typer.Option(help="The best (or as sorted, or in this state) as a table in Markdown.")
+    ] = False,
 ) -> None:
     """Show the trials of a study.
 
@@ -48,7 +51,9 @@ def show(
     if as_json:
         print(json.dumps(finite([each.to_json() for each in chosen]), indent=2, allow_nan=False))
     elif markdown:
-        print(summary.trials_markdown(limit), end="")
+        is_as_it_is = sort == "value" and not state
+        table = markdown_table(chosen[:limit], summary.study.objectives)
+        print(summary.trials_markdown(limit) if is_as_it_is else table, end="")
     else:
         console = Console(highlight=False)
         console.print(Text(f"{summary.study.name}: {summary.study.description}, scope {summary.study.scope}"))

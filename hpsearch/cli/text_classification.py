@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -14,6 +15,7 @@ from typing import Any
 from ..errors import MissingPackageError, SpaceError, StudyError, nearest_name, one_of
 from ..search.space import SearchSpace
 from ..search_plan import SearchPlan
+from .fixed_parameters import without_fixed
 
 _READERS = {".csv": ("csv", {}), ".tsv": ("csv", {"delimiter": "\t"}), ".json": ("json", {}), ".jsonl": ("json", {})}
 _READERS |= {".parquet": ("parquet", {})}
@@ -21,7 +23,7 @@ _METRICS = ("accuracy", "f1", "precision", "recall", "mcc")
 _DEFAULTS: dict[str, Any] = {
     "output_dir": "runs",
     "eval_strategy": "epoch",
-    "save_strategy": "no",
+    "save_strategy": "epoch",
     "disable_tqdm": True,
 }
 
@@ -42,7 +44,7 @@ class TextClassification:
         space: the name of a ready-made space, or a table of parameters, each with a ``kind``.
         max_length: of a text, in tokens; what is longer is cut off.
         seed: of the split.
-        arguments: of training, in place of the defaults.
+        arguments: of training, in place of the defaults; what is set here is not searched.
         search: arguments of `Trainer.hyperparameter_search`.
     """
 
@@ -63,14 +65,30 @@ class TextClassification:
             raise StudyError(f"metric = {self.metric!r}: allowed are {one_of(_METRICS)}.{_near(self.metric, _METRICS)}")
         if self.metric != "accuracy" and importlib.util.find_spec("sklearn") is None:
             raise MissingPackageError(f"metric = {self.metric!r} needs scikit-learn: pip install scikit-learn")
+        for name in ("model", "data", "label"):
+            _check_type(name, getattr(self, name), str, "a text")
+        for name in ("max_length", "seed"):
+            _check_type(name, getattr(self, name), int, "a whole number")
+        for name in ("arguments", "search"):
+            _check_type(name, getattr(self, name), Mapping, f"a table, [{name}]")
+        _check_type("space", self.space, (str, Mapping), "the name of a space, or a table [space]")
+        _check_type("text", self.text, (str, list, tuple), "a column, or a list of two")
+        if not all(isinstance(each, str) for each in self._columns()) or len(self._columns()) not in (1, 2):
+            raise StudyError(f"text = {self.text!r} must be a column, or a list of two.")
+        if "hp_space" in self.search:
+            raise StudyError("[search] has hp_space, which is the setting space, or the table [space], here.")
         is_share = isinstance(self.validation, float) and 0 < self.validation < 1
         if not is_share and not isinstance(self.validation, str):
             raise StudyError(f"validation = {self.validation!r}: allowed are a file, a split, or a share such as 0.1.")
 
     def plan(self) -> SearchPlan:
-        """Return the search: nothing is loaded before it begins."""
-        search = {"compute_objective": self.metric, "study_name": Path(self.data).stem, **self.search}
-        return SearchPlan(self.make_trainer, self._space(), **search)
+        """Return the search: nothing is loaded before it begins.
+
+        Raises:
+            SpaceError: the space is none, or nothing is left of it.
+        """
+        search = {"compute_objective": self.metric, "study_name": _named_after(self.data), **self.search}
+        return SearchPlan(self.make_trainer, without_fixed(self._space(), self.arguments)[0], **search)
 
     def make_trainer(self) -> Any:
         """Return the trainer, with its data."""
@@ -192,6 +210,22 @@ def read_toml(file: Path) -> SearchPlan:
         if each.default is MISSING and each.default_factory is MISSING and name not in settings:
             raise StudyError(f"{str(file)!r} lacks {name} = ..., which every study of a text classifier needs.")
     return TextClassification(**settings).plan()
+
+
+def _check_type(name: str, value: Any, kind: Any, told: str) -> None:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise StudyError(f"{name} = {value!r} must be {told}.")
+
+
+def _named_after(data: str) -> str:
+    """Return a name for a study on these data.
+
+    >>> _named_after("data/reviews (v2).csv"), _named_after("nyu-mll/glue:sst2"), _named_after("a/imdb-1.5")
+    ('reviews-v2', 'glue-sst2', 'imdb-1.5')
+    """
+    path = Path(data)
+    name = path.stem if path.suffix in _READERS else path.name
+    return re.sub(r"[^\w.=,+@]+", "-", name).strip("-_. ") or "study"
 
 
 def _load(source: str) -> Any:

@@ -56,10 +56,11 @@ def with_value(summary: SearchSummary) -> list[tuple[TrialRecord, float]]:
     return [(record, value) for record, value in pairs if value is not None]
 
 
-def hover_text(record: TrialRecord) -> str:
-    """Return what a pointer at a trial shows."""
+def hover_text(record: TrialRecord, where: str = "") -> str:
+    """Return what a pointer at a trial shows; with where it was trained, if that is given."""
     parameters = "<br>".join(f"{_safe(name)}={_safe(format_value(value))}" for name, value in record.params.items())
-    return f"trial {record.number}, {record.state.value}<br>{parameters}"
+    place = f"<br>{_safe(where)}" if where else ""
+    return f"trial {record.number}, {record.state.value}{place}<br>{parameters}"
 
 
 def _safe(text: str) -> str:

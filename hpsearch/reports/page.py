@@ -21,7 +21,9 @@ from ..search.stored import StoredStudy
 from ..search.trial import TrialRecord, TrialState
 from ..version import __version__
 from .figure import COLORS
+from .places import places
 from .plots import plots
+from .repeat import how_to_repeat
 from .tables import count_states, format_duration, format_value
 
 _PAGE = "page.html.jinja"
@@ -51,19 +53,24 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["value"] = format_value
+    environment.filters["duration"] = format_duration
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
-    shown = plots(summary, importances)
+    shown, ordered = plots(summary, importances), _ordered(summary)
+    command, replay = how_to_repeat(Path(summary.study.folder), summary.study.name, ordered[0].number if ordered else 0)
     page = environment.get_template(_PAGE).render(
         study=summary.study,
         told=_in_words(summary, importances),
         facts=_facts(summary),
         best=summary.best(),
-        records=_ordered(summary),
+        records=ordered,
         parameters=list(dict.fromkeys(name for each in summary.records for name in each.params)),
         failures=[each for each in summary.records if each.state is TrialState.FAILED],
         plots=shown,
+        places=places(summary.records),
         figures=_as_script({each.name: {"data": each.data, "layout": each.layout} for each in shown}),
         plotly=packed,
+        command=command,
+        replay=replay,
         settings=_settings(summary),
         sessions=getattr(summary.study, "settings", {}).get("sessions", []),
         colors=COLORS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from ..search.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
 from .figure import COLORS, Plot, axis_titled, by_state, hover_text, points, with_value
 from .parameter_plots import contour_plot, importance_plot, parallel_plot, slice_plot
+from .places import lines_of
 from .tables import format_value
 
 
@@ -172,58 +172,45 @@ def _lines(name: str, records: Sequence[TrialRecord]) -> dict[str, Any]:
 
 
 def _timeline(summary: SearchSummary) -> Plot | None:
-    unsorted = ((begin, end, each) for each in summary.records for begin, end in each.spans)
-    spans = sorted(unsorted, key=lambda span: (span[0], span[2].number))
-    if not spans:
+    unsorted = ((span, each) for each in summary.records for span in each.spans)
+    trained = sorted(unsorted, key=lambda pair: (pair[0], pair[1].number))
+    if not trained:
         return None
-    first = spans[0][0]
-    lanes = _lanes([(begin, end) for begin, end, _ in spans])
+    spans = [span for span, _ in trained]
+    first = spans[0].begin
+    lines = lines_of(spans)
     best = {each.number for each in summary.best()}
     groups: dict[str, list[int]] = {}
-    for place, (_, _, record) in enumerate(spans):
+    for place, (_, record) in enumerate(trained):
         groups.setdefault("best" if record.number in best else record.state.value, []).append(place)
-    unit, name = _unit(max(end for _, end, _ in spans) - first)
+    unit, name = _unit(max(each.end for each in spans) - first)
     data = [
         {
             "type": "bar",
             "orientation": "h",
             "name": state,
-            "base": [round((spans[each][0] - first) / unit, 4) for each in places],
-            "x": [round((spans[each][1] - spans[each][0]) / unit, 4) for each in places],
-            "y": [lanes[each] + 1 for each in places],
-            "text": [str(spans[each][2].number) for each in places],
+            "base": [round((spans[each].begin - first) / unit, 4) for each in places],
+            "x": [round((spans[each].end - spans[each].begin) / unit, 4) for each in places],
+            "y": [lines[each] + 1 for each in places],
+            "text": [str(trained[each][1].number) for each in places],
             "textposition": "inside",
             "insidetextanchor": "middle",
             "textangle": 0,
-            "hovertext": [hover_text(spans[each][2]) for each in places],
+            "hovertext": [hover_text(trained[each][1], spans[each].where) for each in places],
             "hovertemplate": "%{x:.3g} " + name + "<br>%{hovertext}<extra></extra>",
             "marker": {"color": COLORS[state], "line": {"color": "white", "width": 1}},
         }
         for state, places in groups.items()
     ]
-    count = max(lanes) + 1
-    told = f"What trained when: {len(spans)} stretches of training, at most {count} at once."
+    count = max(lines) + 1
+    told = f"Stretches of training: {len(spans)}. A line is a worker, or one of several trials at once in one place."
     layout = {
         "barmode": "overlay",
         "uniformtext": {"mode": "hide", "minsize": 10},
         "xaxis": axis_titled(f"{name} since the first trial began"),
-        "yaxis": axis_titled("at once", dtick=1, autorange="reversed"),
+        "yaxis": axis_titled("line", dtick=1, autorange="reversed"),
     }
     return Plot("timeline", "What trained when", told, data, layout, 170 + 40 * min(count, 16))
-
-
-def _lanes(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """Return for each span, which are in order of their begin, the first lane that is free then."""
-    free: list[int] = []
-    busy: list[tuple[float, int]] = []
-    lanes: list[int] = []
-    for begin, end in spans:
-        while busy and busy[0][0] <= begin:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        lane = heapq.heappop(free) if free else len(busy)
-        heapq.heappush(busy, (end, lane))
-        lanes.append(lane)
-    return lanes
 
 
 def _unit(seconds: float) -> tuple[float, str]:

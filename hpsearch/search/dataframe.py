@@ -42,11 +42,21 @@ def trials_markdown(records: Sequence[TrialRecord], objectives: Sequence[Objecti
         objectives: of the study.
         limit: how many trials.
     """
-    shown = ranking(records, objectives, limit)
+    return markdown_table(ranking(records, objectives, limit), objectives)
+
+
+def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective]) -> str:
+    """Return these trials, in this order, as a table in Markdown, four significant digits each."""
     names = list(dict.fromkeys(name for record in shown for name in record.params))
     head = ["trial", *(each.name for each in objectives), *names, "epochs", "seconds"]
     lines = [
-        [record.number, *record.values, *(record.params.get(name, "") for name in names), record.epochs, record.seconds]
+        [
+            record.number,
+            *(record.values or [""] * len(objectives)),
+            *(record.params.get(name, "") for name in names),
+            record.epochs,
+            record.seconds,
+        ]
         for record in shown
     ]
     rows = [head, ["---:"] * len(head), *([_short(each) for each in line] for line in lines)]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import ObjectiveError, SpaceError, StorageError, StudyError
+from ..machine import whereabouts
 from ..surroundings import ctrl_c_as_interruption
 from .execution import Execution, described, without_frames
 from .trial import TrialRecord, TrialState
@@ -16,10 +17,17 @@ MISTAKES_IN_THE_STUDY = (SpaceError, ObjectiveError, StudyError)
 
 @dataclass(frozen=True)
 class Ended:
-    """What is left of a trial that has ended; `cause` ends the search too, None if it goes on."""
+    """What is left of a trial that has ended.
+
+    Attributes:
+        record: of the trial.
+        cause: what ends the search too; None if it goes on.
+        where: the trial was trained; empty if that is not known.
+    """
 
     record: TrialRecord
     cause: BaseException | None = None
+    where: str = ""
 
 
 class TrialEndedSearch(Exception):
@@ -55,4 +63,4 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     record = execution.record(state, reason, trace)
     execution.end_trackers(record)
     execution.release()
-    return Ended(record, cause)
+    return Ended(record, cause, whereabouts())

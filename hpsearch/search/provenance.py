@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ..machine import cores
+
 _RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
 _SAMPLES = 16
 # Where a run writes, and what it shows: these change no numbers.
@@ -16,7 +18,7 @@ WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_
 
 
 def describe_surroundings(args: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments, package versions and fingerprints of the data, as JSON-ready values for `study.json`.
+    """Return arguments, package versions, machine and fingerprints of the data, as JSON-ready values for `study.json`.
 
     Args:
         args: the training arguments.
@@ -29,6 +31,7 @@ def describe_surroundings(args: Any, data: Mapping[str, Any]) -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
+        "machine": {"name": platform.node(), "system": platform.platform(), "cores": cores()},
         "versions": versions,
         "arguments": json.loads(json.dumps(args.to_dict(), default=str)),
         "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},

@@ -21,7 +21,7 @@ from .ranks import Ranks
 from .retention import remove_surplus
 from .sessions import Session, is_any_on_this_machine
 from .study import Study
-from .trial import Trial, TrialRecord, TrialState, Verdict
+from .trial import Span, Trial, TrialRecord, TrialState, Verdict
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -53,7 +53,7 @@ class TrialRunner:
         self.failures: list[TrialRecord] = []
         self.under_way: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
-        self._begun: dict[int, tuple[float, tuple[tuple[float, float], ...]]] = {}  # when, and earlier spans
+        self._begun: dict[int, tuple[float, tuple[Span, ...]]] = {}  # when, and earlier spans
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
         self._all_epochs = 0.0
@@ -188,7 +188,7 @@ class TrialRunner:
         record = replace(ended.record, session=self._folder.session)
         if record.number in self._begun:
             begun, earlier = self._begun.pop(record.number)
-            record = replace(record, spans=(*earlier, (begun, time.time())))
+            record = replace(record, spans=(*earlier, Span(begun, time.time(), ended.where)))
         self._folder.write_record(record)
         if ended.cause is not None:
             raise TrialEndedSearch(record, ended.cause)

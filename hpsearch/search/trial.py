@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import SpaceError
 from .parameters import Categorical, Float, Int, Parameter
@@ -83,6 +83,20 @@ class Report:
         return cls(**{**values, "values": tuple(values["values"])})
 
 
+class Span(NamedTuple):
+    """A stretch of time in which a trial was trained.
+
+    Attributes:
+        begin, end: in seconds since 1970.
+        where: the machine, the worker and the GPU, in words, as `hpsearch.machine.whereabouts` gives them; empty if it
+            is not known, as for a trial whose worker has died.
+    """
+
+    begin: float
+    end: float
+    where: str = ""
+
+
 @dataclass(frozen=True)
 class TrialRecord:
     """What is left of a trial: enough to explain, select and replay it.
@@ -108,8 +122,8 @@ class TrialRecord:
         schedule: of a trial whose parameters changed while it trained (population-based training): what it was trained
             with from which update on. Each part names the `trial` that trained it, the `step` after which it begins,
             and its `arguments`; reports and weights are what all parts together have led to. Empty for all others.
-        spans: from when to when it was trained, in seconds since 1970: a trial that waits at rungs has several. What
-            ended with the process that searches is not among them.
+        spans: when and where it was trained; a trial that waits at rungs has several. What ended with the process that
+            searches is not among them.
     """
 
     number: int
@@ -130,7 +144,7 @@ class TrialRecord:
     fallbacks: tuple[dict[str, Any], ...] = ()
     session: int = 0
     schedule: tuple[dict[str, Any], ...] = ()
-    spans: tuple[tuple[float, float], ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @property
     def value(self) -> float | None:
@@ -162,7 +176,7 @@ class TrialRecord:
                 "reports": tuple(Report.from_json(each) for each in values["reports"]),
                 "fallbacks": tuple(values["fallbacks"]),
                 "schedule": tuple(values.get("schedule", ())),
-                "spans": tuple((begin, end) for begin, end in values.get("spans", ())),
+                "spans": tuple(Span(*each) for each in values.get("spans", ())),
                 "checkpoint": checkpoint if checkpoint is not None and checkpoint.is_dir() else None,
             }
         )

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from ..errors import StudyError
+from ..machine import WORKER
 from ..search.assignment import Assignment
 from ..surroundings import environment, ignoring_ctrl_c
 from .parcel import Parcel
@@ -47,12 +48,12 @@ class Worker:
         is_ready: whether it has the trainer, and no trial.
     """
 
-    def __init__(self, slot: Slot, parcel: Parcel) -> None:
+    def __init__(self, number: int, slot: Slot, parcel: Parcel) -> None:
         self.slot, self.trials, self.is_ready = slot, 0, False
         context: Any = _context()
         self.connection, theirs = multiprocessing.Pipe()
         given = (theirs, slot, parcel, dict(os.environ))
-        self._process = context.Process(target=work, args=given, name="hpsearch worker")
+        self._process = context.Process(target=work, args=given, name=f"{WORKER} {number}")
         try:
             with _without_main():
                 self._process.start()
@@ -220,7 +221,7 @@ class Workers:
     def _started(self, place: int) -> Worker:
         while True:
             try:
-                return Worker(self._slots[place], self._parcel)
+                return Worker(place, self._slots[place], self._parcel)
             except (EOFError, OSError) as error:  # it was killed before it was there
                 self._note_failed_start(place, str(error) or type(error).__name__)
 

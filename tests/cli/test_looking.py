@@ -67,12 +67,24 @@ def test_show_in_markdown_is_a_table_of_the_best(here: Path, told: Told) -> None
     assert float(cells["eval_accuracy"]) == pytest.approx(best["value"], rel=1e-3)
 
 
+def test_show_makes_markdown_of_what_it_shows(here: Path, told: Told) -> None:
+    _, out, _ = told("show", "--markdown", "--sort", "number", "--state", "pruned", "--limit", "3")
+    found = [line.split("|")[1].strip() for line in out.splitlines()[2:]]
+    pruned = sorted(each["number"] for each in records(here) if each["state"] == "pruned")
+    assert found == [str(each) for each in pruned[:3]]
+
+
 def test_best_prints_the_same_parameters_in_every_format(here: Path, told: Told) -> None:
     expected = best_of(here)["hyperparameters"]
     assert json.loads(told("best", "--format", "json")[1]) == expected
     assert yaml.safe_load(told("best", "--format", "yaml")[1]) == expected
-    flags = [each.removeprefix("--").split("=", 1) for each in shlex.split(told("best", "--format", "flags")[1])]
-    assert {name: ast.literal_eval(value) for name, value in flags} == expected
+    _, out, err = told("best", "--format", "flags")
+    flags = [each.removeprefix("--").split("=", 1) for each in shlex.split(out)]
+    of_the_model = {name: value for name, value in expected.items() if "." in name}
+    assert {name: ast.literal_eval(value) for name, value in flags} | of_the_model == expected
+    assert not of_the_model.keys() & {name for name, _ in flags}
+    assert all(f"{name}={value!r}" in err for name, value in of_the_model.items())
+    assert of_the_model
     assert f"trial {best_of(here)['trial']}: eval_accuracy" in told("best")[1]
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hpsearch import Categorical, Float, SearchSpace, SpaceError
+from hpsearch.cli.fixed_parameters import without_fixed
 from tests.cli.conftest import TRIALS, Told
 
 
@@ -183,6 +185,45 @@ def test_ctrl_c_exits_with_130_and_the_same_command_goes_on(here: Path) -> None:
     again = subprocess.run([*command[:-4], "-n", str(begun + 1), *command[-2:]], env=environment, capture_output=True)
     assert again.returncode == 0, again.stderr.decode()
     assert len(states_so_far(here)) >= begun
+
+
+STUDY_WITH_A_FUNCTION = """
+import hpsearch
+from first.study import make_trainer
+
+def space(trial):
+    return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1, log=True)}
+
+study = hpsearch.SearchPlan(make_trainer, space, n_trials=2)
+"""
+
+
+def test_an_argument_that_is_set_is_not_searched(here: Path, told: Told) -> None:
+    code, out, err = told("run", "first/study.py", "-n", "2", "--study-name", "set", "--set", "learning_rate=0.01")
+    assert code == 0, err
+    assert "not searched, as set here: learning_rate=0.01" in out
+    trials = [json.loads(each.read_text()) for each in (here / "runs/set").glob("run-*/trial.json")]
+    assert len(trials) == 2
+    assert all("learning_rate" not in each["params"] for each in trials)
+    assert told("replay", "0", "runs/set")[0] == 0
+
+
+def test_an_argument_that_is_set_and_that_a_function_of_the_trial_suggests_is_a_mistake(here: Path, told: Told) -> None:
+    (here / "function.py").write_text(STUDY_WITH_A_FUNCTION)
+    code, _, err = told("run", "function.py", "--set", "learning_rate=0.01")
+    assert code == 2
+    assert "learning_rate is set, but hp_space(trial) searches it too" in err
+
+
+def test_an_argument_that_is_set_cannot_be_taken_out_of_a_branch_nor_be_all_there_is() -> None:
+    space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": {"weight_decay": Float(0.0, 0.1)}})})
+    with pytest.raises(SpaceError, match="weight_decay is set, but the space searches it in a branch"):
+        without_fixed(space, {"weight_decay": 0.0})
+    with pytest.raises(SpaceError, match="Nothing is left to search: optim is set"):
+        without_fixed(space, {"optim": "adamw_torch"})
+    assert without_fixed(space, {"optim": "sgd"}) == ({"weight_decay": Float(0.0, 0.1)}, ["optim"])
+    assert without_fixed(None, {"seed": 1})[1] == ["seed"]
+    assert without_fixed(space, {"seed": 1}) == (space, [])
 
 
 STUDY_WHOSE_IMPORT_TURNS_CTRL_C_INTO = """

@@ -90,6 +90,31 @@ def test_it_learns_with_a_space_of_its_own_another_metric_and_a_file_to_validate
     assert data["eval_dataset"].startswith("60")
 
 
+def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told: Told) -> None:
+    (here / "study.toml").write_text(
+        STUDY.replace("[arguments]", "[arguments]\nnum_train_epochs = 1")
+    )
+    code, out, err = told("run", "study.toml", "--set", "learning_rate=2e-3")
+    assert code == 0, err
+    assert "not searched, as set here: learning_rate=0.002" in out
+    trials = [json.loads(each.read_text()) for each in (here / "runs/reviews").glob("*/trial.json")]
+    assert trials
+    for each in trials:
+        assert not {"num_train_epochs", "learning_rate"} & each["params"].keys()
+        assert each["epochs"] == 1.0
+    [session] = json.loads((here / "runs/reviews/study.json").read_text())["sessions"]
+    assert (session["arguments"]["learning_rate"], session["arguments"]["num_train_epochs"]) == (2e-3, 1)
+
+
+@pytest.mark.parametrize("name", ["reviews (v2).csv", "_reviews.csv"])
+def test_a_study_gets_a_name_of_its_data_that_can_name_a_folder(here: Path, told: Told, name: str) -> None:
+    (here / "reviews.csv").rename(here / name)
+    (here / "study.toml").write_text(STUDY.replace("reviews.csv", name).replace("n_trials = 2", "n_trials = 1"))
+    code, _, err = told("run", "study.toml")
+    assert code == 0, err
+    assert (here / "runs" / {"_reviews.csv": "reviews"}.get(name, "reviews-v2") / "best.json").is_file()
+
+
 def test_pairs_of_texts_and_numbered_labels_are_read_from_json_lines(here: Path, told: Told) -> None:
     lines = [
         json.dumps({"first": one, "second": other, "same": int(label == another)})
@@ -106,6 +131,13 @@ def test_pairs_of_texts_and_numbered_labels_are_read_from_json_lines(here: Path,
     ("before", "after", "parts"),
     [
         ('model = "encoder"\n', "", ["lacks model"]),
+        ('data = "reviews.csv"', 'data = ["a.csv", "b.csv"]', ["data = ['a.csv', 'b.csv'] must be a text"]),
+        ('label = "verdict"', "label = 5", ["label = 5 must be a text"]),
+        ('text = "review"', "text = [1]", ["text = [1] must be a column"]),
+        ('space = "encoder"', "space = 3", ["space = 3 must be the name of a space"]),
+        ('space = "encoder"', "max_length = 1.5", ["max_length = 1.5 must be a whole number"]),
+        ("[arguments]\nper_device_eval_batch_size = 64\n", 'arguments = "x"', ["must be a table, [arguments]"]),
+        ("n_trials = 2", 'hp_space = "encoder"', ["[search] has hp_space", "the setting space"]),
         ('model = "encoder"', 'model = "nowhere"', ["model = 'nowhere' cannot be loaded"]),
         ('data = "reviews.csv"', 'data = "review.csv"', ["There is no file 'review.csv'"]),
         ('data = "reviews.csv"', 'data = "no/such-set"', ["nor a dataset that the Hub gives"]),

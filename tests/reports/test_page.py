@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import platform
 import random
 import re
 import shutil
@@ -20,7 +22,7 @@ from hpsearch import Categorical, Float, SearchSpace, SearchSummary, TrialRecord
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
 from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.trial import Report
+from hpsearch.search.trial import Report, Span
 from tests.reports.rendering import make_study
 
 SPACE = SearchSpace(
@@ -75,7 +77,7 @@ def made_up(count: int, seed: int = 0) -> list[TrialRecord]:
                 reports=reports,
                 seconds=5.0,
                 epochs=float(length),
-                spans=((begin, begin + 4.0),),
+                spans=(Span(begin, begin + 4.0),),
             )
         )
     return records
@@ -209,7 +211,7 @@ def test_what_users_wrote_is_text_in_the_page_and_never_runs(chromium: Any, tmp_
     opened = Opened(chromium, tmp_path / "report.html")
     assert opened.js("window.harm") is None
     assert opened.errors == []
-    assert hostile in opened.page.inner_text("table >> nth=0")  # the failure, as it is
+    assert hostile in opened.page.inner_text("section[aria-labelledby=failures]")  # as it is
 
 
 def test_several_objectives_show_their_front(chromium: Any, tmp_path: Path) -> None:
@@ -264,13 +266,34 @@ def test_the_figures_hold_the_trials_as_they_are(report: tuple[SearchSummary, Pa
     assert lanes == {1, 2}
 
 
+def test_what_ran_on_what_is_a_table_with_the_lines_of_the_timeline(tmp_path: Path, chromium: Any) -> None:
+    begins = itertools.count()
+    records = [
+        replace(each, spans=(Span(begin := next(begins), begin + 1.5, where),))
+        for each, where in zip(made_up(6), ["b, GPU 1", "a", "<i>b</i>", "a", "b, GPU 1", ""], strict=True)
+    ]
+    write_report(summary_of(records), tmp_path / "report.html")
+    opened = Opened(chromium, tmp_path / "report.html")
+    assert opened.errors == []
+    rows = opened.page.locator("section[aria-labelledby=places] tbody tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [
+        ["not recorded", "1", "1", "2 s"],
+        ["<i>b</i>", "2", "1", "2 s"],
+        ["a", "3", "2", "3 s"],
+        ["b, GPU 1", "4", "2", "3 s"],
+    ]
+
+
 def test_a_real_study_is_reported_from_its_folder(made: Path, tmp_path: Path, chromium: Any) -> None:
     summary = open_study(made / "runs/spirals")
     write_report(summary, tmp_path / "report.html")
     opened = Opened(chromium, tmp_path / "report.html")
     assert opened.errors == []
     text = opened.page.inner_text("main")
-    assert 'trainer.replay("spirals", number=' in text
+    assert "hpsearch replay " in text
+    assert "hpsearch run " in text
+    assert "worker" not in opened.page.inner_text("section[aria-labelledby=places]")
+    assert platform.node() in opened.page.inner_text("section[aria-labelledby=places]")
     assert "searched" in text
     opened.page.locator("summary", has_text="Versions").click()
     assert "transformers" in opened.page.inner_text("main")

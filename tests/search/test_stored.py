@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import platform
 import shutil
 import subprocess
 import sys
@@ -207,5 +208,16 @@ def test_when_a_trial_trained_is_recorded_over_all_its_pauses(tmp_path: Path) ->
     assert all(each.spans for each in records)
     assert any(len(each.spans) > 1 for each in records)  # some have waited at a rung
     spans = sorted(span for each in records for span in each.spans)
-    assert all(begin <= end for begin, end in spans)
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))  # one at a time
+    assert all(each.begin <= each.end for each in spans)
+    assert all(before.end <= after.begin for before, after in itertools.pairwise(spans))  # one at a time
+    assert {each.where for each in spans} == {platform.node()}
+    again = open_study(tmp_path / "study")
+    assert [each.spans for each in again.records] == [each.spans for each in records]
+
+
+def test_in_which_worker_a_trial_trained_is_recorded(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path, num_train_epochs=2)
+    found = trainer.hyperparameter_search({"weight_decay": Float(0.0, 0.1)}, n_trials=6, n_jobs=2, progress=False)
+    places = [span.where for each in found.run_summary.records for span in each.spans]
+    assert set(places) <= {f"{platform.node()}, worker {number}" for number in (0, 1)}
+    assert len(places) >= 6

@@ -17,8 +17,12 @@ def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
     Only in the main thread, and unless the program ignores Ctrl-C.
     """
 
+    presses: list[int] = []
+
     def handle(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        presses.append(number)
+        if len(presses) > 1:
+            signal.default_int_handler(number, frame)
         act()
 
     with restored_signals("SIGINT") as handlers:

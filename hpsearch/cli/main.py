@@ -6,6 +6,7 @@ failed); 2: something on the command line, or in the study file, cannot be right
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from ..errors import HpsearchError, InvalidInputError, MissingPackageError, SearchInterrupted
+from ..errors import HpsearchError, InvalidInputError, MissingPackageError
 from ..surroundings import ctrl_c_as_interruption
 from ..version import __version__
 from . import best, compare, dashboard, doctor, init, ready_made, replay, report, run, show
@@ -46,8 +47,25 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     ready_made.objectives,
     doctor.doctor,
 )
+
+
+class _Interrupted(BaseException):
+    """Ctrl-C in a command; Typer ends the program at a KeyboardInterrupt without a word."""
+
+
+def _telling(command: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(command)
+    def telling(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt as interruption:
+            raise _Interrupted(str(interruption)) from interruption
+
+    return telling
+
+
 for _command in _COMMANDS:
-    app.command()(_command)
+    app.command()(_telling(_command))
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -68,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ctrl_c_as_interruption():
             outcome = app(args=None if arguments is None else list(arguments), standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
-    except (SearchInterrupted, KeyboardInterrupt, typer.Abort) as interruption:
+    except (_Interrupted, KeyboardInterrupt, typer.Abort) as interruption:
         return _say(str(interruption) or "Interrupted.", INTERRUPTED)
     except (InvalidInputError, MissingPackageError) as error:
         return _say(str(error), MISTAKEN)

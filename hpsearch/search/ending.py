@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..errors import ObjectiveError, SpaceError, StorageError, StudyError
@@ -11,6 +13,8 @@ from ..machine import whereabouts
 from ..surroundings import ctrl_c_as_interruption
 from .execution import Execution, described, without_frames
 from .trial import TrialRecord, TrialState
+
+logger = logging.getLogger(__name__)
 
 MISTAKES_IN_THE_STUDY = (SpaceError, ObjectiveError, StudyError)
 
@@ -61,6 +65,23 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
         said = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else f"ended by {error!r}"
         state, reason, cause = TrialState.INTERRUPTED, said, without_frames(error)
     record = execution.record(state, reason, trace)
-    execution.end_trackers(record)
-    execution.release()
-    return Ended(record, cause, whereabouts())
+    where = ""
+    with _going_on(record.number):
+        where = whereabouts()
+    with _going_on(record.number):
+        execution.end_trackers(record)
+    with _going_on(record.number):
+        execution.release()
+    return Ended(record, cause, where)
+
+
+@contextlib.contextmanager
+def _going_on(number: int) -> Iterator[None]:
+    """Log an error of what comes after the end of a trial, such as of a GPU that is in no good state any more.
+
+    How the trial has ended counts all the same.
+    """
+    try:
+        yield
+    except Exception:
+        logger.warning("After the end of trial %d:", number, exc_info=True)

@@ -205,9 +205,9 @@ class Execution:
 
     def release(self) -> None:
         """Drop the run and everything it holds."""
-        if self._recipe is not None:
-            self._recipe.release()
-        self._recipe = self._reporting = None
+        recipe, self._recipe, self._reporting = self._recipe, None, None
+        if recipe is not None:
+            recipe.release()
 
     def _attempt(self) -> tuple[TrialState, str | None]:
         recipe, reporting, weights = self._configure()

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 class SearchListener:
-    """Hears of a search; every method may be left out. An error raised while a trial runs fails that trial."""
+    """Hears of a search; every method may be left out.
+
+    An error raised while a trial runs in this process fails that trial; with workers, where no trial runs in this
+    process, any error ends the search, whose trials go on another time.
+    """
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """The search begins; `records` are trials of an earlier session, `notes` say what was decided."""

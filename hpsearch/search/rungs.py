@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .budgets import OF_THE_TRIAL
 from .objective import MINIMIZE
-from .selection import cost_of, select_report
+from .selection import cost_of, says_how_good, select_report
 from .study import Study
 from .trial import Report, TrialRecord, TrialState, Verdict
 
@@ -90,7 +90,7 @@ class Rungs:
             promise: rates those that wait at a rung by what is expected of them, more is better; of a third of the
                 trials there, those with the best rating go on. None: those with the best report.
             is_last_chance: no trial runs, and none is to come: the best of the highest rung may go on if none that
-                holds the constraints has trained to its end so far.
+                holds the constraints has trained to its end so far; one that has diverged only if all have.
         """
         heights = sorted({self._top(each) for each in trials if each.state is TrialState.PAUSED}, reverse=True)
         for height in heights:
@@ -100,8 +100,9 @@ class Rungs:
                 return allowed
         if not heights or not is_last_chance or self._has_result(trials):
             return None
-        ranks = self._ranks(heights[0], trials)
-        return min(self._waiting(heights[0], trials), key=lambda each: ranks[each.number])
+        at = next((each for each in heights if self._finite(each, self._waiting(each, trials))), heights[0])
+        ranks, waiting = self._ranks(at, trials), self._waiting(at, trials)
+        return min(self._finite(at, waiting) or waiting, key=lambda each: ranks[each.number])
 
     def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return the waiting trials that will not go on: more trials are better than could go on from their rung."""
@@ -131,7 +132,7 @@ class Rungs:
     ) -> TrialRecord | None:
         """Return which of the candidates may go on from a rung; None: none of them."""
         count = len(ranks) // FACTOR
-        candidates = [each for each in candidates if self._cost(height, each) != math.inf]
+        candidates = self._finite(height, candidates)
         if promise is None:
             best = [each for each in candidates if ranks[each.number] < count]
             return min(best, key=lambda each: ranks[each.number], default=None)
@@ -141,6 +142,10 @@ class Rungs:
             return None
         rated = zip(promise(candidates, trials), candidates, strict=True)
         return max(rated, key=lambda pair: (pair[0], -pair[1].number))[1]
+
+    def _finite(self, height: int, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return those of the trials that had not diverged when they came to a rung."""
+        return [each for each in trials if self._cost(height, each) != math.inf]
 
     def _has_gone_on(self, height: int, trial: TrialRecord) -> bool:
         """Tell whether a trial has gone on from a rung, or does so now."""
@@ -185,7 +190,10 @@ class Rungs:
         return next(cost for reached, cost in self._climb(trial) if reached >= height)
 
     def _climb(self, trial: TrialRecord) -> list[tuple[int, float]]:
-        """Return, for each report, the height it has reached, and the objective there by scope: less is better."""
+        """Return, for each report, the height it has reached, and the objective there by scope: less is better.
+
+        One that does not say how good the trial is has reached none: the trial is judged at its next one.
+        """
         known = self._known.get(trial.number)
         if known is None or known[0] != len(trial.reports):
             known = (len(trial.reports), [self._at(trial, count) for count in range(1, len(trial.reports) + 1)])
@@ -196,9 +204,10 @@ class Rungs:
         report = trial.reports[count - 1]
         height = 0 if report.step == 0 or report.horizon <= 0 else bisect_right(SHARES, _share(report))
         selected = select_report(trial.reports[:count], self._scope, self._objectives)
-        if selected is None or not math.isfinite(report.value):
-            return height, math.inf
-        return height, cost_of(selected.report, selected.values[0], self._objectives[0])
+        is_told = says_how_good(report, self._objectives[0])
+        if selected is None or (is_told and not math.isfinite(report.value)):
+            return (height if is_told else 0), math.inf
+        return (height if is_told else 0), cost_of(selected.report, selected.values[0], self._objectives[0])
 
 
 def _share(report: Report) -> float:

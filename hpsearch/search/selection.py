@@ -73,6 +73,27 @@ def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Ob
     return Selected(tuple(math.fsum(column) / len(chosen) for column in columns), finite[-1])
 
 
+def says_how_good(report: Report, objective: Objective) -> bool:
+    """Tell whether a report says how good its trial is: if its value is not finite, that the training has diverged.
+
+    A metric that is costly may be there, or a number, at some evaluations only. What the others say is in the losses:
+    while all are finite, the training goes on well. Without any loss, a metric that is there is not a number for want
+    of a good model.
+
+    >>> from hpsearch.search.objective import resolve_objectives
+    >>> [f1] = resolve_objectives("f1", None, has_metrics=True)
+    >>> reports = [Report((math.nan,), 1, 1, 1, each) for each in ({"eval_loss": 0.7}, {"eval_loss": math.nan}, {})]
+    >>> [says_how_good(each, f1) for each in reports]
+    [False, True, False]
+    """
+    if math.isfinite(report.value):
+        return True
+    losses = [value for name, value in report.metrics.items() if name.endswith("loss")]
+    if losses:
+        return not all(map(math.isfinite, losses))
+    return callable(objective.metric) or objective.metric in report.metrics
+
+
 def ranking(
     records: Iterable[TrialRecord], objectives: Sequence[Objective], first: int | None = None
 ) -> list[TrialRecord]:

@@ -46,18 +46,18 @@ class Session:
         """Sign in; the caller holds the study's lock."""
         self._folder.mkdir(parents=True, exist_ok=True)
         _OWN.add(self.name)
-        write_json(self._folder / self.name, {"host": host(), "pid": os.getpid(), "started": _started(os.getpid())})
+        self._sign_in()
         self._heart = threading.Thread(target=self._beat, name="hpsearch heartbeat", daemon=True)
         self._heart.start()
         self._remove_dead()
 
     def end(self) -> bool:
         """Sign out and return True if no other session is at work; the caller holds the study's lock."""
-        _OWN.discard(self.name)
         self._is_over.set()
         if self._heart is not None:
             self._heart.join()
         self._remove_dead()
+        _OWN.discard(self.name)
         (self._folder / self.name).unlink(missing_ok=True)
         try:
             self._folder.rmdir()
@@ -67,7 +67,10 @@ class Session:
 
     def others_were_here(self) -> bool:
         """Tell whether other sessions are at work, or have been since the last call; the caller holds the lock."""
-        changed, self._changed = self._changed, self._folder.stat().st_mtime_ns
+        try:
+            changed, self._changed = self._changed, self._folder.stat().st_mtime_ns
+        except FileNotFoundError:  # the last of them took this one for dead
+            return True
         return changed != self._changed or len(os.listdir(self._folder)) > 1
 
     def is_alone(self) -> bool:
@@ -99,11 +102,22 @@ class Session:
     def _beat(self) -> None:
         while not self._is_over.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(OSError):
-                os.utime(self._folder / self.name)
+                self._touch()
+
+    def _sign_in(self) -> None:
+        write_json(self._folder / self.name, {"host": host(), "pid": os.getpid(), "started": _started(os.getpid())})
+
+    def _touch(self) -> None:
+        """Show that this session is alive; sign in again if another machine took it for dead, after a long sleep."""
+        try:
+            os.utime(self._folder / self.name)
+        except FileNotFoundError:
+            self._folder.mkdir(exist_ok=True)
+            self._sign_in()
 
     def _now(self) -> float:
         """Return the time by the clock of the file system, which all machines share."""
-        os.utime(self._folder / self.name)
+        self._touch()
         return (self._folder / self.name).stat().st_mtime
 
 

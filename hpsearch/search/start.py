@@ -95,8 +95,10 @@ class _AsksForDefaults(Trial):
     def _choose(self, name: str, parameter: Parameter) -> Any:
         value = _default(name, parameter, self._args)
         if not parameter.contains(value):
-            return parameter.edges()[0]
-        self.found[name] = value
+            value = parameter.edges()[0]
+            if not isinstance(parameter, Categorical):
+                return value
+        self.found[name] = value  # a choice also where it is no default: the function may have asked for more under it
         return value
 
 

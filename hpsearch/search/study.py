@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
-from ..errors import SpaceError, StudyError
+from ..errors import SpaceError, StorageError, StudyError
 from .constraints import Constraint
 from .objective import Objective
 from .parameters import Parameter
@@ -156,7 +156,7 @@ class Study:
             return self.space.suggest(trial)
         try:
             returned = self.space(trial)
-        except SpaceError:
+        except (SpaceError, StorageError):
             raise
         except Exception as error:
             raise SpaceError(f"hp_space(trial) raised {type(error).__name__}: {error}") from error
@@ -192,7 +192,8 @@ class Study:
 
     def priors(self) -> dict[str, Any]:
         """Return where the best values are believed to be, by parameter; nothing is known of those of a function."""
-        return self.space.priors() if isinstance(self.space, SearchSpace) else {}
+        known = self.space if isinstance(self.space, SearchSpace) else getattr(self.space, "parameters", None)
+        return known.priors() if isinstance(known, SearchSpace) else {}
 
     def described_space(self) -> dict[str, Any] | str:
         """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""

@@ -27,7 +27,7 @@ from .parcel import Parcel
 from .slots import Slot
 from .worker import Abandon, Ready, Unusable, receive, send, work
 
-_SECONDS_TO_END = 2.0
+_SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
 _MOST_FAILED_STARTS = 3
 _IN_MAIN = threading.Lock()
 
@@ -43,13 +43,14 @@ class Worker:
     """A process that trains trials.
 
     Attributes:
+        number: of its place among the workers.
         slot: what of the machine it has.
         trials: how many it has been given.
         is_ready: whether it has the trainer, and no trial.
     """
 
     def __init__(self, number: int, slot: Slot, parcel: Parcel) -> None:
-        self.slot, self.trials, self.is_ready = slot, 0, False
+        self.number, self.slot, self.trials, self.is_ready = number, slot, 0, False
         context: Any = _context()
         self.connection, theirs = multiprocessing.Pipe()
         given = (theirs, slot, parcel, dict(os.environ))
@@ -86,10 +87,13 @@ class Worker:
         """Whether the process has ended."""
         return self._process.exitcode is not None
 
-    def tell(self, message: Any) -> None:
-        """Send it something; nothing happens if it is gone, which is heard of another way."""
-        with contextlib.suppress(OSError):
+    def tell(self, message: Any) -> bool:
+        """Send it something; return False if it is gone, which is heard of another way too."""
+        try:
             send(self.connection, message)
+        except OSError:
+            return False
+        return True
 
     def hear(self) -> Any:
         """Return what it tells, or `Lost`; children of a dead process may still hold its end of the connection."""
@@ -130,23 +134,26 @@ class Workers:
         self._parcel, self._most_trials, self._most_memory = parcel, most_trials, most_memory
         self._slots = slots
         self._failed_starts: Counter[int] = Counter()  # one after the other, in each place
-        self._workers: list[Worker] = []
-        self._retired: list[Worker] = []
+        self._has_begun = False  # any of them
+        self._workers: dict[int, Worker] = {}  # by number
+        self._retired: dict[Worker, float] = {}  # since when
 
     def start(self) -> None:
         """Start them; they are ready one after the other."""
-        for place in range(len(self._slots)):
-            self._workers.append(self._started(place))
+        for number in range(len(self._slots)):
+            self._workers[number] = self._started(number)
 
     def ready(self) -> list[Worker]:
         """Return those that wait for a trial."""
-        return [each for each in self._workers if each.is_ready]
+        return [each for each in self._workers.values() if each.is_ready and not each.is_over]
 
-    def train(self, worker: Worker, told: Assignment) -> None:
-        """Give a trial to a worker that waits."""
+    def train(self, worker: Worker, told: Assignment) -> bool:
+        """Give a trial to a worker that waits; return False if it has died while it waited."""
+        if not worker.tell(told):
+            return False
         worker.is_ready = False
         worker.trials += 1
-        worker.tell(told)
+        return True
 
     def wait(self, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker tells something of its trial; yield each that does, and what, or `Lost`.
@@ -154,41 +161,47 @@ class Workers:
         Raises:
             StudyError: workers end before they can begin.
         """
-        for worker in [each for each in self._retired if each.is_over]:
-            self._retired.remove(worker)
+        latest = time.monotonic() - _SECONDS_TO_RETIRE
+        for worker in [each for each, since in self._retired.items() if each.is_over or since < latest]:
+            del self._retired[worker]
             worker.end()
-        for worker in _that_tell(self._workers, seconds):
+        for worker in _that_tell(list(self._workers.values()), seconds):
             message = worker.hear()
             if isinstance(message, Ready):
-                worker.is_ready = True
-                self._failed_starts[self._workers.index(worker)] = 0
+                worker.is_ready = self._has_begun = True
+                self._failed_starts[worker.number] = 0
+            elif isinstance(message, Unusable) and self._has_begun:  # others could load it: memory was short, say
+                self._replace(worker, message.reason)
             elif isinstance(message, Unusable):
                 raise StudyError(
                     f"The trainer cannot be loaded in a worker: {message.reason}. What it is made of (functions, "
                     "classes, data) must be importable in another process of this machine."
                 )
             elif isinstance(message, Lost):
-                self._replace_lost(worker, message)
+                self._replace(worker, message.reason)
                 if not worker.is_ready and worker.trials:
                     yield worker, message
             else:
                 yield worker, message
 
-    def release(self, worker: Worker) -> None:
-        """Let a worker wait whose trial has ended; replace it if it has had enough."""
+    def release(self, worker: Worker, has_failed: bool = False) -> None:
+        """Let a worker wait whose trial has ended; replace it if it has had enough.
+
+        After a trial that failed on a GPU, it has: an error there may have broken all that the process has on it.
+        """
+        is_suspect = has_failed and worker.slot.device is not None
         is_used_up = self._most_trials is not None and worker.trials >= self._most_trials
         is_too_large = self._most_memory is not None and worker.memory > self._most_memory
-        if is_used_up or is_too_large:
+        if is_used_up or is_too_large or is_suspect:
             worker.tell(None)
-            self._retired.append(worker)
-            place = self._workers.index(worker)
-            self._workers[place] = self._started(place)
+            self._retired[self._workers.pop(worker.number)] = time.monotonic()
+            self._workers[worker.number] = self._started(worker.number)
         else:
             worker.is_ready = True
 
     def abandon(self) -> Iterator[tuple[Worker, Any]]:
         """Let all workers leave their trials; yield how they left them, as far as they tell in time."""
-        busy = [each for each in self._workers if not each.is_ready and each.trials]
+        busy = [each for each in self._workers.values() if not each.is_ready and each.trials]
         for worker in busy:
             worker.tell(Abandon())
         until = time.monotonic() + _SECONDS_TO_END
@@ -203,31 +216,32 @@ class Workers:
 
     def end(self) -> None:
         """End all workers, wherever they are."""
-        for worker in self._workers:
+        for worker in self._workers.values():
             worker.tell(None)
         until = time.monotonic() + _SECONDS_TO_END
-        for worker in [*self._workers, *self._retired]:
+        for worker in [*self._workers.values(), *self._retired]:
             listens = worker.is_ready or worker in self._retired
             worker.end(max(0.0, until - time.monotonic()) if listens else 0.0)
-        self._workers, self._retired = [], []
+        self._workers, self._retired = {}, {}
 
-    def _replace_lost(self, worker: Worker, lost: Lost) -> None:
-        place = self._workers.index(worker)
-        if not worker.is_ready and not worker.trials:
-            self._note_failed_start(place, lost.reason)
+    def _replace(self, worker: Worker, reason: str) -> None:
+        """Start another one in the place of a worker that is lost, or of no use."""
+        del self._workers[worker.number]  # first: no other may come in its place
         worker.end()
-        self._workers[place] = self._started(place)
+        if not worker.is_ready and not worker.trials:
+            self._note_failed_start(worker.number, reason)
+        self._workers[worker.number] = self._started(worker.number)
 
-    def _started(self, place: int) -> Worker:
+    def _started(self, number: int) -> Worker:
         while True:
             try:
-                return Worker(place, self._slots[place], self._parcel)
+                return Worker(number, self._slots[number], self._parcel)
             except (EOFError, OSError) as error:  # it was killed before it was there
-                self._note_failed_start(place, str(error) or type(error).__name__)
+                self._note_failed_start(number, str(error) or type(error).__name__)
 
-    def _note_failed_start(self, place: int, reason: str) -> None:
-        self._failed_starts[place] += 1
-        if self._failed_starts[place] >= _MOST_FAILED_STARTS:
+    def _note_failed_start(self, number: int, reason: str) -> None:
+        self._failed_starts[number] += 1
+        if self._failed_starts[number] >= _MOST_FAILED_STARTS:
             raise StudyError(f"No worker can be started: {reason}.")
 
 

@@ -146,8 +146,7 @@ def _nth_visible(device: int) -> str:
 def _output_to(file: Path) -> Iterator[None]:
     """Let everything that this process prints go to the end of a file while the block runs."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     before = [os.dup(number) for number in (1, 2)]
     with file.open("ab") as stream:
         for number in (1, 2):
@@ -155,8 +154,14 @@ def _output_to(file: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         for number, kept in zip((1, 2), before, strict=True):
             os.dup2(kept, number)
             os.close(kept)
+
+
+def _flush() -> None:
+    """Write out what was printed, if there is room for it: what a trial has come to does not hang on that."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()

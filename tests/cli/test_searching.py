@@ -180,6 +180,7 @@ def test_ctrl_c_exits_with_130_and_the_same_command_goes_on(here: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert "Run the same command again to continue" in err
     begun = len(states_so_far(here))
     assert 3 <= begun < 400
     again = subprocess.run([*command[:-4], "-n", str(begun + 1), *command[-2:]], env=environment, capture_output=True)

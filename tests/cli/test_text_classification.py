@@ -91,9 +91,7 @@ def test_it_learns_with_a_space_of_its_own_another_metric_and_a_file_to_validate
 
 
 def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told: Told) -> None:
-    (here / "study.toml").write_text(
-        STUDY.replace("[arguments]", "[arguments]\nnum_train_epochs = 1")
-    )
+    (here / "study.toml").write_text(STUDY.replace("[arguments]", "[arguments]\nnum_train_epochs = 1"))
     code, out, err = told("run", "study.toml", "--set", "learning_rate=2e-3")
     assert code == 0, err
     assert "not searched, as set here: learning_rate=0.002" in out

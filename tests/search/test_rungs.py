@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def trial(number: int, *losses: float, state: TrialState = TrialState.PAUSED, **
     epochs = changes.pop("epochs", (1, 3, 9, 18))
     violations = changes.pop("violations", {})
     reports = [
-        Report((loss,), epoch, epoch, epoch, {}, violations, horizon=18.0)
+        Report((loss,), epoch, epoch, epoch, {"eval_loss": loss}, violations, horizon=18.0)
         for epoch, loss in zip(epochs, losses, strict=False)
     ]
     values = (losses[-1],) if losses and state.has_result else ()
@@ -80,6 +81,28 @@ def test_a_report_that_is_not_a_number_is_never_among_the_best(loss: float) -> N
     waiting = [trial(0, 0.5), trial(1, 0.4), trial(3, loss), trial(4, loss), trial(5, loss)]
     assert rungs().verdict(running(2, 0.1, loss), [trial(7, 0.2, 0.2), trial(8, 0.2, 0.2)]) == PAUSE
     assert rungs().next([each for each in waiting if each.number >= 3]) is None
+
+
+def test_a_report_without_the_metric_judges_nobody_and_the_next_one_does() -> None:
+    def sparse(number: int, *values: float) -> TrialRecord:
+        found = running(number, *values, epochs=(1, 2, 3, 4))
+        reports = [replace(each, metrics={"eval_loss": 0.5}) for each in found.reports]
+        return replace(found, reports=tuple(reports))
+
+    f1 = Rungs(Study("s", Path("s"), SearchSpace(RATE), resolve_objectives("f1", None, has_metrics=True), 30, "last"))
+    better = [trial(number, 0.9, 0.9) for number in range(6)]
+    assert f1.verdict(sparse(9, math.nan), better) == GO_ON
+    assert f1.verdict(sparse(10, math.nan, 0.1), better) == PAUSE
+    assert f1.verdict(sparse(11, math.nan, 0.95), better) == GO_ON
+    assert f1.verdict(sparse(12, 0.95, math.nan, math.nan), better) == GO_ON
+    diverged = replace(sparse(13, math.nan), reports=(Report((math.nan,), 1, 1, 1, {"eval_loss": math.inf}, {}, 18.0),))
+    assert f1.verdict(diverged, better) == PAUSE
+
+
+def test_the_last_chance_is_not_for_one_that_has_diverged_while_others_wait() -> None:
+    diverged, good = trial(0, 0.1, math.nan), [trial(1, 0.5), trial(2, 0.4)]
+    assert rungs().next([diverged, *good], is_last_chance=True) is good[1]
+    assert rungs().next([diverged, trial(1, math.nan)], is_last_chance=True) is diverged
 
 
 def test_what_breaks_a_constraint_comes_after_all_that_holds_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,3 +196,27 @@ def test_a_name_is_that_of_a_file_on_any_system(tmp_path: Path, monkeypatch: pyt
     assert session.is_alive(session.name)
     assert Session(tmp_path).is_alive(session.name)
     session.end()
+
+
+@pytest.mark.parametrize("names", [("0", "0"), ("z", "z"), ("0", "z")])
+def test_who_signs_out_leaves_the_sessions_of_other_machines(tmp_path: Path, names: tuple[str, str]) -> None:
+    session = Session(tmp_path)
+    session.begin()
+    for place, name in enumerate(names):
+        path = tmp_path / SESSIONS_FOLDER / f"{name}-elsewhere-{place}"
+        path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": "x"}))
+    assert session.end() is False
+    assert signed_in(tmp_path) == {f"{name}-elsewhere-{place}" for place, name in enumerate(names)}
+    assert not session.is_alive(session.name)
+
+
+def test_who_was_taken_for_dead_signs_in_again_and_takes_nobody_for_dead(tmp_path: Path, session: Session) -> None:
+    there = tmp_path / SESSIONS_FOLDER / "elsewhere-1"
+    there.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": "x"}))
+    (tmp_path / SESSIONS_FOLDER / session.name).unlink()
+    assert session.is_alive("elsewhere-1")
+    assert signed_in(tmp_path) == {session.name, "elsewhere-1"}
+    shutil.rmtree(tmp_path / SESSIONS_FOLDER)
+    assert session.others_were_here()
+    session._touch()
+    assert signed_in(tmp_path) == {session.name}

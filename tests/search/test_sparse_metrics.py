@@ -53,3 +53,17 @@ def test_a_metric_that_is_missing_at_the_very_first_evaluation_is_a_mistake(tmp_
     trainer = small_trainer(tmp_path, compute_metrics=Sparse([None, 0.5]))
     with pytest.raises(MissingMetricError, match="eval_quality"):
         trainer.hyperparameter_search({"learning_rate": Float(1e-3, 1e-1)}, "quality", 2, progress=False)
+
+
+def quality_of_each_third(metrics: dict[str, float]) -> float:
+    return metrics["eval_accuracy" if round(metrics["epoch"]) % 3 == 1 else "eval_quality"]
+
+
+def test_with_rungs_trials_are_judged_at_the_next_report_that_has_the_metric(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path, num_train_epochs=18)
+    best = trainer.hyperparameter_search(
+        {"learning_rate": Float(1e-4, 1.0, log=True)}, quality_of_each_third, 12, "maximize", progress=False
+    )
+    records = best.run_summary.records
+    assert {len(each.reports) for each in records} <= {1, 4, 10, 18}  # the rungs are after 1, 3 and 9 epochs
+    assert {len(each.reports) for each in records} >= {1, 4, 18}

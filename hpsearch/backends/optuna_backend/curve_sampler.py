@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial
 from ...search.curves import Curve, CurveModel, model_of, propose
 from ...search.objective import Objective
 from ...search.priors import Belief
-from ...search.selection import cost_of
+from ...search.selection import cost_of, says_how_good
 from ...search.trial import TrialRecord, TrialState
 
 Array = NDArray[np.float64]
@@ -163,6 +163,8 @@ class _Cube:
         is_new = np.ones(len(points), dtype=bool)
         for params in tried:
             had = np.concatenate([np.full(side.width, name in params) for name, side in self._sides.items()])
+            if not had.any():
+                continue
             is_new &= ~np.isclose(points[:, had], self.point(params)[had], rtol=0, atol=1e-9).all(axis=1)
         return points[is_new] if is_new.any() else points
 
@@ -232,5 +234,5 @@ def _reports_of(trial: TrialRecord, objective: Objective) -> list[tuple[float, f
     return [
         (min(report.resource / report.horizon, 1.0), cost_of(report, report.value, objective))
         for report in trial.reports
-        if report.horizon > 0 and report.resource > 0
+        if report.horizon > 0 and report.resource > 0 and says_how_good(report, objective)
     ]

@@ -174,9 +174,15 @@ class Dispatch:
     def interrupt(self, reason: str) -> None:
         """Record the trials that are not at their end: they go on another time."""
         is_stored = not isinstance(getattr(self.error, "cause", self.error), StorageError)
+        errors: list[Exception] = []
         for live in list(self.live.values()):
             self._leave(live)
-            self._settle(live, self._runner.finish(live.ended(TrialState.INTERRUPTED, reason)), is_stored)
+            try:
+                self._settle(live, self._runner.finish(live.ended(TrialState.INTERRUPTED, reason)), is_stored)
+            except Exception as error:  # of a listener, say: the others are to be recorded all the same
+                errors.append(error)
+        if errors and self.error is None:
+            raise errors[0]
 
     def check_changes(self, live: LiveTrial, before: dict[str, Any], after: dict[str, Any]) -> None:
         """Check that a trial can go on from a checkpoint that was trained with other arguments.

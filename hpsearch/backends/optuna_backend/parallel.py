@@ -165,11 +165,15 @@ class ParallelSearch:
     def _give(self) -> None:
         """Give a trial to each worker that waits."""
         for worker in self._workers.ready():
+            if self._dispatch.error is not None:  # Ctrl-C, while a sampler was at work
+                return
             live = self._left.pop(0) if self._left else self._dispatch.next()
             if live is None:
                 return
-            self._at[worker] = live
-            self._workers.train(worker, live.told)
+            if self._workers.train(worker, live.told):
+                self._at[worker] = live
+            else:  # it has died while it waited: the trial is for another one
+                self._left.insert(0, live)
         if not self._at and not self._left:  # no worker is there yet, and perhaps none is needed
             live = self._dispatch.next()
             self._left += [live] if live is not None else []
@@ -179,8 +183,9 @@ class ParallelSearch:
         live = self._at[worker]
         if isinstance(message, Ended):
             del self._at[worker]
+            worker.is_ready = True  # whatever comes of the trial
             self._dispatch.finish(live, message)
-            self._workers.release(worker)
+            self._workers.release(worker, has_failed=message.record.state is TrialState.FAILED)
         elif isinstance(message, Lost):
             del self._at[worker]
             self._lose(live, message.reason)
@@ -216,8 +221,10 @@ class ParallelSearch:
                 for worker, message in self._workers.abandon():
                     self._leave(worker, message)
         finally:
-            self._workers.end()
-            dispatch.interrupt(reason)
+            try:
+                self._workers.end()
+            finally:
+                dispatch.interrupt(reason)
 
     def _leave(self, worker: Worker, message: Message | Ended | Lost) -> None:
         """Take how a worker has left its trial; one that came to its end in that moment has ended."""

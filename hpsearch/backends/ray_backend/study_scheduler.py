@@ -115,8 +115,6 @@ class StudyScheduler(Guarded, TrialScheduler):
         if used_up is not None:
             _tell(trial, Verdict(stop=used_up))
             return TrialScheduler.CONTINUE
-        if not event.is_comparable:
-            return TrialScheduler.CONTINUE
         if trial.trial_id in self._told_off:  # but its worker died before it could obey
             _tell(trial, self._told_off[trial.trial_id])
             return TrialScheduler.CONTINUE
@@ -124,6 +122,8 @@ class StudyScheduler(Guarded, TrialScheduler):
             verdict = self._dispatch.verdict(trial.trial_id, event)
             if verdict != Verdict():
                 _tell(trial, verdict)
+            return TrialScheduler.CONTINUE
+        if not event.is_comparable:
             return TrialScheduler.CONTINUE
         if not self._has_judged:
             check_report(self._given, result)

@@ -1,0 +1,55 @@
+"""What is changed in this process for as long as something runs is as it was afterwards."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from hpsearch.surroundings import at_ctrl_c, ctrl_c_as_interruption
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_the_first_ctrl_c_acts_and_the_second_is_an_error_wherever_they_come() -> None:
+    acts: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    with at_ctrl_c(lambda: acts.append(1)):
+        with ctrl_c_as_interruption():
+            press()
+        with pytest.raises(KeyboardInterrupt):
+            press()
+        with ctrl_c_as_interruption(), pytest.raises(KeyboardInterrupt):
+            press()
+    assert acts == [1]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@ctrl_c_as_interruption()
+def turn_ctrl_c_into(error: BaseException, is_pressed: bool = True) -> None:
+    try:
+        press() if is_pressed else None
+    finally:
+        raise error
+
+
+def test_an_error_after_ctrl_c_is_an_interruption_and_one_without_is_itself() -> None:
+    with pytest.raises(KeyboardInterrupt) as raised:
+        turn_ctrl_c_into(TypeError("a message"))
+    assert isinstance(raised.value.__cause__, TypeError)
+    with pytest.raises(TypeError):
+        turn_ctrl_c_into(TypeError("a message"), is_pressed=False)
+    with pytest.raises(SystemExit):
+        turn_ctrl_c_into(SystemExit(3))
+
+
+def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with at_ctrl_c(pytest.fail), ctrl_c_as_interruption():
+            press()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,173 @@
+"""Whatever becomes of a worker, or of what hears of a search, costs no trial that had nothing to do with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from hpsearch import SearchListener
+from hpsearch.backends.optuna_backend import parallel
+from hpsearch.search import ending
+from hpsearch.search.trial import TrialRecord
+from tests.backends.contract import Diary, states
+from tests.search.small_trainer import CountsModels
+from tests.workers.test_searches import search
+
+
+class WritesWhereRuns(TrainerCallback):
+    """Writes down which process trains which run."""
+
+    def __init__(self, diary: Diary) -> None:
+        self.diary = diary
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.diary.write((Path(args.output_dir).name, os.getpid()))
+
+
+class KillsTheWorkerOf(SearchListener):
+    """Kills the worker of a trial that has just ended, and waits until it is gone."""
+
+    def __init__(self, name: str, diary: Diary) -> None:
+        self.name, self.diary = name, diary
+
+    def on_trial_end(self, record: TrialRecord) -> None:
+        if record.name == self.name:
+            pid = dict(self.diary.read())[self.name]
+            os.kill(pid, signal.SIGKILL)
+            until = time.monotonic() + 30
+            while psutil.pid_exists(pid) and time.monotonic() < until:
+                time.sleep(0.01)
+
+
+def test_a_worker_that_dies_between_two_trials_costs_none(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    killing = KillsTheWorkerOf("run-1", diary)
+    best = search(tmp_path, 4, WritesWhereRuns(diary), n_jobs=1, trials_per_worker=9, trial_retries=0, progress=killing)
+    assert states(best) == ["complete"] * 4
+    pids = [pid for _, pid in diary.read()]
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+
+
+class CannotBeLoadedOnce(CountsModels):
+    """A `model_init` that cannot be loaded while a file is there, which it deletes."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.file.exists():
+            self.file.unlink()
+            raise MemoryError("there is no room just now")
+
+
+class DiesOnce(TrainerCallback):
+    """Ends its process in the second run, the first time, and lets the next one not load the trainer."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        marker = self.file.with_name("has died")
+        if Path(args.output_dir).name == "run-1" and not marker.exists():
+            marker.touch()
+            self.file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_cannot_load_what_others_could_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "no room"
+    trainer = {"model_init": CannotBeLoadedOnce(file)}
+    best = search(tmp_path, 4, DiesOnce(file), trainer=trainer, n_jobs=1, trials_per_worker=9)
+    assert states(best) == ["complete"] * 4
+    assert (tmp_path / "has died").exists()
+    assert not file.exists()
+
+
+class FailsIn(TrainerCallback):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name == self.name:
+            raise RuntimeError("device-side assert triggered")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it makes one up")
+@pytest.mark.parametrize(("gpus", "is_replaced"), [(1, True), (0, False)])
+def test_a_worker_with_a_gpu_is_replaced_after_a_trial_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, is_replaced: bool
+) -> None:
+    monkeypatch.setattr(parallel, "_gpus", lambda: gpus)  # there is none, so the trainings use the CPU
+    diary = Diary(tmp_path / "diary")
+    options: dict[str, Any] = {"devices": [0]} if gpus else {"n_jobs": 1, "trials_per_worker": 9}
+    best = search(
+        tmp_path,
+        4,
+        WritesWhereRuns(diary),
+        FailsIn("run-1"),
+        trainer={"use_cpu": not gpus},
+        **{"n_jobs": None, **options},
+    )
+    assert states(best) == ["complete", "failed", "complete", "complete"]
+    pids = [pid for _, pid in diary.read()]
+    assert pids[0] == pids[1]
+    assert (pids[1] != pids[2]) is is_replaced
+    assert pids[2] == pids[3]
+
+
+class FailsAtEveryEnd(SearchListener):
+    def on_trial_end(self, record: TrialRecord) -> None:
+        raise RuntimeError(f"cannot tell of {record.name}")
+
+
+class IsSlowExceptIn(TrainerCallback):
+    """Lets one run end while all others are under way."""
+
+    def __init__(self, name: str, diary: Diary) -> None:
+        self.name, self.diary = name, diary
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.diary.write(Path(args.output_dir).name)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        until = time.monotonic() + 60
+        if Path(args.output_dir).name != self.name:
+            time.sleep(0.5)
+        while len(self.diary.read()) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def test_a_listener_that_fails_again_and_again_leaves_no_trial_running(tmp_path: Path) -> None:
+    slow = IsSlowExceptIn("run-0", Diary(tmp_path / "diary"))
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match="cannot tell of run-0"):
+        search(tmp_path, 9, slow, n_jobs=3, trainer={"num_train_epochs": 20}, progress=FailsAtEveryEnd())
+    found = {each.parent.name: json.loads(each.read_text())["state"] for each in tmp_path.glob("study/*/trial.json")}
+    assert found == {"run-0": "complete", "run-1": "interrupted", "run-2": "interrupted"}
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize("n_jobs", [1, None])
+def test_an_error_after_the_end_of_a_trial_does_not_change_how_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_jobs: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> str:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(ending, "whereabouts", broken)
+    monkeypatch.setattr(ending.Execution, "release", lambda execution: broken())
+    best = search(tmp_path, 2, n_jobs=n_jobs)
+    assert states(best) == ["complete"] * 2
+    assert [span.where for each in best.run_summary.records for span in each.spans] == ["", ""]
+    assert "After the end of trial 1" in caplog.text

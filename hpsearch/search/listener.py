@@ -31,7 +31,7 @@ class SearchListener:
         """A trial finished an update."""
 
     def on_checkpoint(self, trial: Trial, step: int) -> None:
-        """A trial wrote a checkpoint, after update `step`."""
+        """A trial of this process wrote a checkpoint, after update `step`; of workers it is not heard."""
 
     def on_records(self, records: Sequence[TrialRecord]) -> None:
         """The records have changed, by the trial that `on_trial_end` is about to tell of, or by other searches."""

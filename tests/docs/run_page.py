@@ -16,8 +16,11 @@ import textwrap
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
+
+from hpsearch.cli.text_classification import TextClassification
 
 from tests.docs.given import given
 
@@ -65,11 +68,16 @@ def run(page: Path, names: dict[str, object]) -> None:
         elif block.language == "json":
             json.loads(block.code)
         elif block.language == "toml":
-            tomllib.loads(block.code)
+            read_study(tomllib.loads(block.code))
         elif block.language == "yaml":
             yaml.safe_load(block.code)
         elif block.language not in SHOWN_ONLY:
             raise AssertionError(f"{page}:{block.line}: nobody knows how to run {block.language!r}")
+
+
+def read_study(settings: dict[str, Any]) -> None:
+    """Read the settings of a study file, or as many of them as a page shows, as `hpsearch run` does."""
+    TextClassification(**{"model": "m", "data": "d", **settings}).plan()
 
 
 if __name__ == "__main__":

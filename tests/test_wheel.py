@@ -1,0 +1,71 @@
+"""What is installed from a wheel works without the repository."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOT_IN_A_CHECKOUT = shutil.ignore_patterns(".*", "build", "dist", "site", "*.egg-info", "__pycache__", "runs", "tests")
+WHERE = (
+    "import hpsearch, hpsearch.spaces.encoder as s, hpsearch.objectives as o; print(hpsearch.__file__, s.__file__, o)"
+)
+
+
+def run(*command: str, folder: Path, **variables: str) -> str:
+    """Run a program to its good end; return what it prints."""
+    environment = {**{name: each for name, each in os.environ.items() if name != "PYTHONPATH"}, **variables}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that a wheel, built from a copy of the sources, is installed in; packages it needs are this process's."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT, folder / "sources", ignore=NOT_IN_A_CHECKOUT)
+    pip = (sys.executable, "-m", "pip", "--quiet")
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels", "./sources", folder=folder)
+    [wheel] = (folder / "wheels").glob("hpsearch-*.whl")
+    run(*pip, "install", "--no-deps", "--target", "site", str(wheel), folder=folder)
+    return folder / "site"
+
+
+def test_a_study_is_begun_searched_and_reported_from_a_wheel(installed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+
+    def hpsearch(*arguments: str) -> Any:
+        return run(sys.executable, "-m", "hpsearch", *arguments, folder=tmp_path, PYTHONPATH=str(installed))
+
+    where = run(sys.executable, "-c", WHERE, folder=tmp_path, PYTHONPATH=str(installed))
+    assert where.count(str(installed)) == 3
+    hpsearch("init", "first")
+    hpsearch("run", "first/study.py", "-n", "3", "-j", "2", "--set", "num_train_epochs=2")
+    assert "weights:" in hpsearch("best")
+    hpsearch("best", "--export", "model")
+    hpsearch("report")
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+    [report] = tmp_path.glob("runs/*/report.html")
+    assert "What was found" in report.read_text()
+    assert "hpsearch.spaces.encoder" in hpsearch("spaces")
+
+
+def test_names_are_completed_in_a_shell(installed: Path, tmp_path: Path) -> None:
+    [program] = (installed / "bin").glob("hpsearch")
+    told = run(
+        sys.executable,
+        str(program),
+        folder=tmp_path,
+        PYTHONPATH=str(installed),
+        _HPSEARCH_COMPLETE="complete_bash",
+        COMP_WORDS="hpsearch re",
+        COMP_CWORD="1",
+    )
+    assert told.split() == ["resume", "report", "replay"]

@@ -28,7 +28,7 @@ def run(*command: str, folder: Path, **variables: str) -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that a wheel, built from a copy of the sources, is installed in; packages it needs are this process's."""
+    """The folder that a wheel, built from a copy of the sources, is installed in; what it needs is this process's."""
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT, folder / "sources", ignore=NOT_IN_A_CHECKOUT)
     pip = (sys.executable, "-m", "pip", "--quiet")

@@ -21,7 +21,6 @@ from typing import Any
 import yaml
 
 from hpsearch.cli.text_classification import TextClassification
-
 from tests.docs.given import given
 
 SHOWN_ONLY = ("text", "")

@@ -21,6 +21,7 @@ from .search.ranks import Ranks
 from .search.runner import TrialRunner
 from .search.study import Study
 from .search.trial import TrialRecord
+from .surroundings import ctrl_c_as_interruption
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,8 @@ class Search:
 
     def _run_trials(self, runner: TrialRunner) -> None:
         try:
-            self.backend.search(self.study, runner)
+            with ctrl_c_as_interruption():
+                self.backend.search(self.study, runner)
         except TrialEndedSearch as ended:
             if not isinstance(ended.cause, KeyboardInterrupt):
                 raise ended.cause from None

@@ -7,6 +7,7 @@ from typing import Any
 
 from .errors import StudyError
 from .model_init import takes_trial
+from .search.fixed import without_fixed
 
 
 class SearchPlan:
@@ -58,13 +59,22 @@ class SearchPlan:
         """Search, or go on; return the `BestRun`, or of several objectives a list of them.
 
         Args:
-            arguments: training arguments of the trainer, in place of its own.
+            arguments: training arguments of the trainer, in place of its own; they are not searched.
             search: arguments of `Trainer.hyperparameter_search`, in place of the plan's own.
 
         Raises:
             HpsearchError: as in `Trainer.hyperparameter_search`.
         """
-        return self.trainer(arguments).hyperparameter_search(self.hp_space, **{**self.search, **search})
+        space, _ = self.space(arguments)
+        return self.trainer(arguments).hyperparameter_search(space, **{**self.search, **search})
+
+    def space(self, arguments: Mapping[str, Any] | None = None) -> tuple[Any, list[str]]:
+        """Return the space without the training arguments that are set, and their names.
+
+        Raises:
+            SpaceError: one is in a branch of the space, or nothing is left to search.
+        """
+        return without_fixed(self.hp_space, arguments or {})
 
     def __repr__(self) -> str:
         told = "".join(f", {name}={value!r}" for name, value in self.search.items())

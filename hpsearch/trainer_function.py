@@ -25,6 +25,7 @@ from .search.space import SearchSpace
 from .search.study import SpaceLike, as_space
 from .search.trial import FixedTrial, Trial, TrialRecord
 from .searching import Evaluation, Searching
+from .surroundings import ctrl_c_as_interruption
 from .training.randomness import preserved_streams, seed_run
 from .transformers_trainer import TransformersTrainer
 
@@ -220,7 +221,8 @@ class TrainerFunction(Searching):
             params = _ask(space, trial)
             transformers.set_seed(self._default_seed)
             try:
-                return self._checked(self.make_trainer(trial)), trial
+                with ctrl_c_as_interruption():
+                    return self._checked(self.make_trainer(trial)), trial
             except HpsearchError:
                 raise
             except Exception as error:

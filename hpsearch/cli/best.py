@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,8 +66,9 @@ def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -
     if form is Format.TEXT:
         return "\n".join(_in_words(each, summary) for each in records)
     if form is Format.FLAGS:
-        _say_what_is_no_flag(found)
-        return "\n".join(_flags(each) for each in found)
+        known = _training_arguments(summary)
+        _say_what_is_no_flag(found, known)
+        return "\n".join(_flags(each, known) for each in found)
     told: Any = found if len(summary.study.objectives) > 1 else found[0]
     if form is Format.JSON:
         return json.dumps(told, indent=2, default=str)
@@ -87,18 +88,24 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     )
 
 
-def _flags(values: Mapping[str, Any]) -> str:
+def _flags(values: Mapping[str, Any], known: Collection[str]) -> str:
     """Return parameters as options of a program; one that is None, or no training argument, is left out."""
-    known = {name: value for name, value in values.items() if value is not None and "." not in name}
-    return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in known.items())
+    told = {name: value for name, value in values.items() if value is not None and name in known}
+    return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in told.items())
 
 
-def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]]) -> None:
+def _training_arguments(summary: SearchSummary) -> Collection[str]:
+    """Return the names of the study's training arguments."""
+    sessions = getattr(summary.study, "settings", {}).get("sessions", [])
+    return {name for session in sessions for name in session["arguments"]}
+
+
+def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]], known: Collection[str]) -> None:
     """Tell, apart from the flags, which parameters no program that reads training arguments knows."""
-    dotted = list(dict.fromkeys(name for values in found for name in values if "." in name))
-    if dotted:
-        left_out = ", ".join(f"{name}={found[0].get(name)!r}" for name in dotted)
-        print(f"left out, as they are no training arguments: {left_out}", file=sys.stderr)
+    for values in found:
+        left_out = ", ".join(f"{name}={value!r}" for name, value in values.items() if name not in known)
+        if left_out:
+            print(f"left out, as they are no training arguments: {left_out}", file=sys.stderr)
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from ..errors import NoCompletedTrialError
 from ..search.listener import SearchListener
-from .fixed_parameters import without_fixed
 from .study_file import Command, LeavesCommand, make_trainer, merged
 from .values import numbers, seconds, settings
 from .which_study import study_folder
@@ -103,7 +102,7 @@ def _search(command: Command) -> None:
     listener = shown if isinstance(shown, SearchListener) else console_listener(is_shown=bool(shown))
     trainer = make_trainer(plan, command)
     search = {**plan.search, **command.search, "progress": LeavesCommand(command, listener)}
-    space, fixed = without_fixed(plan.hp_space, command.arguments)
+    space, fixed = plan.space(command.arguments)
     if fixed and _speaks():
         print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in fixed)}")
     found: Any = trainer.hyperparameter_search(space, **search)

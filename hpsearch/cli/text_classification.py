@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingPackageError, SpaceError, StudyError, nearest_name, one_of
+from ..search.fixed import without_fixed
 from ..search.space import SearchSpace
+from ..search.study import check_name
 from ..search_plan import SearchPlan
-from .fixed_parameters import without_fixed
 
 _READERS = {".csv": ("csv", {}), ".tsv": ("csv", {"delimiter": "\t"}), ".json": ("json", {}), ".jsonl": ("json", {})}
 _READERS |= {".parquet": ("parquet", {})}
@@ -225,7 +226,10 @@ def _named_after(data: str) -> str:
     """
     path = Path(data)
     name = path.stem if path.suffix in _READERS else path.name
-    return re.sub(r"[^\w.=,+@]+", "-", name).strip("-_. ") or "study"
+    try:
+        return check_name(name, "the name of the data")
+    except StudyError:
+        return re.sub(r"^[\W_]+|[\W_]+$", "", re.sub(r"[^\w.=,+@]+", "-", name))[:100] or "study"
 
 
 def _load(source: str) -> Any:

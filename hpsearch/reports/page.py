@@ -56,7 +56,7 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
     environment.filters["duration"] = format_duration
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
     shown, ordered = plots(summary, importances), _ordered(summary)
-    command, replay = how_to_repeat(Path(summary.study.folder), summary.study.name, ordered[0].number if ordered else 0)
+    number = ordered[0].number if ordered else 0
     page = environment.get_template(_PAGE).render(
         study=summary.study,
         told=_in_words(summary, importances),
@@ -69,8 +69,7 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
         places=places(summary.records),
         figures=_as_script({each.name: {"data": each.data, "layout": each.layout} for each in shown}),
         plotly=packed,
-        command=command,
-        replay=replay,
+        again=how_to_repeat(Path(summary.study.folder), summary.study.name, number),
         settings=_settings(summary),
         sessions=getattr(summary.study, "settings", {}).get("sessions", []),
         colors=COLORS,
@@ -139,7 +138,7 @@ def _facts(summary: SearchSummary) -> list[tuple[str, str]]:
     facts = [("objective", summary.study.description), ("trials", count_states(summary.records))]
     facts += [(name, str(settings[name])) for name in ("sampler", "pruner", "backend") if settings.get(name)]
     if spans:
-        begin, end = min(each[0] for each in spans), max(each[1] for each in spans)
+        begin, end = min(each.begin for each in spans), max(each.end for each in spans)
         facts.append(("searched", f"{_clock(begin)} to {_clock(end)}, {format_duration(end - begin)}"))
     return facts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ def places(records: Sequence[TrialRecord]) -> list[Place]:
             len({number for _, number, _ in found[where]}),
             sum(span.end - span.begin for span, _, _ in found[where]),
         )
-        for where in sorted(found)
+        for where in sorted(found, key=_in_order)
     ]
 
 
@@ -54,7 +55,7 @@ def lines_of(spans: Sequence[Span]) -> list[int]:
     """
     lines = [0] * len(spans)
     count = 0
-    for where in sorted({each.where for each in spans}):
+    for where in sorted({each.where for each in spans}, key=_in_order):
         free: list[int] = []
         busy: list[tuple[float, int]] = []
         for place, span in enumerate(spans):
@@ -68,3 +69,8 @@ def lines_of(spans: Sequence[Span]) -> list[int]:
             lines[place] = heapq.heappop(free)
             heapq.heappush(busy, (span.end, lines[place]))
     return lines
+
+
+def _in_order(where: str) -> list[tuple[str, int]]:
+    """Return what puts worker 2 before worker 10."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", where)]

@@ -1,4 +1,4 @@
-"""How to repeat a study, and one of its trials: the commands, or what to write in Python."""
+"""How to go on with a study, or repeat it, and one of its trials: the commands, or what to write in Python."""
 
 from __future__ import annotations
 
@@ -6,47 +6,64 @@ import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..files import read_json
 from ..search.folder import COMMAND_FILE
 
-_OPTIONS = {
-    "study_name": "--study-name",
-    "n_trials": "--n-trials",
-    "n_jobs": "--n-jobs",
-    "backend": "--backend",
-    "storage": "--storage",
-}
+_OPTIONS = {"n_trials": "--n-trials", "n_jobs": "--n-jobs", "backend": "--backend", "storage": "--storage"}
 
 
-def how_to_repeat(folder: Path, name: str, number: int) -> tuple[str | None, str]:
-    """Return how the whole study was begun, None if not by `hpsearch run`; and how to repeat a trial.
+class HowToRepeat(NamedTuple):
+    """What to do.
+
+    Attributes:
+        trial: the command, or the Python code, that repeats a trial.
+        study: the command that the study was last searched with; None if not by `hpsearch run`.
+        folder: where to give that command.
+        left_out: names of what is secret and not in it.
+    """
+
+    trial: str
+    study: str | None = None
+    folder: str = ""
+    left_out: tuple[str, ...] = ()
+
+
+def how_to_repeat(folder: Path, name: str, number: int) -> HowToRepeat:
+    """Return how to repeat a study and one of its trials.
 
     Args:
-        folder: of the study.
+        folder: of the study, where it is now.
         name: of the study.
         number: of the trial.
     """
-    begun = read_json(folder / COMMAND_FILE) if folder.is_dir() else None
-    if not isinstance(begun, Mapping) or "file" not in begun:
-        return None, f"trainer.replay({json.dumps(name, ensure_ascii=False)}, number={number})"
-    return _command(begun), f"hpsearch replay {number} {shlex.quote(str(folder))}"
+    try:
+        begun = read_json(folder / COMMAND_FILE) if folder.is_dir() else None
+        if isinstance(begun, Mapping):
+            return HowToRepeat(
+                f"hpsearch replay {number} {shlex.quote(str(folder))}",
+                _command(begun, folder.resolve()),
+                str(begun["folder"]),
+                tuple(begun.get("left_out", ())),
+            )
+    except (ValueError, KeyError, TypeError, AttributeError):  # it is damaged
+        pass
+    return HowToRepeat(f"trainer.replay({json.dumps(name, ensure_ascii=False)}, number={number})")
 
 
-def _command(begun: Mapping[str, Any]) -> str:
-    """Return the command line that a study was begun with; what was secret is not known."""
-    parts = ["hpsearch", "run", str(begun["file"])]
+def _command(begun: Mapping[str, Any], place: Path) -> str:
+    """Return the command that a study was last searched with, as it is for the place where the study is now."""
     search, arguments = dict(begun.get("search", {})), dict(begun.get("arguments", {}))
+    arguments.pop("output_dir", None)
+    parts = ["hpsearch", "run", str(begun["file"]), "--output", str(place.parent), "--study-name", place.name]
     for key, option in _OPTIONS.items():
         if key in search:
             parts += [option, str(search[key])]
     if "devices" in search:
         parts += ["--devices", ",".join(map(str, search["devices"]))]
     if "timeout" in search:
-        parts += ["--time", f"{search['timeout']:g}s"]
-    if "output_dir" in arguments:
-        parts += ["--output", str(arguments.pop("output_dir"))]
+        parts += ["--time", f"{search['timeout']:.0f}s"]
     for key, value in arguments.items():
         parts += ["--set", f"{key}={json.dumps(value)}"]
     return shlex.join(parts)

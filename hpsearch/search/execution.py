@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import ArgumentError, CheckpointError, SpaceError, StudyError, UnknownArgumentError, nearest_name
 from ..files import remove_folder
+from ..surroundings import ctrl_c_as_interruption
 from .budgets import TrialBudget
 from .listener import SearchListener
 from .others import OtherTrials
@@ -132,7 +133,8 @@ class Execution:
         """
         while True:
             try:
-                return self._ranks.together(self._attempt)
+                with ctrl_c_as_interruption():  # here, as a checkpoint that it makes unreadable is not a damaged one
+                    return self._ranks.together(self._attempt)
             except CheckpointError:
                 if not self._drop_checkpoint():
                     raise

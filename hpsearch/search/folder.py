@@ -120,9 +120,12 @@ class StudyFolder:
         """
         study, earlier = self._study, self.read_settings() or {}
         sessions = list(earlier.get("sessions", ()))
-        if surroundings not in sessions:
+        known = [{**each, "machine": None} for each in sessions]  # where a trial was trained its record says
+        now = {**surroundings, "machine": None}
+        if now not in known:
+            known.append(now)
             sessions.append(dict(surroundings))
-        self.session = sessions.index(surroundings)
+        self.session = known.index(now)
         own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
         write_json(
             self.path / STUDY_FILE,

@@ -149,9 +149,10 @@ class Rungs:
 
     def _has_gone_on(self, height: int, trial: TrialRecord) -> bool:
         """Tell whether a trial has gone on from a rung, or does so now."""
-        reached = sum(each >= height for each, _ in self._climb(trial))
-        is_on_its_way = reached == 1 and trial.state in (TrialState.RUNNING, TrialState.INTERRUPTED)
-        return trial.state not in _WITHOUT_RESULT and (reached > 1 or is_on_its_way)
+        climb = self._climb(trial)
+        since = len(climb) - next((place for place, (each, _) in enumerate(climb) if each >= height), len(climb))
+        is_on_its_way = since == 1 and trial.state in (TrialState.RUNNING, TrialState.INTERRUPTED)
+        return trial.state not in _WITHOUT_RESULT and (since > 1 or is_on_its_way)
 
     def _has_result(self, trials: Iterable[TrialRecord]) -> bool:
         """Tell whether a trial has trained to its end, or for all that a trial may take."""
@@ -187,7 +188,7 @@ class Rungs:
 
     def _cost(self, height: int, trial: TrialRecord) -> float:
         """Return the objective of a trial when it came to a rung: less is better."""
-        return next(cost for reached, cost in self._climb(trial) if reached >= height)
+        return next((cost for reached, cost in self._climb(trial) if reached >= height), math.inf)
 
     def _climb(self, trial: TrialRecord) -> list[tuple[int, float]]:
         """Return, for each report, the height it has reached, and the objective there by scope: less is better.
@@ -204,7 +205,7 @@ class Rungs:
         report = trial.reports[count - 1]
         height = 0 if report.step == 0 or report.horizon <= 0 else bisect_right(SHARES, _share(report))
         selected = select_report(trial.reports[:count], self._scope, self._objectives)
-        is_told = says_how_good(report, self._objectives[0])
+        is_told = says_how_good(trial.reports[:count], self._objectives[0])
         if selected is None or (is_told and not math.isfinite(report.value)):
             return (height if is_told else 0), math.inf
         return (height if is_told else 0), cost_of(selected.report, selected.values[0], self._objectives[0])

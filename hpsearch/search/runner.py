@@ -245,6 +245,11 @@ class TrialRunner:
             if trial.earlier.schedule:
                 trial.arguments = dict(trial.earlier.arguments)
                 trial.params.values_by_name.update(trial.earlier.params)
+            else:  # what is searched no longer stays as it was, as far as nobody's code has to read it
+                kept = {name: each for name, each in trial.earlier.arguments.items() if "." not in name}
+                trial.arguments = {**kept, **trial.arguments}
+                trial.params.values_by_name.update({**kept, **trial.params.values_by_name})
+                trial.suggested_by_space |= kept.keys()
             remove_leftovers(self._study.folder / trial.name)
             self._folder.write_record(replace(trial.earlier, state=TrialState.RUNNING, reason=None))
         self.listener.on_trial_begin(trial)

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import StudyError, nearest_name, one_of
+from ..errors import MissingMetricError, StudyError, nearest_name, one_of
 from ..scopes import SCOPES
 from .constraints import Constraint
-from .objective import MINIMIZE, Objective
+from .objective import MINIMIZE, Objective, sum_of_losses
 from .trial import Report, TrialRecord
 
 _BROKEN = 1e100
@@ -73,25 +73,37 @@ def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Ob
     return Selected(tuple(math.fsum(column) / len(chosen) for column in columns), finite[-1])
 
 
-def says_how_good(report: Report, objective: Objective) -> bool:
-    """Tell whether a report says how good its trial is: if its value is not finite, that the training has diverged.
+def says_how_good(reports: Sequence[Report], objective: Objective) -> bool:
+    """Tell whether the last of these reports says how good the trial is: by a number, or by having none.
 
-    A metric that is costly may be there, or a number, at some evaluations only. What the others say is in the losses:
-    while all are finite, the training goes on well. Without any loss, a metric that is there is not a number for want
-    of a good model.
+    A metric that is costly may be left out, or be NaN, at some evaluations. One that is left out says nothing. A NaN
+    says nothing after a number; before, the model may be of no use for the metric, and that counts as bad. Where the
+    loss is not finite, the training has diverged at any rate.
 
     >>> from hpsearch.search.objective import resolve_objectives
     >>> [f1] = resolve_objectives("f1", None, has_metrics=True)
-    >>> reports = [Report((math.nan,), 1, 1, 1, each) for each in ({"eval_loss": 0.7}, {"eval_loss": math.nan}, {})]
-    >>> [says_how_good(each, f1) for each in reports]
-    [False, True, False]
+    >>> def report(value, **metrics):
+    ...     return Report((value,), 1, 1, 1, metrics)
+    >>> says_how_good([report(math.nan, eval_loss=0.7)], f1), says_how_good([report(math.nan, eval_loss=math.nan)], f1)
+    (False, True)
+    >>> collapsed = report(math.nan, eval_loss=0.7, eval_f1=math.nan)
+    >>> says_how_good([collapsed], f1), says_how_good([report(0.3), collapsed], f1)
+    (True, False)
     """
-    if math.isfinite(report.value):
+    last = reports[-1]
+    if not math.isnan(last.value) or not math.isfinite(_loss(last.metrics)):
         return True
-    losses = [value for name, value in report.metrics.items() if name.endswith("loss")]
-    if losses:
-        return not all(map(math.isfinite, losses))
-    return callable(objective.metric) or objective.metric in report.metrics
+    if isinstance(objective.metric, str) and objective.metric not in last.metrics:
+        return False
+    return not any(math.isfinite(each.value) for each in reports)
+
+
+def _loss(metrics: Mapping[str, float]) -> float:
+    """Return the evaluation loss, 0 if there is none."""
+    try:
+        return sum_of_losses(metrics)
+    except MissingMetricError:
+        return 0.0
 
 
 def ranking(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from ..files import read_json, write_json
+from ..files import entries, read_json, write_json
 
 SESSIONS_FOLDER = "sessions"
 _OWN: set[str] = set()  # the sessions that this process is at
@@ -61,6 +61,8 @@ class Session:
         (self._folder / self.name).unlink(missing_ok=True)
         try:
             self._folder.rmdir()
+        except FileNotFoundError:  # the last of them took this one for dead
+            return True
         except OSError:  # others are still at work
             return False
         return True
@@ -75,7 +77,7 @@ class Session:
 
     def is_alone(self) -> bool:
         """Tell whether no other session is at work; the caller holds the lock."""
-        return not any(path.name != self.name and self.is_alive(path.name) for path in self._folder.iterdir())
+        return not any(path.name != self.name and self.is_alive(path.name) for path in entries(self._folder, ""))
 
     def is_alive(self, name: str | None) -> bool:
         """Tell whether the session `name` is still at work."""
@@ -95,7 +97,7 @@ class Session:
             return False
 
     def _remove_dead(self) -> None:
-        for path in self._folder.iterdir():
+        for path in entries(self._folder, ""):
             if not self.is_alive(path.name):
                 path.unlink(missing_ok=True)
 

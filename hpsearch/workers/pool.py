@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -30,6 +31,7 @@ from .worker import Abandon, Ready, Unusable, receive, send, work
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
 _MOST_FAILED_STARTS = 3
 _IN_MAIN = threading.Lock()
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -192,10 +194,12 @@ class Workers:
         is_suspect = has_failed and worker.slot.device is not None
         is_used_up = self._most_trials is not None and worker.trials >= self._most_trials
         is_too_large = self._most_memory is not None and worker.memory > self._most_memory
-        if is_used_up or is_too_large or is_suspect:
+        if is_suspect:  # nothing is left to end in it, and what it holds of the GPU is needed
+            self._replace(worker)
+        elif is_used_up or is_too_large:
             worker.tell(None)
             self._retired[self._workers.pop(worker.number)] = time.monotonic()
-            self._workers[worker.number] = self._started(worker.number)
+            self._start_again(worker.number)
         else:
             worker.is_ready = True
 
@@ -224,13 +228,26 @@ class Workers:
             worker.end(max(0.0, until - time.monotonic()) if listens else 0.0)
         self._workers, self._retired = {}, {}
 
-    def _replace(self, worker: Worker, reason: str) -> None:
+    def _replace(self, worker: Worker, reason: str = "") -> None:
         """Start another one in the place of a worker that is lost, or of no use."""
-        del self._workers[worker.number]  # first: no other may come in its place
+        del self._workers[worker.number]  # first: perhaps no other comes in its place
         worker.end()
-        if not worker.is_ready and not worker.trials:
-            self._note_failed_start(worker.number, reason)
-        self._workers[worker.number] = self._started(worker.number)
+        self._start_again(worker.number, None if worker.is_ready or worker.trials else reason)
+
+    def _start_again(self, number: int, failed: str | None = None) -> None:
+        """Start a worker in a place where there was one; after too many failed starts the others go on without it.
+
+        Raises:
+            StudyError: it cannot be started, and there is no other one.
+        """
+        try:
+            if failed is not None:
+                self._note_failed_start(number, failed)
+            self._workers[number] = self._started(number)
+        except StudyError as error:
+            if not any(each.is_ready or each.trials for each in self._workers.values()):
+                raise
+            logger.warning("%s Worker %d is gone, the others go on.", error, number)
 
     def _started(self, number: int) -> Worker:
         while True:

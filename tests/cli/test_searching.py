@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch import Categorical, Float, SearchSpace, SpaceError
-from hpsearch.cli.fixed_parameters import without_fixed
+from hpsearch import Categorical, Float, Int, SearchSpace, SpaceError
+from hpsearch.search.fixed import without_fixed
 from tests.cli.conftest import TRIALS, Told
 
 
@@ -224,6 +224,13 @@ def test_an_argument_that_is_set_cannot_be_taken_out_of_a_branch_nor_be_all_ther
         without_fixed(space, {"optim": "adamw_torch"})
     assert without_fixed(space, {"optim": "sgd"}) == ({"weight_decay": Float(0.0, 0.1)}, ["optim"])
     assert without_fixed(None, {"seed": 1})[1] == ["seed"]
+    rate = {"learning_rate": Float(1e-5, 1e-3)}
+    both = {"optim": Categorical({"adamw_torch": rate, "sgd": {"weight_decay": Float(0.0, 0.1)}}), "seed": Int(1, 9)}
+    for set_ in ({"learning_rate": 2e-5, "optim": "adamw_torch"}, {"optim": "adamw_torch", "learning_rate": 2e-5}):
+        assert without_fixed(both, set_) == ({"seed": Int(1, 9)}, ["optim", "learning_rate"])
+    assert without_fixed(both, {"optim": "sgd", "learning_rate": 1.0})[0].keys() == {"seed", "weight_decay"}
+    assert without_fixed(both, {"seed": [1, 2]})[1] == ["seed"]
+    assert without_fixed(both, {"optim": ["sgd"]})[1] == ["optim"]
     assert without_fixed(space, {"seed": 1}) == (space, [])
 
 

@@ -8,6 +8,7 @@ import math
 import platform
 import random
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ pytest.importorskip("plotly")
 from hpsearch import Categorical, Float, SearchSpace, SearchSummary, TrialRecord, TrialState, open_study
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
+from hpsearch.reports.repeat import how_to_repeat
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.trial import Report, Span
 from tests.reports.rendering import make_study
@@ -282,6 +284,27 @@ def test_what_ran_on_what_is_a_table_with_the_lines_of_the_timeline(tmp_path: Pa
         ["a", "3", "2", "3 s"],
         ["b, GPU 1", "4", "2", "3 s"],
     ]
+
+
+def test_how_to_go_on_names_the_place_where_the_study_is_now(made: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere" / "moved study"
+    shutil.copytree(made / "runs/spirals", moved)
+    found = how_to_repeat(moved, "spirals", 3)
+    assert found.trial == f"hpsearch replay 3 '{moved}'"
+    assert found.study is not None
+    words = shlex.split(found.study)
+    assert words[:2] == ["hpsearch", "run"]
+    assert dict(itertools.pairwise(words))["--output"] == str(tmp_path / "elsewhere")
+    assert dict(itertools.pairwise(words))["--study-name"] == "moved study"
+    command = json.loads((moved / "command.json").read_text())
+    command["search"]["timeout"] = 14 * 86400.0
+    (moved / "command.json").write_text(json.dumps({**command, "left_out": ["storage"]}))
+    found = how_to_repeat(moved, "spirals", 3)
+    assert "--time 1209600s" in str(found.study)
+    assert found.left_out == ("storage",)
+    for damaged in ("{", "[]", "{}", '{"file": 1}'):
+        (moved / "command.json").write_text(damaged)
+        assert how_to_repeat(moved, "spirals", 3).trial == 'trainer.replay("spirals", number=3)'
 
 
 def test_a_real_study_is_reported_from_its_folder(made: Path, tmp_path: Path, chromium: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import EarlyStoppingCallback, TrainerCallback
 
-from hpsearch import Float, SearchInterrupted, TrialRecord
+from hpsearch import Float, Int, SearchInterrupted, TrialRecord
 from tests.search.small_trainer import small_trainer
 
 
@@ -83,6 +83,27 @@ def test_the_weights_of_the_best_report_stay_whatever_save_total_limit_says(
     went_on = search(tmp_path / "b", InterruptsOnce(event, step), save_total_limit=limit, **about)
     assert told(went_on) == told(undisturbed)
     assert told(went_on)[-1] == "checkpoint-4"
+
+
+def test_a_half_done_trial_keeps_what_is_not_searched_any_more(tmp_path: Path) -> None:
+    space = {"weight_decay": Float(0.0, 0.1), "learning_rate": Float(1e-2, 1.0), "num_train_epochs": Int(3, 6)}
+
+    def records(folder: Path, spaces: list[Any], *callbacks: Any) -> list[TrialRecord]:
+        for each in spaces:
+            trainer = small_trainer(folder, *callbacks, save_strategy="epoch")
+            try:
+                best = trainer.hyperparameter_search(each, "loss", 2, pruner="none", progress=False)
+            except SearchInterrupted:
+                continue
+            return best.run_summary.records
+        raise AssertionError
+
+    fewer = {"weight_decay": space["weight_decay"]}
+    undisturbed = records(tmp_path / "a", [space])
+    went_on = records(tmp_path / "b", [space, fewer], InterruptsOnce("on_step_end", 5))
+    assert told(went_on[0]) == told(undisturbed[0])
+    assert went_on[0].params == undisturbed[0].params
+    assert went_on[1].params.keys() == {"weight_decay"}
 
 
 def test_a_trial_does_not_fail_by_ctrl_c_in_the_middle_of_an_import(tmp_path: Path) -> None:

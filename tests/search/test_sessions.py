@@ -220,3 +220,11 @@ def test_who_was_taken_for_dead_signs_in_again_and_takes_nobody_for_dead(tmp_pat
     assert session.others_were_here()
     session._touch()
     assert signed_in(tmp_path) == {session.name}
+
+
+def test_who_finds_all_gone_at_its_end_is_the_last(tmp_path: Path) -> None:
+    session = Session(tmp_path)
+    session.begin()
+    shutil.rmtree(tmp_path / SESSIONS_FOLDER)
+    assert session.is_alone()
+    assert session.end() is True

@@ -94,6 +94,24 @@ def test_a_worker_that_cannot_load_what_others_could_is_replaced(tmp_path: Path)
     assert not file.exists()
 
 
+class CannotBeLoaded(CannotBeLoadedOnce):
+    """A `model_init` that cannot be loaded while a file is there."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.file.exists():
+            raise MemoryError("there is no room any more")
+
+
+def test_workers_go_on_without_one_that_cannot_be_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "no room"
+    slow = IsSlowExceptIn("run-1", Diary(tmp_path / "diary"), together=2)
+    best = search(tmp_path, 4, DiesOnce(file), slow, trainer={"model_init": CannotBeLoaded(file)})
+    assert states(best) == ["complete"] * 4
+    assert "No worker can be started: MemoryError: there is no room any more" in caplog.text
+    assert "the others go on" in caplog.text
+
+
 class FailsIn(TrainerCallback):
     def __init__(self, name: str) -> None:
         self.name = name
@@ -134,8 +152,8 @@ class FailsAtEveryEnd(SearchListener):
 class IsSlowExceptIn(TrainerCallback):
     """Lets one run end while all others are under way."""
 
-    def __init__(self, name: str, diary: Diary) -> None:
-        self.name, self.diary = name, diary
+    def __init__(self, name: str, diary: Diary, together: int = 3) -> None:
+        self.name, self.diary, self.together = name, diary, together
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.diary.write(Path(args.output_dir).name)
@@ -144,7 +162,7 @@ class IsSlowExceptIn(TrainerCallback):
         until = time.monotonic() + 60
         if Path(args.output_dir).name != self.name:
             time.sleep(0.5)
-        while len(self.diary.read()) < 3 and time.monotonic() < until:
+        while len(self.diary.read()) < self.together and time.monotonic() < until:
             time.sleep(0.01)
 
 

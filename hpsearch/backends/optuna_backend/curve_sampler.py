@@ -233,6 +233,6 @@ def _reports_of(trial: TrialRecord, objective: Objective) -> list[tuple[float, f
     """Return share of the training and cost of each report."""
     return [
         (min(report.resource / report.horizon, 1.0), cost_of(report, report.value, objective))
-        for report in trial.reports
-        if report.horizon > 0 and report.resource > 0 and says_how_good(report, objective)
+        for count, report in enumerate(trial.reports, start=1)
+        if report.horizon > 0 and report.resource > 0 and says_how_good(trial.reports[:count], objective)
     ]

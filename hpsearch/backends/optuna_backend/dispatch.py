@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from .trials import Propose
 if TYPE_CHECKING:
     from .backend import OptunaBackend
 
+logger = logging.getLogger(__name__)
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -30,15 +32,17 @@ class LiveTrial:
         trial: as the storage knows it.
         told: what its process was told.
         so_far: its record, as far as its process has told.
+        where: it was trained, as its process has told when it left it.
     """
 
     trial: OptunaTrial
     told: Assignment
     so_far: TrialRecord
+    where: str = ""
 
     def ended(self, state: TrialState, reason: str, cause: BaseException | None = None) -> Ended:
         """Return how the trial ended, by something else than itself."""
-        return Ended(replace(self.so_far, state=state, reason=reason), cause)
+        return Ended(replace(self.so_far, state=state, reason=reason), cause, self.where)
 
 
 class Dispatch:
@@ -183,6 +187,8 @@ class Dispatch:
                 errors.append(error)
         if errors and self.error is None:
             raise errors[0]
+        for each in errors:
+            logger.warning("While the search was ending: %r", each)
 
     def check_changes(self, live: LiveTrial, before: dict[str, Any], after: dict[str, Any]) -> None:
         """Check that a trial can go on from a checkpoint that was trained with other arguments.

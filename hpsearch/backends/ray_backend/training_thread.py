@@ -148,7 +148,8 @@ class _Line(Line):
             self.keep()
             self._folders.leave(self._run)
         except (StorageError, Abandoned) as error:
-            return Ended(replace(ended.record, state=TrialState.INTERRUPTED, reason=str(error)), error)
+            record = replace(ended.record, state=TrialState.INTERRUPTED, reason=str(error))
+            return replace(ended, record=record, cause=error)
         return ended
 
     def _is_wanted(self) -> bool:

@@ -1,0 +1,68 @@
+"""What is set for all trials is not searched: it is taken out of the space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import SpaceError
+from .parameters import Categorical
+from .space import SearchSpace
+from .study import as_space
+from .trial import Trial
+
+
+def without_fixed(hp_space: Any, fixed: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return a space without the parameters that are fixed, and their names; a fixed choice leaves its branch.
+
+    Args:
+        hp_space: as in `Trainer.hyperparameter_search`. A function is asked as before, and refused if it suggests one.
+        fixed: training arguments that are set.
+
+    Raises:
+        SpaceError: a parameter is in a branch, from where it cannot be taken, or none is left.
+
+    Example:
+        >>> from hpsearch import Float
+        >>> space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0, 0.99)}})})
+        >>> without_fixed(space, {"optim": "sgd"})[0]
+        {'optim.momentum': Float(low=0, high=0.99, log=False, step=None, default=None, prior=None)}
+    """
+    space = as_space(hp_space) if hp_space is None else hp_space
+    if not isinstance(space, Mapping):
+        return (_Refusing(space, frozenset(fixed)) if callable(space) and fixed else hp_space), []
+    left, found = dict(space), list[str]()
+    while name := next((each for each in fixed if each in left), None):
+        found.append(name)
+        parameter, value = left.pop(name), fixed[name]
+        if isinstance(parameter, Categorical) and isinstance(value, Hashable):
+            branches: Mapping[Any, Mapping[str, Any]] = parameter.branches
+            left = {**branches.get(value, {}), **left}
+    ours = {name: each for name, each in left.items() if isinstance(each, Categorical)}
+    inside = SearchSpace(ours).all_parameters().keys() - ours.keys() if ours else set()
+    if branched := sorted(inside.intersection(fixed)):
+        raise SpaceError(
+            f"{branched[0]} is set, but the space searches it in a branch: set what leads there too, or leave it to "
+            "the search."
+        )
+    if not found:
+        return hp_space, []
+    if not left:
+        raise SpaceError(f"Nothing is left to search: {', '.join(found)} is set, and the space has nothing else.")
+    return left, found
+
+
+@dataclass(frozen=True)
+class _Refusing:
+    """A space that is a function, which must not suggest what is fixed."""
+
+    space: Callable[[Trial], Any]
+    fixed: frozenset[str]
+
+    def __call__(self, trial: Trial) -> Any:
+        returned = self.space(trial)
+        named = trial.params.values_by_name if returned is None else returned
+        if isinstance(named, Mapping) and (both := sorted(self.fixed.intersection(named))):
+            raise SpaceError(f"{both[0]} is set, but hp_space(trial) searches it too: leave one of them out.")
+        return returned

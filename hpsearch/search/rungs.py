@@ -90,7 +90,9 @@ class Rungs:
             promise: rates those that wait at a rung by what is expected of them, more is better; of a third of the
                 trials there, those with the best rating go on. None: those with the best report.
             is_last_chance: no trial runs, and none is to come: the best of the highest rung may go on if none that
-                holds the constraints has trained to its end so far; one that has diverged only if all have.
+                holds the constraints has trained to its end so far; one that has diverged only if all have. Then one
+                that was better at its rung than the best trial was there, until a ninth of all trials has trained to
+                its end, or three.
         """
         heights = sorted({self._top(each) for each in trials if each.state is TrialState.PAUSED}, reverse=True)
         for height in heights:
@@ -98,8 +100,11 @@ class Rungs:
             allowed = self._allowed(height, self._ranks(height, trials), waiting, trials, promise)
             if allowed is not None:
                 return allowed
-        if not heights or not is_last_chance or self._has_result(trials):
+        if not heights or not is_last_chance:
             return None
+        if self._has_result(trials):
+            is_enough = self._count_at_their_end(trials) >= max(FACTOR, self._n_trials // FACTOR**2)
+            return None if is_enough else self._ahead_of_the_best(heights, trials)
         at = next((each for each in heights if self._finite(each, self._waiting(each, trials))), heights[0])
         ranks, waiting = self._ranks(at, trials), self._waiting(at, trials)
         return min(self._finite(at, waiting) or waiting, key=lambda each: ranks[each.number])
@@ -121,6 +126,21 @@ class Rungs:
         sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
         results = [sign * each.values[0] for each in trials if each.is_eligible]
         return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
+
+    def _ahead_of_the_best(self, heights: Sequence[int], trials: Sequence[TrialRecord]) -> TrialRecord | None:
+        """Return the best waiting trial, of the highest rung, that came there better than the best trial had.
+
+        For those that went on first had to be better than few others.
+        """
+        sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
+        best = min((each for each in trials if each.is_eligible), key=lambda each: sign * each.values[0])
+        for height in (each for each in heights if each <= self._top(best)):
+            ahead = [
+                each for each in self._waiting(height, trials) if self._cost(height, each) < self._cost(height, best)
+            ]
+            if ahead:
+                return min(ahead, key=lambda each: (self._cost(height, each), each.number))
+        return None
 
     def _allowed(
         self,
@@ -156,7 +176,10 @@ class Rungs:
 
     def _has_result(self, trials: Iterable[TrialRecord]) -> bool:
         """Tell whether a trial has trained to its end, or for all that a trial may take."""
-        return any(
+        return self._count_at_their_end(trials) > 0
+
+    def _count_at_their_end(self, trials: Iterable[TrialRecord]) -> int:
+        return sum(
             each.is_eligible and (each.state is TrialState.COMPLETE or (each.reason or "").startswith(OF_THE_TRIAL))
             for each in trials
         )

@@ -142,6 +142,19 @@ def test_one_that_more_trials_beat_than_can_go_on_is_pruned() -> None:
     assert rungs(n_trials=60).hopeless([*better, done]) == []
 
 
+def test_at_the_end_those_go_on_that_were_ahead_of_the_best_until_a_ninth_or_three_have_trained_to_their_end() -> None:
+    best = trial(0, 0.5, 0.45, 0.42, 0.1, state=TrialState.COMPLETE)
+    others = [trial(number, 0.3, 0.3, 0.3, 0.2, state=TrialState.COMPLETE) for number in range(1, 5)]
+    waiting = [trial(5, 0.6, 0.44), trial(6, 0.3), trial(7, 0.35), trial(8, 0.9), trial(9, 0.9, math.nan)]
+    assert rungs().next([best, *waiting], is_last_chance=True) is waiting[0]
+    assert rungs().next([best, *waiting[1:]], is_last_chance=True) is waiting[1]
+    assert rungs().next([best, others[0], *waiting[2:]], is_last_chance=True) is waiting[2]
+    assert rungs().next([best, *waiting[3:]], is_last_chance=True) is None
+    assert rungs().next([best, *others[:2], *waiting], is_last_chance=True) is None
+    assert rungs(n_trials=45).next([best, *others[:3], *waiting], is_last_chance=True) is waiting[0]
+    assert rungs(n_trials=45).next([best, *others, *waiting], is_last_chance=True) is None
+
+
 def test_until_one_has_trained_to_its_end_three_may_wait() -> None:
     waiting = [trial(number, 0.1 * number) for number in range(1, 6)]
     assert [each.number for each in rungs(n_trials=5).hopeless(waiting)] == [4, 5]
@@ -157,7 +170,7 @@ def test_at_the_end_the_best_of_the_highest_rung_goes_on_until_one_has_a_result(
     assert rungs().next([*waiting, by_budget], is_last_chance=True) is waiting[2]
     by_its_own = trial(3, 0.2, state=TrialState.STOPPED, reason="the trial's 6 epochs are used up")
     assert rungs().next([waiting[0], by_its_own], is_last_chance=True) is None
-    complete = trial(3, 0.5, 0.5, 0.5, 0.5, state=TrialState.COMPLETE)
+    complete = trial(3, 0.5, 0.4, 0.5, 0.5, state=TrialState.COMPLETE)
     assert rungs().next([waiting[0], complete], is_last_chance=True) is None
     breaks = trial(3, 0.5, 0.5, 0.5, 0.5, state=TrialState.COMPLETE, violations={"size": 1.0})
     assert rungs().next([waiting[0], breaks], is_last_chance=True) is waiting[0]

@@ -176,7 +176,7 @@ def _run(runner: TrialRunner, original: TrialRecord) -> TrialRecord:
         except TrialEndedSearch as ended:
             if not isinstance(ended.cause, _PartIsOver):
                 raise
-            earlier = replace(ended.record, schedule=())
+            earlier = replace(ended.record, schedule=(), arguments={})
     return runner.run(_ReplayedTrial(original))
 
 

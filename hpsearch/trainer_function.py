@@ -121,6 +121,10 @@ class TrainerFunction(Searching):
         other.output_dir = parameters.get("output_dir", self.output_dir)
         return other
 
+    def is_read_by_user_code(self, name: str) -> bool:
+        """Return True: `make_trainer` reads all parameters."""
+        return True
+
     def for_trial(self, trial: Any, output_dir: str | None = None) -> TransformersTrainer:
         """Seed the random streams, and return the trainer of a trial, which writes to `output_dir`.
 

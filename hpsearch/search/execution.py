@@ -40,6 +40,9 @@ class Searchable(Protocol):
     def check_changeable(self, name: str) -> None:
         """Check that a trial can go on from a checkpoint with another value of a parameter."""
 
+    def is_read_by_user_code(self, name: str) -> bool:
+        """Tell whether user code has to read a parameter; the others are arguments, which are applied."""
+
 
 class Trainable(ReadsParameters, Protocol):
     """The trainer of one trial."""

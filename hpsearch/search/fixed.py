@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import SpaceError
 from .parameters import Categorical
-from .space import SearchSpace
 from .study import as_space
 from .trial import Trial
 
@@ -24,14 +23,16 @@ def without_fixed(hp_space: Any, fixed: Mapping[str, Any]) -> tuple[Any, list[st
         SpaceError: a parameter is in a branch, from where it cannot be taken, or none is left.
 
     Example:
-        >>> from hpsearch import Float
+        >>> from hpsearch import Float, SearchSpace
         >>> space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0, 0.99)}})})
         >>> without_fixed(space, {"optim": "sgd"})[0]
         {'optim.momentum': Float(low=0, high=0.99, log=False, step=None, default=None, prior=None)}
     """
+    if not fixed:
+        return hp_space, []
     space = as_space(hp_space) if hp_space is None else hp_space
     if not isinstance(space, Mapping):
-        return (_Refusing(space, frozenset(fixed)) if callable(space) and fixed else hp_space), []
+        return (_Refusing(space, frozenset(fixed)) if callable(space) else hp_space), []
     left, found = dict(space), list[str]()
     while name := next((each for each in fixed if each in left), None):
         found.append(name)
@@ -39,8 +40,7 @@ def without_fixed(hp_space: Any, fixed: Mapping[str, Any]) -> tuple[Any, list[st
         if isinstance(parameter, Categorical) and isinstance(value, Hashable):
             branches: Mapping[Any, Mapping[str, Any]] = parameter.branches
             left = {**branches.get(value, {}), **left}
-    ours = {name: each for name, each in left.items() if isinstance(each, Categorical)}
-    inside = SearchSpace(ours).all_parameters().keys() - ours.keys() if ours else set()
+    inside = {name for each in left.values() for name in _in_branches(each)}
     if branched := sorted(inside.intersection(fixed)):
         raise SpaceError(
             f"{branched[0]} is set, but the space searches it in a branch: set what leads there too, or leave it to "
@@ -51,6 +51,14 @@ def without_fixed(hp_space: Any, fixed: Mapping[str, Any]) -> tuple[Any, list[st
     if not left:
         raise SpaceError(f"Nothing is left to search: {', '.join(found)} is set, and the space has nothing else.")
     return left, found
+
+
+def _in_branches(parameter: Any) -> Iterator[str]:
+    """Yield the names in the branches of a parameter; in them may be domains of Ray."""
+    for branch in getattr(parameter, "branches", {}).values():
+        for name, each in branch.items():
+            yield name
+            yield from _in_branches(each)
 
 
 @dataclass(frozen=True)

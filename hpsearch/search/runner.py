@@ -246,7 +246,8 @@ class TrialRunner:
                 trial.arguments = dict(trial.earlier.arguments)
                 trial.params.values_by_name.update(trial.earlier.params)
             else:  # what is searched no longer stays as it was, as far as nobody's code has to read it
-                kept = {name: each for name, each in trial.earlier.arguments.items() if "." not in name}
+                is_read = self._trainer.is_read_by_user_code
+                kept = {name: each for name, each in trial.earlier.arguments.items() if not is_read(name)}
                 trial.arguments = {**kept, **trial.arguments}
                 trial.params.values_by_name.update({**kept, **trial.params.values_by_name})
                 trial.suggested_by_space |= kept.keys()

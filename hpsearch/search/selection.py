@@ -93,7 +93,9 @@ def says_how_good(reports: Sequence[Report], objective: Objective) -> bool:
     last = reports[-1]
     if not math.isnan(last.value) or not math.isfinite(_loss(last.metrics)):
         return True
-    if isinstance(objective.metric, str) and objective.metric not in last.metrics:
+    try:
+        objective.value(last.metrics)
+    except MissingMetricError:
         return False
     return not any(math.isfinite(each.value) for each in reports)
 

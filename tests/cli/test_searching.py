@@ -230,6 +230,10 @@ def test_an_argument_that_is_set_cannot_be_taken_out_of_a_branch_nor_be_all_ther
         assert without_fixed(both, set_) == ({"seed": Int(1, 9)}, ["optim", "learning_rate"])
     assert without_fixed(both, {"optim": "sgd", "learning_rate": 1.0})[0].keys() == {"seed", "weight_decay"}
     assert without_fixed(both, {"seed": [1, 2]})[1] == ["seed"]
+    domains = {"optim": Categorical({"a": {}, "b": {"x": object()}})}  # type: ignore[dict-item]
+    assert without_fixed(domains, {"output_dir": "out"}) == (domains, [])  # of Ray, say
+    with pytest.raises(SpaceError, match="x is set"):
+        without_fixed(domains, {"x": 1})
     assert without_fixed(both, {"optim": ["sgd"]})[1] == ["optim"]
     assert without_fixed(space, {"seed": 1}) == (space, [])
 

@@ -232,6 +232,28 @@ def test_a_damaged_checkpoint_costs_the_trial_nothing_but_time(name: str) -> Non
     assert curves(best) == curves(search(make, n_trials=1, output_dir="undisturbed"))
 
 
+def test_a_half_done_trial_begins_again_without_what_nobody_reads_any_more() -> None:
+    class Interrupts(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 7 and not Path("once").exists():
+                Path("once").touch()
+                raise KeyboardInterrupt
+
+    def make(trial: Any) -> transformers.Trainer:
+        arguments = {"learning_rate": trial.params["learning_rate"]}
+        if not Path("once").exists():
+            arguments["weight_decay"] = trial.params["weight_decay"]
+        trainer = transformers_trainer("made", TwoLayers(), save_strategy="epoch", **arguments)
+        trainer.add_callback(Interrupts())
+        return trainer
+
+    with pytest.raises(SearchInterrupted):
+        search(make, {**RATE, "weight_decay": Float(0.01, 0.1)}, n_trials=1)
+    [record] = search(make, n_trials=1).run_summary.records
+    assert record.state is TrialState.COMPLETE, record.reason
+    assert curves(search(make, n_trials=1, output_dir="undisturbed")) == [[each.value for each in record.reports]]
+
+
 def test_weights_that_a_callback_unfreezes_are_kept() -> None:
     class Unfreezes(TrainerCallback):
         def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:

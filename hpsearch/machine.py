@@ -31,8 +31,8 @@ def whereabouts() -> str:
     process = multiprocessing.current_process()
     if process.name.startswith(WORKER):
         here.append(process.name)
-    torch = sys.modules.get("torch")  # which is there where a GPU is used; a look at a study needs none
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+    torch = sys.modules.get("torch")  # which is there where a GPU is used; to ask must not touch one
+    if torch is not None and torch.cuda.is_initialized():
         index = torch.cuda.current_device()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         number = visible[index] if index < len(visible) and visible[index] else str(index)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import StudyError
 from .model_init import takes_trial
-from .search.fixed import without_fixed
+from .search.set_arguments import without_set_arguments
 
 
 class SearchPlan:
@@ -74,7 +74,7 @@ class SearchPlan:
         Raises:
             SpaceError: one is in a branch of the space, or nothing is left to search.
         """
-        return without_fixed(self.hp_space, arguments or {})
+        return without_set_arguments(self.hp_space, arguments or {})
 
     def __repr__(self) -> str:
         told = "".join(f", {name}={value!r}" for name, value in self.search.items())

@@ -102,9 +102,9 @@ def _search(command: Command) -> None:
     listener = shown if isinstance(shown, SearchListener) else console_listener(is_shown=bool(shown))
     trainer = make_trainer(plan, command)
     search = {**plan.search, **command.search, "progress": LeavesCommand(command, listener)}
-    space, fixed = plan.space(command.arguments)
-    if fixed and _speaks():
-        print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in fixed)}")
+    space, names = plan.space(command.arguments)
+    if names and _speaks():
+        print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}")
     found: Any = trainer.hyperparameter_search(space, **search)
     best = found if isinstance(found, list) else [found]
     summary = best[0].run_summary

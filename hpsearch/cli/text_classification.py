@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingPackageError, SpaceError, StudyError, nearest_name, one_of
-from ..search.fixed import without_fixed
+from ..search.set_arguments import without_set_arguments
 from ..search.space import SearchSpace
 from ..search.study import check_name
 from ..search_plan import SearchPlan
@@ -89,7 +89,7 @@ class TextClassification:
             SpaceError: the space is none, or nothing is left of it.
         """
         search = {"compute_objective": self.metric, "study_name": _named_after(self.data), **self.search}
-        return SearchPlan(self.make_trainer, without_fixed(self._space(), self.arguments)[0], **search)
+        return SearchPlan(self.make_trainer, without_set_arguments(self._space(), self.arguments)[0], **search)
 
     def make_trainer(self) -> Any:
         """Return the trainer, with its data."""

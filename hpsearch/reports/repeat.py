@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from ..files import read_json
 from ..search.folder import COMMAND_FILE
 
+logger = logging.getLogger(__name__)
 _OPTIONS = {"n_trials": "--n-trials", "n_jobs": "--n-jobs", "backend": "--backend", "storage": "--storage"}
 
 
@@ -38,18 +40,20 @@ def how_to_repeat(folder: Path, name: str, number: int) -> HowToRepeat:
         name: of the study.
         number: of the trial.
     """
+    in_python = HowToRepeat(f"trainer.replay({json.dumps(name, ensure_ascii=False)}, number={number})")
+    if not (folder / COMMAND_FILE).is_file():
+        return in_python
     try:
-        begun = read_json(folder / COMMAND_FILE) if folder.is_dir() else None
-        if isinstance(begun, Mapping):
-            return HowToRepeat(
-                f"hpsearch replay {number} {shlex.quote(str(folder))}",
-                _command(begun, folder.resolve()),
-                str(begun["folder"]),
-                tuple(begun.get("left_out", ())),
-            )
-    except (ValueError, KeyError, TypeError, AttributeError):  # it is damaged
-        pass
-    return HowToRepeat(f"trainer.replay({json.dumps(name, ensure_ascii=False)}, number={number})")
+        begun = dict(read_json(folder / COMMAND_FILE))
+        return HowToRepeat(
+            f"hpsearch replay {number} {shlex.quote(str(folder))}",
+            _command(begun, folder.resolve()),
+            str(begun["folder"]),
+            tuple(begun.get("left_out", ())),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.warning("%s is damaged (%r): the report cannot say how the study was begun.", COMMAND_FILE, error)
+        return in_python
 
 
 def _command(begun: Mapping[str, Any], place: Path) -> str:

@@ -245,7 +245,7 @@ class TrialRunner:
             if trial.earlier.schedule:
                 trial.arguments = dict(trial.earlier.arguments)
                 trial.params.values_by_name.update(trial.earlier.params)
-            else:  # what is searched no longer stays as it was, as far as nobody's code has to read it
+            else:  # arguments that are searched no longer stay as they were; user code may have dropped what it reads
                 is_read = self._trainer.is_read_by_user_code
                 kept = {name: each for name, each in trial.earlier.arguments.items() if not is_read(name)}
                 trial.arguments = {**kept, **trial.arguments}

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
+from hpsearch.reports.repeat import how_to_repeat
 from tests.cli.conftest import TRIALS, Told
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +66,17 @@ def test_show_in_markdown_is_a_table_of_the_best(here: Path, told: Told) -> None
     best = best_of(here)
     assert cells["trial"] == str(best["trial"])
     assert float(cells["eval_accuracy"]) == pytest.approx(best["value"], rel=1e-3)
+
+
+def test_the_command_that_the_report_names_goes_on_with_the_study(here: Path, told: Told) -> None:
+    found = how_to_repeat(here / "runs/spirals", "spirals", 0)
+    before = records(here)
+    for line in (str(found.study), found.trial):
+        program, *arguments = shlex.split(line)
+        assert program == "hpsearch"
+        code, _, err = told(*arguments)
+        assert code == 0, err
+    assert records(here) == before
 
 
 def test_show_makes_markdown_of_what_it_shows(here: Path, told: Told) -> None:

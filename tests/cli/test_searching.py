@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from hpsearch import Categorical, Float, Int, SearchSpace, SpaceError
-from hpsearch.search.fixed import without_fixed
 from tests.cli.conftest import TRIALS, Told
 
 
@@ -214,28 +212,6 @@ def test_an_argument_that_is_set_and_that_a_function_of_the_trial_suggests_is_a_
     code, _, err = told("run", "function.py", "--set", "learning_rate=0.01")
     assert code == 2
     assert "learning_rate is set, but hp_space(trial) searches it too" in err
-
-
-def test_an_argument_that_is_set_cannot_be_taken_out_of_a_branch_nor_be_all_there_is() -> None:
-    space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": {"weight_decay": Float(0.0, 0.1)}})})
-    with pytest.raises(SpaceError, match="weight_decay is set, but the space searches it in a branch"):
-        without_fixed(space, {"weight_decay": 0.0})
-    with pytest.raises(SpaceError, match="Nothing is left to search: optim is set"):
-        without_fixed(space, {"optim": "adamw_torch"})
-    assert without_fixed(space, {"optim": "sgd"}) == ({"weight_decay": Float(0.0, 0.1)}, ["optim"])
-    assert without_fixed(None, {"seed": 1})[1] == ["seed"]
-    rate = {"learning_rate": Float(1e-5, 1e-3)}
-    both = {"optim": Categorical({"adamw_torch": rate, "sgd": {"weight_decay": Float(0.0, 0.1)}}), "seed": Int(1, 9)}
-    for set_ in ({"learning_rate": 2e-5, "optim": "adamw_torch"}, {"optim": "adamw_torch", "learning_rate": 2e-5}):
-        assert without_fixed(both, set_) == ({"seed": Int(1, 9)}, ["optim", "learning_rate"])
-    assert without_fixed(both, {"optim": "sgd", "learning_rate": 1.0})[0].keys() == {"seed", "weight_decay"}
-    assert without_fixed(both, {"seed": [1, 2]})[1] == ["seed"]
-    domains = {"optim": Categorical({"a": {}, "b": {"x": object()}})}  # type: ignore[dict-item]
-    assert without_fixed(domains, {"output_dir": "out"}) == (domains, [])  # of Ray, say
-    with pytest.raises(SpaceError, match="x is set"):
-        without_fixed(domains, {"x": 1})
-    assert without_fixed(both, {"optim": ["sgd"]})[1] == ["optim"]
-    assert without_fixed(space, {"seed": 1}) == (space, [])
 
 
 STUDY_WHOSE_IMPORT_TURNS_CTRL_C_INTO = """

@@ -200,18 +200,21 @@ def test_a_trial_that_has_waited_ends_as_one_that_has_not(changes: dict[str, Any
         assert steps == [(each.step, each.value) for each in same.reports][: len(steps)]
 
 
+class InterruptsOnce(TrainerCallback):
+    """Presses Ctrl-C in the last epoch, once in a folder."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 7 and not Path("once").exists():
+            Path("once").touch()
+            raise KeyboardInterrupt
+
+
 def interrupted_and_damaged(make: Callable[[Any], Any], damage: Callable[[Path], None]) -> BestRun:
     """Search, be interrupted in the last epoch, damage what is there, and go on."""
 
-    class Interrupts(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 7 and not Path("once").exists():
-                Path("once").touch()
-                raise KeyboardInterrupt
-
     def made(trial: Any) -> transformers.Trainer:
         trainer = make(trial)
-        trainer.add_callback(Interrupts())
+        trainer.add_callback(InterruptsOnce())
         return trainer
 
     with pytest.raises(SearchInterrupted):
@@ -233,18 +236,12 @@ def test_a_damaged_checkpoint_costs_the_trial_nothing_but_time(name: str) -> Non
 
 
 def test_a_half_done_trial_begins_again_without_what_nobody_reads_any_more() -> None:
-    class Interrupts(TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 7 and not Path("once").exists():
-                Path("once").touch()
-                raise KeyboardInterrupt
-
     def make(trial: Any) -> transformers.Trainer:
         arguments = {"learning_rate": trial.params["learning_rate"]}
         if not Path("once").exists():
             arguments["weight_decay"] = trial.params["weight_decay"]
         trainer = transformers_trainer("made", TwoLayers(), save_strategy="epoch", **arguments)
-        trainer.add_callback(Interrupts())
+        trainer.add_callback(InterruptsOnce())
         return trainer
 
     with pytest.raises(SearchInterrupted):

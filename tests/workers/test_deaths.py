@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hpsearch import SearchListener
 from hpsearch.backends.optuna_backend import parallel
 from hpsearch.search import ending
 from hpsearch.search.trial import TrialRecord
+from hpsearch.workers import pool
 from tests.backends.contract import Diary, states
 from tests.search.small_trainer import CountsModels
 from tests.workers.test_searches import search
@@ -142,6 +144,33 @@ def test_a_worker_with_a_gpu_is_replaced_after_a_trial_that_failed(
     assert pids[0] == pids[1]
     assert (pids[1] != pids[2]) is is_replaced
     assert pids[2] == pids[3]
+
+
+class LeavesAThread(TrainerCallback):
+    """Keeps its process from ending by itself."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+
+
+class LooksForTheFirst(SearchListener):
+    """Notes at the end of each trial whether the process of the first one is there."""
+
+    def __init__(self, diary: Diary) -> None:
+        self.diary, self.is_there = diary, dict[str, bool]()
+
+    def on_trial_end(self, record: TrialRecord) -> None:
+        self.is_there[record.name] = psutil.pid_exists(dict(self.diary.read())["run-0"])
+
+
+def test_a_worker_that_was_replaced_and_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_SECONDS_TO_RETIRE", 0.3)
+    diary = Diary(tmp_path / "diary")
+    looks = LooksForTheFirst(diary)
+    callbacks = WritesWhereRuns(diary), LeavesAThread()
+    search(tmp_path, 6, *callbacks, n_jobs=1, trials_per_worker=1, progress=looks, trainer={"num_train_epochs": 20})
+    assert looks.is_there["run-0"]
+    assert not looks.is_there["run-5"]
 
 
 class FailsAtEveryEnd(SearchListener):

@@ -1,4 +1,4 @@
-"""What is set for all trials is not searched: it is taken out of the space."""
+"""Training arguments that are set for all trials are not searched: they are taken out of the space."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .study import as_space
 from .trial import Trial
 
 
-def without_fixed(hp_space: Any, fixed: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """Return a space without the parameters that are fixed, and their names; a fixed choice leaves its branch.
+def without_set_arguments(hp_space: Any, arguments: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """Return a space without the arguments that are set, and the names of those it had; a choice leaves its branch.
 
     Args:
         hp_space: as in `Trainer.hyperparameter_search`. A function is asked as before, and refused if it suggests one.
-        fixed: training arguments that are set.
+        arguments: that are set.
 
     Raises:
         SpaceError: a parameter is in a branch, from where it cannot be taken, or none is left.
@@ -25,23 +25,23 @@ def without_fixed(hp_space: Any, fixed: Mapping[str, Any]) -> tuple[Any, list[st
     Example:
         >>> from hpsearch import Float, SearchSpace
         >>> space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0, 0.99)}})})
-        >>> without_fixed(space, {"optim": "sgd"})[0]
+        >>> without_set_arguments(space, {"optim": "sgd"})[0]
         {'optim.momentum': Float(low=0, high=0.99, log=False, step=None, default=None, prior=None)}
     """
-    if not fixed:
+    if not arguments:
         return hp_space, []
     space = as_space(hp_space) if hp_space is None else hp_space
     if not isinstance(space, Mapping):
-        return (_Refusing(space, frozenset(fixed)) if callable(space) else hp_space), []
+        return (_Refusing(space, frozenset(arguments)) if callable(space) else hp_space), []
     left, found = dict(space), list[str]()
-    while name := next((each for each in fixed if each in left), None):
+    while name := next((each for each in arguments if each in left), None):
         found.append(name)
-        parameter, value = left.pop(name), fixed[name]
+        parameter, value = left.pop(name), arguments[name]
         if isinstance(parameter, Categorical) and isinstance(value, Hashable):
             branches: Mapping[Any, Mapping[str, Any]] = parameter.branches
             left = {**branches.get(value, {}), **left}
     inside = {name for each in left.values() for name in _in_branches(each)}
-    if branched := sorted(inside.intersection(fixed)):
+    if branched := sorted(inside.intersection(arguments)):
         raise SpaceError(
             f"{branched[0]} is set, but the space searches it in a branch: set what leads there too, or leave it to "
             "the search."
@@ -63,14 +63,14 @@ def _in_branches(parameter: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Refusing:
-    """A space that is a function, which must not suggest what is fixed."""
+    """A space that is a function, which must not suggest what is set."""
 
     space: Callable[[Trial], Any]
-    fixed: frozenset[str]
+    names: frozenset[str]
 
     def __call__(self, trial: Trial) -> Any:
         returned = self.space(trial)
         named = trial.params.values_by_name if returned is None else returned
-        if isinstance(named, Mapping) and (both := sorted(self.fixed.intersection(named))):
+        if isinstance(named, Mapping) and (both := sorted(self.names.intersection(named))):
             raise SpaceError(f"{both[0]} is set, but hp_space(trial) searches it too: leave one of them out.")
         return returned

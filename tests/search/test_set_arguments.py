@@ -1,0 +1,63 @@
+"""Training arguments that are set for all trials are taken out of the space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpsearch import Categorical, Float, Int, SearchSpace, SpaceError
+from hpsearch.search.set_arguments import without_set_arguments as without
+
+DECAY, RATE, SEED = Float(0.0, 0.1), Float(1e-5, 1e-3), Int(1, 9)
+SPACE = SearchSpace(
+    {"optim": Categorical({"adamw_torch": {"learning_rate": RATE}, "sgd": {"weight_decay": DECAY}}), "seed": SEED}
+)
+
+
+def test_what_is_not_in_the_space_leaves_it_as_it_is() -> None:
+    assert without(SPACE, {}) == (SPACE, [])
+    assert without(SPACE, {"output_dir": "out"}) == (SPACE, [])
+    assert without(None, {"output_dir": "out"}) == (None, [])
+
+
+def test_an_argument_of_the_default_space_is_taken_out_of_it() -> None:
+    space, names = without(None, {"seed": 1})
+    assert names == ["seed"]
+    assert space.keys() == {"learning_rate", "num_train_epochs", "per_device_train_batch_size"}
+
+
+def test_a_choice_that_is_set_leaves_what_is_searched_under_it() -> None:
+    assert without(SPACE, {"optim": "sgd"}) == ({"weight_decay": DECAY, "seed": SEED}, ["optim"])
+    assert without(SPACE, {"optim": "adafactor"}) == ({"seed": SEED}, ["optim"])
+
+
+@pytest.mark.parametrize("names", [["optim", "learning_rate"], ["learning_rate", "optim"]])
+def test_what_is_set_under_a_choice_that_is_set_goes_too_in_any_order(names: list[str]) -> None:
+    values = {"optim": "adamw_torch", "learning_rate": 2e-5}
+    assert without(SPACE, {name: values[name] for name in names}) == ({"seed": SEED}, ["optim", "learning_rate"])
+
+
+def test_what_is_not_under_a_choice_that_is_set_is_no_hindrance() -> None:
+    space, names = without(SPACE, {"optim": "sgd", "learning_rate": 1.0})
+    assert space.keys() == {"weight_decay", "seed"}
+    assert names == ["optim"]
+
+
+def test_a_value_that_is_no_choice_at_all_is_left_to_the_check_of_arguments() -> None:
+    assert without(SPACE, {"optim": ["sgd"]})[1] == ["optim"]
+    assert without(SPACE, {"seed": [1, 2]})[1] == ["seed"]
+
+
+def test_a_parameter_in_a_branch_that_is_open_cannot_be_taken_out() -> None:
+    with pytest.raises(SpaceError, match="weight_decay is set, but the space searches it in a branch"):
+        without(SPACE, {"weight_decay": 0.0})
+    domains: Any = {"optim": Categorical({"a": {}, "b": {"x": object()}})}  # of Ray, say
+    assert without(domains, {"output_dir": "out"}) == (domains, [])
+    with pytest.raises(SpaceError, match="x is set"):
+        without(domains, {"x": 1})
+
+
+def test_something_must_be_left_to_search() -> None:
+    with pytest.raises(SpaceError, match="Nothing is left to search: seed is set"):
+        without({"seed": SEED}, {"seed": 1})

@@ -52,6 +52,11 @@ class Rungs:
         *first, last = (f"1/{round(1 / share)}" for share in SHARES)
         return f"trials pause after {', '.join(first)} and {last} of their training, and the best third goes on"
 
+    def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
+        """Tell whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""
+        *before, height = [0, *(height for height, _ in self._climb(trial))]
+        return height > max([*before, 0 if earlier is None else self._top(earlier)])
+
     def verdict(
         self,
         trial: TrialRecord,
@@ -68,12 +73,9 @@ class Rungs:
             earlier: the trial as it was when it went on from a rung; it is not judged there again, also if it has lost
                 its checkpoint and begun again.
         """
-        heights = [height for height, _ in self._climb(trial)]
-        height = heights[-1] if heights else 0
-        passed = [*heights[:-1], 0 if earlier is None else self._top(earlier)]
-        if height <= max(passed):
+        if not self.is_at_rung(trial, earlier):
             return Verdict()
-        trials = [trial, *others]
+        trials, height = [trial, *others], self._top(trial)
         ranks = self._ranks(height, trials)
         if self._allowed(height, ranks, [trial, *self._waiting(height, trials)], trials, promise) is trial:
             return Verdict()

@@ -14,6 +14,7 @@ from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .curve_sampler import CurveSampler
+from .engine_trials import make_known
 from .trial import Judge
 
 
@@ -34,8 +35,9 @@ class AtRungs:
         """Return what tells a trial at a rung whether to go on."""
 
         def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
-            if is_promoted(self._folder, so_far.name):
+            if not self._rungs.is_at_rung(so_far, earlier) or is_promoted(self._folder, so_far.name):
                 return Verdict()
+            make_known(self._engine, so_far.number)
             others = [each for each in runner.known_trials() if each.number != so_far.number]
             return self._rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
 

@@ -17,6 +17,7 @@ from ...search.objective import Objective
 from ...search.priors import Belief
 from ...search.selection import cost_of, says_how_good
 from ...search.trial import TrialRecord, TrialState
+from .engine_trials import trials_as_read
 
 Array = NDArray[np.float64]
 
@@ -55,7 +56,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Return the parameters that trials have had, always with the same range."""
         found: dict[str, BaseDistribution] = {}
         changed: set[str] = set()
-        others = (each for each in study.get_trials(deepcopy=False) if trial is None or each.number != trial.number)
+        others = (each for each in trials_as_read(study) if trial is None or each.number != trial.number)
         for each in others:
             for name, distribution in each.distributions.items():
                 if found.setdefault(name, distribution) != distribution:
@@ -69,7 +70,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         if not search_space:
             return {}
         cube = _Cube(search_space)
-        params = {each.number: each.params for each in study.get_trials(deepcopy=False)}
+        params = _params(study, self.trials)
         known = [each for each in self.trials if each.number in params and each.number != trial.number]
         under_way = [cube.point(params[each.number]) for each in known if each.state is TrialState.RUNNING]
         random = np.random.default_rng(self._rng.rng.randint(2**31))
@@ -89,8 +90,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
     ) -> Sequence[float]:
         """Return by how much each of the candidates is expected to improve on the best so far at its end."""
         space = self.infer_relative_search_space(study, None)
-        params = {each.number: each.params for each in study.get_trials(deepcopy=False)}
-        cube = _Cube(space)
+        params, cube = _params(study, trials), _Cube(space)
         curves = self._curves([each for each in trials if each.number in params], params, cube)
         points = np.array([cube.point(params[each.number]) for each in candidates])
         return [float(each) for each in self._model_of(curves).improvement(points)]
@@ -120,7 +120,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
     ) -> Any:
         """Return the prior, if there is one and no other trial has had the parameter; else draw a value at random."""
         if param_name in self._priors and not any(
-            param_name in each.params for each in study.get_trials(deepcopy=False) if each.number != trial.number
+            param_name in each.params for each in trials_as_read(study) if each.number != trial.number
         ):
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)
@@ -227,6 +227,12 @@ class _Choice:
     def valid(self, sides: Array) -> Array:
         chosen: Array = self._corners[sides.argmax(axis=1)]
         return chosen
+
+
+def _params(study: optuna.Study, trials: Sequence[TrialRecord]) -> dict[int, dict[str, Any]]:
+    """Return the parameters of Optuna's trials, with those that have been chosen since these were read."""
+    told = {each.number: each.params for each in trials}
+    return {each.number: {**told.get(each.number, {}), **each.params} for each in trials_as_read(study)}
 
 
 def _reports_of(trial: TrialRecord, objective: Objective) -> list[tuple[float, float]]:

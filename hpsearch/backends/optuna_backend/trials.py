@@ -19,6 +19,7 @@ from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
+from .engine_trials import add_trial, forget_trials, read_trials
 from .learning import ORIGIN
 from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
@@ -89,7 +90,7 @@ class StoredTrials:
             propose: chooses the parameters of a new trial by its number, in place of the sampler.
         """
         runner.refresh()
-        trials = self._engine.get_trials(deepcopy=False)
+        trials = read_trials(self._engine)
         counted, unfinished = self._ended.count(trials)
         running = [each for each in unfinished if each.state is EngineState.RUNNING]
         recovered = [each for each in running if self._recover(each, runner)]
@@ -147,9 +148,10 @@ class StoredTrials:
         self, trials: Sequence[FrozenTrial], waiting: Sequence[int], runner: TrialRunner, propose: Propose | None
     ) -> OptunaTrial | Wait | None:
         """Ask for a trial; the first ones have the parameters that the user wants the search to start with."""
-        place = self._place(trials)
+        place, is_queued = self._place(trials), bool(waiting)
         if not waiting and place < len(self._study.start_with):
             self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
+            is_queued = True
         elif not waiting and propose is not None:
             proposed = propose(len(trials))
             if proposed is None:
@@ -157,9 +159,10 @@ class StoredTrials:
             if proposed is None or isinstance(proposed, Wait):
                 return proposed
             self._engine.enqueue_trial(dict(proposed))
+            is_queued = True
         self._sampling.seed_for(waiting[0] if waiting else len(trials))
         self._tell_sampler(runner)
-        trial = self._ask(runner.session)
+        trial = self._ask(runner.session, is_queued)
         return OptunaTrial(trial, self._sampling, self._judged(trial.number, runner), judge=self._judge(runner))
 
     def _place(self, trials: Sequence[FrozenTrial]) -> int:
@@ -169,19 +172,20 @@ class StoredTrials:
         started_with = [each for each in trials if _PLACE in each.user_attrs]
         return sum(is_counted(each) or not each.state.is_finished() for each in started_with)
 
-    def _ask(self, session: str) -> optuna.Trial:
-        """Return the trial that waits, else a new one, as `optuna.Study.ask` does, with the name of the session on it.
+    def _ask(self, session: str, is_queued: bool) -> optuna.Trial:
+        """Return the queued trial, or a new one, as `optuna.Study.ask` does, with the name of the session on it.
 
         A new one is written with it at once: one write in place of two, and no moment in which nobody is at it.
         """
         engine = self._engine
-        if any(each.state is EngineState.WAITING for each in engine.get_trials(deepcopy=False)[self._ended.upto :]):
+        if is_queued:
             trial = engine.ask()
             trial.set_user_attr(_SESSION, session)
             return trial
         begun = optuna.trial.create_trial(state=EngineState.RUNNING, user_attrs={_SESSION: session})
-        engine._thread_local.cached_all_trials = None  # what the sampler will ask for is to be read anew
-        return optuna.Trial(engine, engine._storage.create_new_trial(engine._study_id, begun))
+        trial = optuna.Trial(engine, engine._storage.create_new_trial(engine._study_id, begun))
+        add_trial(engine, trial._cached_frozen_trial)
+        return trial
 
     def _tell_sampler(self, runner: TrialRunner) -> None:
         """Let the sampler that learns from curves know them."""
@@ -268,6 +272,7 @@ class StoredTrials:
 
     def _tell(self, trial: optuna.Trial, record: TrialRecord, told_before: Collection[str]) -> None:
         """Tell Optuna how a trial ended; `told_before` are the attributes and constraints of earlier sessions."""
+        forget_trials(self._engine)
         if record.state not in _STATES_THAT_OPTUNA_HAS or _STATE in told_before:
             trial.set_user_attr(_STATE, record.state.value)
         if record.reason is not None or _REASON in told_before:

@@ -82,7 +82,7 @@ def test_a_task_trains_with_parameters_of_its_space_in_ours_and_in_transformers(
     except MissingData as missing:
         pytest.skip(str(missing))
     of_ours, of_peer = Record(task.metric, 300), Record(task.metric, 300)
-    trainer = task.make_trainer(hpsearch, tmp_path, 0, [of_ours])
+    trainer = task.make_trainer(hpsearch, tmp_path, [of_ours])
     trainer.with_arguments(**task.space.sample(random.Random(0))).train()
     peer(task, of_peer, tmp_path, 0)
     for record in (of_ours, of_peer):

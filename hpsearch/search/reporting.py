@@ -103,6 +103,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def so_far(self, kept: dict[str, Any]) -> None:
         self.reports = [Report.from_json(each) for each in kept["reports"]]
         self.schedule = list(kept.get("schedule", ()))
+        self.epochs = self.reports[-1].epoch if self.reports else 0.0  # until training begins, which knows better
         self._budget.continue_after(float(kept["seconds"]))
         self._is_over = bool(kept["is_over"])
         self._paused_at = int(kept.get("paused_at", 0))

@@ -53,7 +53,7 @@ class TrialRunner:
         self.failures: list[TrialRecord] = []
         self.under_way: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
-        self._begun: dict[int, tuple[float, tuple[Span, ...]]] = {}  # when, and earlier spans
+        self._begun: dict[int, tuple[float, TrialRecord | None]] = {}  # when, and what was known
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
         self._all_epochs = 0.0
@@ -185,9 +185,10 @@ class TrialRunner:
         Raises:
             TrialEndedSearch: the search ends with it.
         """
-        record = replace(ended.record, session=self._folder.session)
-        if record.number in self._begun:
-            begun, earlier = self._begun.pop(record.number)
+        begun, known = self._begun.pop(ended.record.number, (None, None))
+        record = replace(ended.record.going_on_from(known), session=self._folder.session)
+        if begun is not None:
+            earlier = () if known is None else known.spans
             record = replace(record, spans=(*earlier, Span(begun, time.time(), ended.where)))
         self._folder.write_record(record)
         if ended.cause is not None:
@@ -204,11 +205,18 @@ class TrialRunner:
             TrialBudget(self._study, self._budget, others),
             self._ranks,
             self.listener,
-            on_fallback=self._folder.write_record,
+            on_fallback=self._note_fallback,
         )
 
     def note(self, record: TrialRecord) -> None:
         """Write how far a trial is that another process trains, where that could not be told from its checkpoints."""
+        self._folder.write_record(record)
+
+    def _note_fallback(self, record: TrialRecord) -> None:
+        """Write how far a trial is that has run out of memory, and is run again with less."""
+        begun, known = self._begun[record.number]
+        record = replace(record.going_on_from(known), spans=() if known is None else known.spans)
+        self._begun[record.number] = begun, record
         self._folder.write_record(record)
 
     def stop_waiting(self, trial: Trial, record: TrialRecord, reason: str) -> TrialRecord:
@@ -234,7 +242,7 @@ class TrialRunner:
 
     def _begin(self, trial: Trial, execution: Execution) -> None:
         """Ask for the trial's parameters, and give it a folder with its first record in it."""
-        self._begun[trial.number] = time.time(), () if trial.earlier is None else trial.earlier.spans
+        self._begun[trial.number] = time.time(), trial.earlier
         trial.arguments = self._study.suggest(trial)
         trial.suggested_by_space = set(trial.params.values_by_name)
         if trial.earlier is None:

@@ -7,7 +7,7 @@ import functools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,6 +155,24 @@ class TrialRecord:
     def is_eligible(self) -> bool:
         """True if the trial may be the best: it has a result and breaks no constraint."""
         return self.state.has_result and bool(self.values) and all(each <= 0 for each in self.violations.values())
+
+    def going_on_from(self, known: TrialRecord | None) -> TrialRecord:
+        """Return this record; of a trial that ended before it made a report, with what was known of it before."""
+        if known is None or self.reports:
+            return self
+        return replace(
+            self,
+            params=self.params or known.params,
+            arguments=self.arguments or known.arguments,
+            hyperparameters=known.hyperparameters or self.hyperparameters,
+            seed=known.seed if self.seed is None else self.seed,
+            values=known.values,
+            violations=known.violations,
+            reports=known.reports,
+            seconds=max(self.seconds, known.seconds),
+            epochs=max(self.epochs, known.epochs),
+            schedule=self.schedule or known.schedule,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values; an argument that JSON does not know is given as text."""

@@ -49,7 +49,7 @@ class Task:
     dev: Any
     epochs: int
 
-    def make_trainer(self, library: Any, folder: Path, seed: int, callbacks: Sequence[Any] = ()) -> Any:
+    def make_trainer(self, library: Any, folder: Path, callbacks: Sequence[Any] = ()) -> Any:
         """Return a trainer of `hpsearch` or `transformers`, which prints nothing."""
         args = library.TrainingArguments(
             str(folder),
@@ -62,7 +62,6 @@ class Task:
             report_to="none",
             disable_tqdm=True,
             use_cpu=True,
-            seed=seed,
         )
         trainer = library.Trainer(
             model_init=self.model_init,

@@ -9,6 +9,9 @@ the process that searches is not. A side has arrived when it sees a value within
 loss, of the best one of all: those of all races, and of a longer search of ours with another seed. One that does not
 arrive in time counts as `>60`. Also printed is when each side was as good as the peer was when its time was over.
 
+A seed is that of a search. All trainings have the same one: else the best of all is what had most luck, and nobody who
+trains with another seed comes near it, whatever the parameters.
+
 Races run one at a time, each in a process of its own, interleaved seed by seed in an order that rotates; a side's time
 is divided by that of ours with the same seed. Printed are medians and, in brackets, quartiles over the seeds. Where
 other programs need the cores, set OMP_NUM_THREADS=1: else transformers' trainings wait for their threads all the time.
@@ -45,7 +48,7 @@ from .real_tasks import TASKS, MissingData, Task
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 # More trials than there is time for.
-SLOTS, TRIALS = 2, 200
+SLOTS, TRIALS = 2, 2000
 REFERENCE_SEED = 1000
 OURS, PEER = "ours", "peer"
 
@@ -158,7 +161,7 @@ def search(task: Task, record: Record, folder: Path, seed: int, **options: Any) 
     if record.left <= 0:
         return []
     given = {"timeout": record.left, "n_jobs": SLOTS, "seed": seed, "progress": record, **options}
-    best = task.make_trainer(hpsearch, folder, seed).hyperparameter_search(task.space, task.metric, **given)
+    best = task.make_trainer(hpsearch, folder).hyperparameter_search(task.space, task.metric, **given)
     return [each.params for each in best.run_summary.ranked()]
 
 
@@ -184,7 +187,7 @@ def peer(task: Task, record: Record, folder: Path, seed: int) -> None:
 
     searched = dataclasses.replace(task, model_init=model_init)
     with contextlib.redirect_stdout(io.StringIO()):
-        searched.make_trainer(transformers, folder, seed, [record]).hyperparameter_search(
+        searched.make_trainer(transformers, folder, [record]).hyperparameter_search(
             # A parameter that a trial does not have must be set too: else it has the value of the trial before.
             hp_space=lambda trial: {"warmup_steps": 0.0, **task.suggest(trial)},
             compute_objective=lambda metrics: metrics[f"eval_{task.metric}"],
@@ -238,7 +241,7 @@ class Plan:
         task = TASKS[self.task](self.data)
         with tempfile.TemporaryDirectory() as folder:
             for library in (hpsearch, transformers):  # which import some modules only now
-                task.make_trainer(library, Path(folder), self.seed)
+                task.make_trainer(library, Path(folder))
             record = Record(task.metric, self.seconds)
             SIDES[self.side](task, record, Path(folder), self.seed)
         return Race(self.side, self.seed, self.seconds, record.trials, record.rises)

@@ -129,6 +129,17 @@ def test_optuna_search_knows_all_trials_also_those_of_earlier_sessions(tmp_path:
     assert len({record.params["learning_rate"] for record in records}) == 5
 
 
+def test_a_searcher_hears_of_a_trial_that_ends_before_it_is_trained_and_proposes_the_next(tmp_path: Path) -> None:
+    class FailsAtTheFirst(Events):
+        def on_trial_begin(self, trial: Any) -> None:
+            if trial.number == 0:
+                raise OSError("no room for its log")
+
+    limited = ConcurrencyLimiter(OptunaSearch(seed=3), max_concurrent=1)
+    best = search(tmp_path, RATE, 3, search_alg=limited, progress=FailsAtTheFirst())
+    assert states(best) == ["failed", "complete", "complete"]
+
+
 @pytest.mark.parametrize(
     ("proposed", "error", "message"),
     [

@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import check_grad
 
 from hpsearch import Categorical, Float, Int, SearchSpace
-from hpsearch.backends.optuna_backend.curve_sampler import _Cube
+from hpsearch.backends.optuna_backend.cube import Cube, Tried
 from hpsearch.search.curves import MOST_AT_RANDOM, Curve, CurveModel, model_of, propose
 from tests.search.small_trainer import small_trainer
 
@@ -88,17 +88,30 @@ def test_two_workers_are_not_sent_to_the_same_place() -> None:
 
 
 def test_what_has_been_tried_is_not_proposed_again() -> None:
-    cube = _Cube({"width": optuna.distributions.IntDistribution(1, 12)})
+    cube = Cube({"width": optuna.distributions.IntDistribution(1, 12)})
     tried = [cube.point({"width": width}) for width in range(1, 12)]
     known = [Curve(point, [(1.0, abs(point[0] - 1.0))]) for point in tried]
-    params = [{"width": width} for width in range(1, 12)]
+    had = Tried(cube, [{"width": width} for width in range(1, 12)])
     chosen = [
-        propose(
-            known, [], np.random.default_rng(seed), lambda points: cube.untried(cube.valid(points), params), first=8
-        )
+        propose(known, [], np.random.default_rng(seed), lambda points: had.without(cube.valid(points)), first=8)
         for seed in range(10)
     ]
     assert {cube.params(point)["width"] for point in chosen if point is not None} == {12}
+
+
+def test_what_a_trial_had_is_tried_whatever_others_have_besides() -> None:
+    width, kind = optuna.distributions.IntDistribution(1, 3), optuna.distributions.CategoricalDistribution(("a", "b"))
+    cube = Cube({"width": width, "kind": kind})
+    everywhere = {(each, choice): cube.point({"width": each, "kind": choice}) for each in (1, 2, 3) for choice in "ab"}
+    points = np.array(list(everywhere.values()))
+
+    def left(*tried: dict[str, Any]) -> set[tuple[int, str]]:
+        found = Tried(cube, tried).without(points)
+        return {place for place, point in everywhere.items() if any(np.array_equal(point, each) for each in found)}
+
+    assert left({"width": 1}, {"width": 2, "kind": "a"}) == {(2, "b"), (3, "a"), (3, "b")}
+    assert left({"kind": "b"}, {}) == {(1, "a"), (2, "a"), (3, "a")}
+    assert left({"kind": "a"}, {"kind": "b"}) == set(everywhere)
 
 
 def test_parameters_are_points_and_points_parameters() -> None:
@@ -109,7 +122,7 @@ def test_parameters_are_points_and_points_parameters() -> None:
         "batch": optuna.distributions.IntDistribution(8, 64, step=8),
         "kind": optuna.distributions.CategoricalDistribution(("a", 3, None, True)),
     }
-    cube = _Cube(space)
+    cube = Cube(space)
     for params in (
         {"rate": 1e-5, "dropout": 0.0, "layers": 1, "batch": 8, "kind": "a"},
         {"rate": 1e-1, "dropout": 0.5, "layers": 64, "batch": 64, "kind": None},

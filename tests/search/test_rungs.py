@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from dataclasses import replace
@@ -12,14 +13,14 @@ import optuna
 import pytest
 from transformers import TrainerCallback
 
-from hpsearch import Float, SearchInterrupted, TrialRecord
+from hpsearch import Float, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.rungs import Rungs
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState, Verdict
 from tests.backends.contract import Events
-from tests.search.small_trainer import small_trainer
+from tests.search.small_trainer import CountsModels, small_trainer
 
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 GO_ON, PAUSE, PRUNE = Verdict(), Verdict(pause=True), Verdict(prune=True)
@@ -285,6 +286,39 @@ def test_a_trial_that_pauses_when_a_budget_has_ended_the_search_may_be_its_best(
     assert best.load_model() is not None
 
 
+class FailsToGoOn(TrainerCallback):
+    """Raises in a trial that has waited, before it trains any further."""
+
+    def __init__(self, error: Any) -> None:
+        self._error = error
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step:
+            raise self._error
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["model_init", "on_train_begin"])
+def test_one_that_ends_before_it_has_gone_on_keeps_what_it_has_shown(tmp_path: Path, error: Any, where: str) -> None:
+    def fails_to_go_on(trial: Any) -> None:
+        if trial.earlier is not None:
+            raise error
+
+    events = Events()
+    in_model_init = where == "model_init"
+    trainer = {"model_init": CountsModels(fails_to_go_on)} if in_model_init else {}
+    callbacks = [] if in_model_init else [FailsToGoOn(error)]
+    with contextlib.suppress(NoCompletedTrialError, TooManyFailuresError, SearchInterrupted):
+        search(tmp_path, *callbacks, progress=events, trainer=trainer)
+    shown = {each.number: each for each in events.ended if each.state is TrialState.PAUSED}
+    ended = [each for each in events.ended if each.number in shown and each.state is not TrialState.PAUSED]
+    assert {each.state for each in ended} <= {TrialState.FAILED, TrialState.INTERRUPTED, TrialState.PRUNED}
+    assert any(each.state is not TrialState.PRUNED for each in ended)
+    for each in ended:
+        before = shown[each.number]
+        assert (each.reports, each.epochs, each.values) == (before.reports, before.epochs, before.values)
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_those_that_wait_are_trained_to_their_end_if_nothing_is_pruned_any_more(tmp_path: Path, n_jobs: int) -> None:
     waiting = [each.number for each in search(tmp_path, max_epochs=6).run_summary.records if each.state == "paused"]
@@ -330,6 +364,42 @@ def test_what_happens_to_trials_is_said(tmp_path: Path, options: Any, said: str)
     events = Events()
     search(tmp_path, progress=events, **{"n_trials": 4, **options})
     assert said in "; ".join(events.notes)
+
+
+def suggests_or_says(trial: Any) -> dict[str, Any]:
+    """A space in which one kind of trial suggests what another one has as a constant, outside of what is suggested."""
+    params = {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1.0, log=True)}
+    if trial.suggest_categorical("lr_scheduler_type", ["linear", "constant"]) == "linear":
+        params["optim"] = trial.suggest_categorical("optim", ["sgd", "adamw_torch"])
+        params["weight_decay"] = trial.suggest_float("weight_decay", 0.1, 0.3, log=True)
+    else:
+        params |= {"optim": "rmsprop", "weight_decay": 0.0}
+    return {**params, "lr_scheduler_type": trial.params["lr_scheduler_type"]}
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_what_a_function_says_without_suggesting_it_is_nothing_to_learn_from(tmp_path: Path, n_jobs: int) -> None:
+    trainer = small_trainer(tmp_path, num_train_epochs=EPOCHS)
+    best = trainer.hyperparameter_search(suggests_or_says, "loss", n_trials=18, n_jobs=n_jobs, progress=False)
+    records = best.run_summary.records
+    assert {each.state for each in records} == {TrialState.COMPLETE, TrialState.PRUNED}
+    assert {each.params["optim"] for each in records} == {"sgd", "adamw_torch", "rmsprop"}
+
+
+def test_the_storage_is_read_once_for_every_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    read = optuna.storages.RDBStorage._get_trials
+
+    def counted(storage: Any, *args: Any, **kwargs: Any) -> Any:
+        reads.append(1)
+        return read(storage, *args, **kwargs)
+
+    monkeypatch.setattr(optuna.storages.RDBStorage, "_get_trials", counted)
+    events = Events()
+    search(tmp_path, progress=events, n_trials=30)
+    at_the_ends_of_the_search = 10
+    assert len(events.ended) > 30
+    assert len(reads) <= len(events.ended) + at_the_ends_of_the_search
 
 
 def test_rungs_spare_most_of_the_training(tmp_path: Path) -> None:

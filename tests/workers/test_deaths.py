@@ -35,6 +35,32 @@ class WritesWhereRuns(TrainerCallback):
         self.diary.write((Path(args.output_dir).name, os.getpid()))
 
 
+class KillsItsWorker(TrainerCallback):
+    """Kills its worker after the first epoch of a run, which no other worker can build a model for."""
+
+    def __init__(self, diary: Diary, run: str) -> None:
+        self.diary, self.run = diary, run
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name == self.run and self.diary.read():
+            raise RuntimeError("this run is unlucky")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name == self.run and state.epoch > 1:
+            self.diary.write("died")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_trial_has_shown_in_a_worker_that_died_stays_known_if_the_next_one_cannot_go_on(tmp_path: Path) -> None:
+    best = search(tmp_path, 3, KillsItsWorker(Diary(tmp_path / "diary"), "run-1"), n_jobs=1, trials_per_worker=9)
+    assert states(best) == ["complete", "failed", "complete"]
+    failed = best.run_summary.records[1]
+    assert [each.epoch for each in failed.reports] == [1.0]
+    assert failed.epochs == 1.0
+    assert failed.values == (failed.reports[0].value,)
+    assert "this run is unlucky" in failed.reason
+
+
 class KillsTheWorkerOf(SearchListener):
     """Kills the worker of a trial that has just ended, and waits until it is gone."""
 

@@ -14,7 +14,7 @@ from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .curve_sampler import CurveSampler
-from .engine_trials import make_known
+from .engine_trials import renew_trial
 from .trial import Judge
 
 
@@ -31,13 +31,13 @@ class AtRungs:
     def __init__(self, study: Study, engine: optuna.Study) -> None:
         self._folder, self._engine, self._rungs = study.folder, engine, Rungs(study)
 
-    def judge(self, runner: TrialRunner) -> Judge:
-        """Return what tells a trial at a rung whether to go on."""
+    def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
+        """Return what tells a trial at a rung whether to go on; it is known to Optuna, too."""
 
         def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
             if not self._rungs.is_at_rung(so_far, earlier) or is_promoted(self._folder, so_far.name):
                 return Verdict()
-            make_known(self._engine, so_far.number)
+            renew_trial(self._engine, trial)
             others = [each for each in runner.known_trials() if each.number != so_far.number]
             return self._rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
 

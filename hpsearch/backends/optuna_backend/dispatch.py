@@ -15,7 +15,7 @@ from ...search.messages import Message, Progress, Question, Reported
 from ...search.runner import TrialRunner
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .trial import OptunaTrial
-from .trials import Propose
+from .trials import Proposer
 
 if TYPE_CHECKING:
     from .backend import OptunaBackend
@@ -51,7 +51,7 @@ class Dispatch:
     Args:
         runner: records the trials.
         engine: keeps them in its storage, and chooses parameters.
-        propose: chooses parameters in place of the engine; None: the engine does.
+        proposer: chooses parameters in place of the engine; None: the engine does.
 
     Attributes:
         live: the trials that have begun and not ended, by number.
@@ -60,8 +60,8 @@ class Dispatch:
         error: what ends the search; None while nothing does.
     """
 
-    def __init__(self, runner: TrialRunner, engine: OptunaBackend, propose: Propose | None = None) -> None:
-        self._runner, self._engine, self._propose = runner, engine, propose
+    def __init__(self, runner: TrialRunner, engine: OptunaBackend, proposer: Proposer | None = None) -> None:
+        self._runner, self._engine, self._proposer = runner, engine, proposer
         self._is_closing = False
         self._look_again = -math.inf
         self.live: dict[int, LiveTrial] = {}
@@ -87,7 +87,7 @@ class Dispatch:
             return None
         while True:
             with self._engine.deciding(self._runner) as trials:
-                chosen = trials.next(self._runner, self._propose)
+                chosen = trials.next(self._runner, self._proposer)
             self.has_no_more = not isinstance(chosen, OptunaTrial)
             if isinstance(chosen, OptunaTrial):
                 live = self._begin(chosen)
@@ -163,7 +163,7 @@ class Dispatch:
         """
         self._leave(live)
         try:
-            record = self._runner.finish(ended)
+            record = self._runner.finish(replace(ended, record=ended.record.going_on_from(live.so_far)))
         except TrialEndedSearch as found:
             self._settle(live, found.record, is_stored=not isinstance(found.cause, StorageError))
             raise
@@ -209,6 +209,8 @@ class Dispatch:
             raise
         if isinstance(told, TrialRecord):
             self._engine.settle(trial, told, self._runner)
+            if self._proposer is not None:
+                self._proposer.end(told, {})
             return None
         if told.earlier is not None:
             return LiveTrial(trial, told, replace(told.earlier, state=TrialState.RUNNING, reason=None))

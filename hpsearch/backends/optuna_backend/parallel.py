@@ -236,4 +236,4 @@ class ParallelSearch:
         if message.record.state.is_counted or message.record.state is TrialState.PAUSED:
             self._dispatch.finish(live, message)
         else:
-            live.so_far, live.where = message.record, message.where
+            live.so_far, live.where = message.record.going_on_from(live.so_far), message.where

@@ -6,7 +6,7 @@ import enum
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import optuna
 from optuna.samplers import GridSampler
@@ -19,7 +19,7 @@ from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
-from .engine_trials import add_trial, forget_trials, read_trials
+from .engine_trials import forget_trials, read_trials, renew_trial
 from .learning import ORIGIN
 from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
@@ -44,8 +44,14 @@ class Wait(enum.Enum):
 WAIT = Wait.WAIT
 
 
-# Chooses the parameters of a trial by its number: WAIT if there are none now, None if there are no more.
-Propose = Callable[[int], Mapping[str, Any] | Wait | None]
+class Proposer(Protocol):
+    """Chooses the parameters of trials in place of a sampler."""
+
+    def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
+        """Return the parameters of a trial by its number; WAIT if there are none now, None if there are no more."""
+
+    def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
+        """Hear how a trial has ended, and what it reported last."""
 
 
 class StoredTrials:
@@ -79,7 +85,7 @@ class StoredTrials:
         self._ended = _Ended()
         self.ended_early: str | None = None
 
-    def next(self, runner: TrialRunner, propose: Propose | None = None) -> OptunaTrial | Wait | None:
+    def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
         """Return the trial to run next; WAIT while there is none, but others are still at theirs; None at the end.
 
         Half-done trials whose process is gone come first, then those that have waited at a rung and may go on. At the
@@ -87,7 +93,7 @@ class StoredTrials:
 
         Args:
             runner: records the trials.
-            propose: chooses the parameters of a new trial by its number, in place of the sampler.
+            proposer: chooses the parameters of a new trial in place of the sampler.
         """
         runner.refresh()
         trials = read_trials(self._engine)
@@ -100,7 +106,7 @@ class StoredTrials:
         half_done = [each for each in at_work if each not in alive]
         numbers = {each.number for each in recovered}
         if numbers and any(each.state is TrialState.PAUSED and each.number in numbers for each in runner.records):
-            return self.next(runner, propose)  # they wait, as they did before a process died
+            return self.next(runner, proposer)  # they wait, as they did before a process died
         if self._at_rungs is None:  # they have waited in an earlier session, which had rungs
             half_done, paused = [*half_done, *paused], []
         self.ended_early = runner.reason_to_stop()
@@ -118,7 +124,7 @@ class StoredTrials:
             self.ended_early = self._reason_not_to_begin()
             if self.ended_early is None:
                 waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
-                return self._begin(trials, waiting, runner, propose)
+                return self._begin(trials, waiting, runner, proposer)
         if alive:
             return WAIT
         promoted = self._promoted(paused, runner, is_last_chance=True)
@@ -145,15 +151,15 @@ class StoredTrials:
         return f"{type(self._engine.sampler).__name__} {json.dumps(self._study.described_space())}"
 
     def _begin(
-        self, trials: Sequence[FrozenTrial], waiting: Sequence[int], runner: TrialRunner, propose: Propose | None
+        self, trials: Sequence[FrozenTrial], waiting: Sequence[int], runner: TrialRunner, proposer: Proposer | None
     ) -> OptunaTrial | Wait | None:
         """Ask for a trial; the first ones have the parameters that the user wants the search to start with."""
         place, is_queued = self._place(trials), bool(waiting)
         if not waiting and place < len(self._study.start_with):
             self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
             is_queued = True
-        elif not waiting and propose is not None:
-            proposed = propose(len(trials))
+        elif not waiting and proposer is not None:
+            proposed = proposer.propose(len(trials))
             if proposed is None:
                 self.ended_early = "the searcher has nothing more to try"
             if proposed is None or isinstance(proposed, Wait):
@@ -163,7 +169,9 @@ class StoredTrials:
         self._sampling.seed_for(waiting[0] if waiting else len(trials))
         self._tell_sampler(runner)
         trial = self._ask(runner.session, is_queued)
-        return OptunaTrial(trial, self._sampling, self._judged(trial.number, runner), judge=self._judge(runner))
+        renew_trial(self._engine, trial)
+        judged, judge = self._judged(trial.number, runner), self._judge(runner, trial)
+        return OptunaTrial(trial, self._sampling, judged, judge=judge)
 
     def _place(self, trials: Sequence[FrozenTrial]) -> int:
         """Return how many of the trials that the user wants the search to start with have begun."""
@@ -183,9 +191,7 @@ class StoredTrials:
             trial.set_user_attr(_SESSION, session)
             return trial
         begun = optuna.trial.create_trial(state=EngineState.RUNNING, user_attrs={_SESSION: session})
-        trial = optuna.Trial(engine, engine._storage.create_new_trial(engine._study_id, begun))
-        add_trial(engine, trial._cached_frozen_trial)
-        return trial
+        return optuna.Trial(engine, engine._storage.create_new_trial(engine._study_id, begun))
 
     def _tell_sampler(self, runner: TrialRunner) -> None:
         """Let the sampler that learns from curves know them."""
@@ -201,12 +207,13 @@ class StoredTrials:
         if _is_paused(trial):
             taken.set_user_attr(_STATE, TrialState.RUNNING.value)  # until then it still waits
         earlier = runner.earlier_record(trial.number)
-        judged, judge = self._judged(trial.number, runner), self._judge(runner)
+        renew_trial(self._engine, taken)
+        judged, judge = self._judged(trial.number, runner), self._judge(runner, taken)
         return OptunaTrial(taken, self._sampling, judged, earlier, trial, judge)
 
-    def _judge(self, runner: TrialRunner) -> Judge | None:
+    def _judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge | None:
         """Return what tells a trial at a rung whether to go on; None where a pruner of Optuna does."""
-        return None if self._at_rungs is None else self._at_rungs.judge(runner)
+        return None if self._at_rungs is None else self._at_rungs.judge(runner, trial)
 
     def _judged(self, number: int, runner: TrialRunner) -> optuna.Trial | None:
         return None if self._by_one is None else self._by_one.begin(runner.records, number)

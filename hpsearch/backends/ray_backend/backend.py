@@ -231,7 +231,7 @@ class RayBackend(Backend):
         folders.tidy(study.folder)
 
         dispatch = TuneDispatch(
-            Dispatch(runner, self._optuna, None if self._proposals is None else self._proposals.propose),
+            Dispatch(runner, self._optuna, self._proposals),
             self._slots,
             has_room=(lambda: True) if self._autoscaling else (lambda: self._room() > 0),
             is_gathering=lambda: is_gathering(self._scheduler),

@@ -150,7 +150,7 @@ class Proposals:
 
     def _add(self, record: TrialRecord) -> bool:
         """Tell the searcher of a trial that it has not proposed; False if it cannot be told."""
-        if record.value is None:
+        if record.value is None or record.state is TrialState.FAILED:
             return True
         with contextlib.suppress(NotImplementedError, TypeError, ValueError):
             is_pruned = record.state is TrialState.PRUNED

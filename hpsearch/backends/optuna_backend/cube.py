@@ -1,0 +1,142 @@
+"""Parameters of Optuna as points of the unit cube, where a model can compare them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from scipy.spatial import cKDTree
+
+Array = NDArray[np.float64]
+# Points that stand for the same parameters are no further apart, along any side, than rounding takes them.
+_SAME = 1e-9
+
+
+class Cube:
+    """Parameters as points of the unit cube: a side for each number, and one for each choice.
+
+    Args:
+        space: the distribution of each parameter.
+    """
+
+    def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
+        self._sides = {name: _side(each) for name, each in space.items()}
+        ends = np.cumsum([side.width for side in self._sides.values()])
+        self._places = {
+            name: slice(end - side.width, end) for (name, side), end in zip(self._sides.items(), ends, strict=True)
+        }
+        self._width = int(ends[-1])
+
+    def point(self, params: Mapping[str, Any], elsewhere: float = 0.5) -> Array:
+        """Return the point of these parameters; in the middle, or elsewhere, along those that are missing."""
+        point = np.full(self._width, elsewhere)
+        for name, side in self._sides.items():
+            if name in params:
+                point[self._places[name]] = side.encode(params[name])
+        return point
+
+    def choices(self, names: Collection[str]) -> list[slice]:
+        """Return the sides of each of these parameters that is a choice."""
+        return [self._places[name] for name in names if isinstance(self._sides[name], _Choice)]
+
+    def params(self, point: Array) -> dict[str, Any]:
+        """Return the parameters of a point."""
+        return {name: side.decode(point[self._places[name]]) for name, side in self._sides.items()}
+
+    def valid(self, points: Array) -> Array:
+        """Return the nearest points that stand for parameters."""
+        sides = [side.valid(points[:, self._places[name]]) for name, side in self._sides.items()]
+        return np.concatenate(sides, axis=1)
+
+    def sides_of(self, params: Collection[str]) -> tuple[int, ...]:
+        """Return the places of the sides of these parameters."""
+        return tuple(
+            place for name, side in self._places.items() if name in params for place in range(side.start, side.stop)
+        )
+
+
+class Tried:
+    """The parameters that trials have had.
+
+    Args:
+        cube: in which they are points.
+        tried: the parameters of each trial; some may have fewer than others (branches).
+    """
+
+    def __init__(self, cube: Cube, tried: Iterable[Mapping[str, Any]]) -> None:
+        points: dict[tuple[int, ...], list[Array]] = defaultdict(list)
+        for params in tried:
+            points[cube.sides_of(params)].append(cube.point(params))
+        self._trees = [(sides, cKDTree(np.array(had)[:, sides])) for sides, had in points.items() if sides]
+
+    def without(self, points: Array) -> Array:
+        """Return those of the points that no trial has had, whatever they have for what the trial had not; else all."""
+        is_new = np.ones(len(points), dtype=bool)
+        for sides, tree in self._trees:
+            distances, _ = tree.query(points[:, sides], p=np.inf, distance_upper_bound=_SAME)
+            is_new &= np.isinf(distances)
+        return points[is_new] if is_new.any() else points
+
+
+def _side(distribution: BaseDistribution) -> _Number | _Choice:
+    if isinstance(distribution, CategoricalDistribution):
+        return _Choice(distribution)
+    assert isinstance(distribution, (FloatDistribution, IntDistribution)), distribution
+    return _Number(distribution)
+
+
+class _Number:
+    """A number between 0 and 1: of its range, or of the logarithms of its range."""
+
+    width = 1
+
+    def __init__(self, distribution: FloatDistribution | IntDistribution) -> None:
+        self._low, self._high, self._log = distribution.low, distribution.high, distribution.log
+        self._step, self._kind = distribution.step, int if isinstance(distribution, IntDistribution) else float
+        half = 0.0 if self._step is None else self._step / 2
+        self._begin, self._end = self._scaled(np.array([self._low - half, self._high + half]))
+
+    def encode(self, value: float) -> Array:
+        return self._to_unit(np.array([value], dtype=float))
+
+    def decode(self, side: Array) -> Any:
+        return self._kind(self._values(side)[0])
+
+    def valid(self, sides: Array) -> Array:
+        return self._to_unit(self._values(sides))
+
+    def _values(self, sides: Array) -> Array:
+        scaled = self._begin + sides * (self._end - self._begin)
+        values = np.exp(scaled) if self._log else scaled
+        if self._step is not None:
+            values = self._low + np.round((values - self._low) / self._step) * self._step
+        return np.asarray(np.clip(values, self._low, self._high))
+
+    def _to_unit(self, values: Array) -> Array:
+        return np.asarray((self._scaled(values) - self._begin) / (self._end - self._begin))
+
+    def _scaled(self, values: Array) -> Array:
+        return np.asarray(np.log(values) if self._log else values, dtype=float)
+
+
+class _Choice:
+    """A side for each choice, 1 for the one that is taken, 0 for the others."""
+
+    def __init__(self, distribution: CategoricalDistribution) -> None:
+        self._distribution, self.width = distribution, len(distribution.choices)
+        self._corners: Array = np.eye(self.width)
+
+    def encode(self, value: Any) -> Array:
+        chosen: Array = self._corners[int(self._distribution.to_internal_repr(value))]
+        return chosen
+
+    def decode(self, sides: Array) -> Any:
+        return self._distribution.choices[int(sides.argmax())]
+
+    def valid(self, sides: Array) -> Array:
+        chosen: Array = self._corners[sides.argmax(axis=1)]
+        return chosen

@@ -85,7 +85,7 @@ class FromPretrained:
                 model, report = self._asked_class.from_pretrained(
                     self._source, output_loading_info=True, **self._options
                 )
-            new = set(report["missing_keys"])
+            new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
             self._class, self._config = type(model), model.config
             self._name, self._generation = model.name_or_path, getattr(model, "generation_config", None)
             self._weights = {name: each for name, each in model.state_dict().items() if name not in new}

@@ -52,6 +52,21 @@ def test_the_head_is_drawn_from_the_seed_of_the_trial(folder: Path) -> None:
     assert torch.equal(one.bert.pooler.dense.weight, other.bert.pooler.dense.weight)
 
 
+def test_a_head_that_does_not_fit_the_files_is_drawn_from_the_seed_of_the_trial_too(folder: Path) -> None:
+    made = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=5)
+    made.save_pretrained(folder)
+    model_init = classifier(folder, ignore_mismatched_sizes=True)
+    heads = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        model = model_init()
+        heads.append(model.classifier.weight.detach().clone())
+        assert torch.equal(model.bert.pooler.dense.weight, made.bert.pooler.dense.weight)
+    assert heads[0].shape == (3, 16)
+    assert not torch.equal(heads[0], heads[1])
+    assert torch.equal(heads[0], heads[2])
+
+
 def test_the_files_are_read_once_also_by_other_processes(folder: Path) -> None:
     sent = pickle.dumps(classifier(folder))
     for path in folder.iterdir():

@@ -279,10 +279,14 @@ def _checkpoint(args: Any, state: Any) -> Path:
 
 
 def _size_of_checkpoint(model: Any) -> float:
-    """Return how many bytes a checkpoint of a model has, with an optimizer that keeps two numbers for each weight."""
+    """Return how many bytes a checkpoint of a model has, with an optimizer that keeps two numbers for each weight.
+
+    Of a model with adapters of PEFT, the adapters alone are written.
+    """
     if model is None:
         return math.inf
-    weights = list(model.parameters())
+    is_adapted = hasattr(model, "peft_config")
+    weights = [each for each in model.parameters() if each.requires_grad or not is_adapted]
     trained = sum(each.numel() for each in weights if each.requires_grad)
     return float(sum(each.numel() * each.element_size() for each in weights) + 8 * trained + _REST_OF_CHECKPOINT)
 

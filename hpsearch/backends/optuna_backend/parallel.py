@@ -185,7 +185,7 @@ class ParallelSearch:
             del self._at[worker]
             worker.is_ready = True  # whatever comes of the trial
             self._dispatch.finish(live, message)
-            self._workers.release(worker, has_failed=message.record.state is TrialState.FAILED)
+            self._workers.release(worker, has_failed=message.record.traceback is not None)
         elif isinstance(message, Lost):
             del self._at[worker]
             self._lose(live, message.reason)

@@ -29,7 +29,8 @@ class FromPretrained:
         options: of `from_pretrained`: ``num_labels``, ``dtype``, ``revision`` and the like.
 
     Raises:
-        InvalidInputError: `model_class` cannot be loaded so.
+        InvalidInputError: `model_class` cannot be loaded so, or a model cannot be made again from its weights: one that
+            is quantized, or has adapters of PEFT.
         SpaceError: a parameter ``model.<name>`` is not in the configuration, or does not fit the weights.
 
     Example:
@@ -43,10 +44,17 @@ class FromPretrained:
         for name in ("config", "state_dict", "output_loading_info", "device_map"):
             if name in options:
                 raise InvalidInputError(f"FromPretrained does not take {name}: it sets that itself.")
+        for name in ("quantization_config", "gguf_file"):
+            if options.get(name) is not None:
+                raise InvalidInputError(
+                    f"FromPretrained does not take {name}: such weights are made for one device, and cannot be shared. "
+                    "Call from_pretrained in a function in its place."
+                )
         self._asked_class, self._source, self._options = model_class, name_or_path, options
         self._class: Any = None
         self._config: Any = None
         self._weights: dict[str, torch.Tensor] = {}
+        self._new: set[str] = set()  # weights that the files do not have
         self._name, self._generation = "", None
 
     def __call__(self, trial: Any = None) -> Any:
@@ -59,8 +67,12 @@ class FromPretrained:
         tensors = {name: each.clone() for name, each in self._weights.items()}
         try:
             with _quietly():  # what is missing was said when the files were read
-                model = self._class.from_pretrained(
-                    None, config=config, state_dict=tensors, dtype=self._options.get("dtype", "auto")
+                model, report = self._class.from_pretrained(
+                    None,
+                    config=config,
+                    state_dict=tensors,
+                    dtype=self._options.get("dtype", "auto"),
+                    output_loading_info=True,
                 )
         except RuntimeError as error:
             if not changes:
@@ -69,6 +81,7 @@ class FromPretrained:
             raise SpaceError(
                 f"The pretrained weights do not fit {shown}: {str(error).partition(chr(10))[0]}"
             ) from error
+        self._check_whole(report, changes)
         model.name_or_path = model.config._name_or_path = self._name
         if self._generation is not None:
             model.generation_config = copy.deepcopy(self._generation)
@@ -85,10 +98,24 @@ class FromPretrained:
                 model, report = self._asked_class.from_pretrained(
                     self._source, output_loading_info=True, **self._options
                 )
-            new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+            new = self._new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
             self._class, self._config = type(model), model.config
             self._name, self._generation = model.name_or_path, getattr(model, "generation_config", None)
             self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
+
+    def _check_whole(self, report: dict[str, Any], changes: dict[str, Any]) -> None:
+        """Check that a model has all its weights from the files, but those that these do not have."""
+        lost = sorted({*report["missing_keys"]} - self._new)
+        if not lost:
+            return
+        shown = f"{lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}"
+        if changes:
+            values = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+            raise SpaceError(f"The pretrained weights do not fit {values}: they have no {shown}.")
+        raise InvalidInputError(
+            f"{self._name} cannot be made again from its weights: {shown} would be random. FromPretrained is for plain "
+            "models, not for adapters of PEFT; call from_pretrained in a function in its place."
+        )
 
     def _changed(self, changes: dict[str, Any]) -> Any:
         """Return the configuration of a model with parameters in place of its own values."""

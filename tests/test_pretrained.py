@@ -84,6 +84,25 @@ def test_what_one_model_learns_no_other_one_has(folder: Path) -> None:
     assert not torch.equal(model_init().bert.pooler.dense.weight, model.bert.pooler.dense.weight)
 
 
+def test_fewer_layers_than_the_files_have_are_a_model_of_the_first_ones(folder: Path) -> None:
+    model = classifier(folder)(FixedTrial({"model.num_hidden_layers": 1}))
+    whole = BertModel.from_pretrained(folder)
+    assert len(model.bert.encoder.layer) == 1
+    assert torch.equal(model.bert.encoder.layer[0].output.dense.weight, whole.encoder.layer[0].output.dense.weight)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT asks for it
+def test_an_adapter_is_refused_as_its_model_would_have_random_weights(folder: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    base = AutoModel.from_pretrained(folder)
+    adapted = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["query"]))
+    adapted.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(
+        InvalidInputError, match=r"would be random. FromPretrained is for plain models, not for adapters"
+    ):
+        FromPretrained(AutoModel, tmp_path / "adapter")()
+
+
 def test_parameters_of_the_model_are_set_in_its_configuration(folder: Path) -> None:
     trial = FixedTrial({"model.hidden_dropout_prob": 0.4, "learning_rate": 1.0})
     model_init = classifier(folder)
@@ -98,6 +117,7 @@ def test_parameters_of_the_model_are_set_in_its_configuration(folder: Path) -> N
     [
         ("model.hidden_siz", 16, r"model.hidden_siz is not in BertConfig. Did you mean 'model.hidden_size'"),
         ("model.hidden_size", 32, r"The pretrained weights do not fit model.hidden_size=32"),
+        ("model.num_hidden_layers", 3, r"do not fit model.num_hidden_layers=3: they have no .*layer.2.* more"),
     ],
 )
 def test_a_parameter_that_does_not_fit_is_named(folder: Path, name: str, value: int, message: str) -> None:
@@ -111,6 +131,8 @@ def test_a_parameter_that_does_not_fit_is_named(folder: Path, name: str, value: 
         (3, {}, r"model_class must be a model class of transformers, but got 3"),
         (AutoModel, {"state_dict": {}}, r"does not take state_dict"),
         (AutoModel, {"config": None}, r"does not take config"),
+        (AutoModel, {"quantization_config": {"load_in_8bit": True}}, r"does not take quantization_config"),
+        (AutoModel, {"gguf_file": "model.gguf"}, r"does not take gguf_file"),
     ],
 )
 def test_what_it_cannot_use_is_refused_at_once(model_class: Any, options: Any, message: str) -> None:

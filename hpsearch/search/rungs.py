@@ -4,6 +4,9 @@ A trial pauses at 1/18, 1/6 and 1/2 of its training. At each of these rungs the 
 so far goes on; the others wait, with all that they need to go on later from exactly there, until enough worse ones have
 come after them, or none of the trials still to come could let them in.
 
+Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
+is evaluated seldom or is shorter than others, is not among them.
+
 Nobody waits for a rung to fill: whoever is free promotes the best trial that may go on, else begins a new one. The
 learning-rate schedule of every trial is that of its whole training.
 
@@ -29,6 +32,8 @@ Promise = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[floa
 _WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
 FACTOR = 3
 SHARES = (1 / 18, 1 / 6, 1 / 2)
+# Where a trial is that has trained to its end.
+_END = len(SHARES) + 1
 # Epochs are sums of fractions.
 _ROUNDING = 1e-6
 
@@ -55,7 +60,7 @@ class Rungs:
     def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
         """Tell whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""
         *before, height = [0, *(height for height, _ in self._climb(trial))]
-        return height > max([*before, 0 if earlier is None else self._top(earlier)])
+        return max([*before, 0 if earlier is None else self._top(earlier)]) < height < _END
 
     def verdict(
         self,
@@ -159,7 +164,9 @@ class Rungs:
             best = [each for each in candidates if ranks[each.number] < count]
             return min(best, key=lambda each: ranks[each.number], default=None)
         numbers = {each.number for each in candidates}
-        gone = sum(each.number not in numbers and self._has_gone_on(height, each) for each in trials)
+        gone = sum(
+            each.number in ranks and each.number not in numbers and self._has_gone_on(height, each) for each in trials
+        )
         if not candidates or gone >= count:
             return None
         rated = zip(promise(candidates, trials), candidates, strict=True)
@@ -181,8 +188,11 @@ class Rungs:
         return self._count_at_their_end(trials) > 0
 
     def _count_at_their_end(self, trials: Iterable[TrialRecord]) -> int:
+        """Return how many trials have trained to their end, of those that have come to a rung before."""
         return sum(
-            each.is_eligible and (each.state is TrialState.COMPLETE or (each.reason or "").startswith(OF_THE_TRIAL))
+            each.is_eligible
+            and (each.state is TrialState.COMPLETE or (each.reason or "").startswith(OF_THE_TRIAL))
+            and any(0 < height < _END for height, _ in self._climb(each))
             for each in trials
         )
 
@@ -203,17 +213,17 @@ class Rungs:
         return max(most, 1 if self._has_result(trials) else FACTOR)
 
     def _ranks(self, height: int, trials: Iterable[TrialRecord]) -> dict[int, int]:
-        """Return the ranks of the trials that have reached a rung; of equals the earlier trial is the better one."""
+        """Return the ranks of the trials that have been at a rung; of equals the earlier trial is the better one."""
         costs = {
             each.number: self._cost(height, each)
             for each in trials
-            if each.state not in _WITHOUT_RESULT and self._top(each) >= height
+            if each.state not in _WITHOUT_RESULT and any(reached == height for reached, _ in self._climb(each))
         }
         return {number: rank for rank, number in enumerate(sorted(costs, key=lambda each: (costs[each], each)))}
 
     def _cost(self, height: int, trial: TrialRecord) -> float:
-        """Return the objective of a trial when it came to a rung: less is better."""
-        return next((cost for reached, cost in self._climb(trial) if reached >= height), math.inf)
+        """Return the objective of a trial when it came to a rung: less is better; infinite if it was not there."""
+        return next((cost for reached, cost in self._climb(trial) if reached == height), math.inf)
 
     def _climb(self, trial: TrialRecord) -> list[tuple[int, float]]:
         """Return, for each report, the height it has reached, and the objective there by scope: less is better.
@@ -228,7 +238,7 @@ class Rungs:
 
     def _at(self, trial: TrialRecord, count: int) -> tuple[int, float]:
         report = trial.reports[count - 1]
-        height = 0 if report.step == 0 or report.horizon <= 0 else bisect_right(SHARES, _share(report))
+        height = 0 if report.step == 0 or report.horizon <= 0 else bisect_right((*SHARES, 1.0), _share(report))
         selected = select_report(trial.reports[:count], self._scope, self._objectives)
         is_told = says_how_good(trial.reports[:count], self._objectives[0])
         if selected is None or (is_told and not math.isfinite(report.value)):

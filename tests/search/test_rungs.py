@@ -183,6 +183,38 @@ def test_of_short_trainings_a_report_may_pass_several_rungs() -> None:
     assert rungs().next(short) is short[0]
 
 
+def shorter(number: int, *losses: float, epochs: int, state: TrialState = TrialState.COMPLETE) -> TrialRecord:
+    """A trial of so many epochs, which was evaluated after each of them."""
+    reports = [Report((loss,), place, place, place, {}, horizon=float(epochs)) for place, loss in enumerate(losses, 1)]
+    values = (losses[-1],) if state.has_result else ()
+    return TrialRecord(number, f"run-{number}", state, {}, reports=tuple(reports), values=values)
+
+
+def test_a_training_that_is_over_before_its_first_evaluation_is_nothing_to_compare_with_at_a_rung() -> None:
+    waiting = [trial(0, 0.5), trial(1, 0.4)]
+    over = [shorter(number, 0.01, epochs=1) for number in range(2, 6)]
+    assert rungs().verdict(running(6, 0.3), [*waiting, *over]) == GO_ON
+    assert rungs(n_trials=9).hopeless([*waiting, *over, trial(6, 0.6)]) == []
+    assert rungs(n_trials=7).next([*waiting, *over, trial(6, 0.6)], is_last_chance=True) is waiting[1]
+
+
+def test_trials_of_several_lengths_meet_where_they_are_evaluated_between_the_same_rungs() -> None:
+    of_five = [shorter(number, 0.5 + number / 10, epochs=5, state=TrialState.PAUSED) for number in range(2)]
+    of_two = [shorter(number, 0.1, epochs=2, state=TrialState.PAUSED) for number in range(2, 5)]
+    third = shorter(5, 0.4, epochs=4, state=TrialState.RUNNING)
+    assert rungs().verdict(third, [*of_five, *of_two]) == GO_ON
+    assert rungs().verdict(shorter(5, 0.55, epochs=4, state=TrialState.RUNNING), [*of_five, *of_two]) == PAUSE
+    assert rungs().next([*of_five, *of_two]) is of_two[0]
+
+
+def test_one_that_has_passed_a_rung_without_an_evaluation_takes_nobodys_place_there() -> None:
+    jumped = [shorter(number, 0.1, 0.1, epochs=2) for number in range(3)]
+    waiting = [trial(3, 0.5), trial(4, 0.4), trial(5, 0.6)]
+    assert (
+        rungs().next([*jumped, *waiting], lambda candidates, known: [-each.number for each in candidates]) is waiting[0]
+    )
+
+
 # Whole searches.
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,8 +31,8 @@ class FromPretrained:
         options: of `from_pretrained`: ``num_labels``, ``dtype``, ``revision`` and the like.
 
     Raises:
-        InvalidInputError: `model_class` cannot be loaded so, or a model cannot be made again from its weights: one that
-            is quantized, or has adapters of PEFT.
+        InvalidInputError: `model_class` cannot be loaded so, or the model is quantized or has adapters of PEFT, so that
+            it cannot be made again from its weights alone.
         SpaceError: a parameter ``model.<name>`` is not in the configuration, or does not fit the weights.
 
     Example:
@@ -44,17 +46,11 @@ class FromPretrained:
         for name in ("config", "state_dict", "output_loading_info", "device_map"):
             if name in options:
                 raise InvalidInputError(f"FromPretrained does not take {name}: it sets that itself.")
-        for name in ("quantization_config", "gguf_file"):
-            if options.get(name) is not None:
-                raise InvalidInputError(
-                    f"FromPretrained does not take {name}: such weights are made for one device, and cannot be shared. "
-                    "Call from_pretrained in a function in its place."
-                )
         self._asked_class, self._source, self._options = model_class, name_or_path, options
         self._class: Any = None
         self._config: Any = None
         self._weights: dict[str, torch.Tensor] = {}
-        self._new: set[str] = set()  # weights that the files do not have
+        self._of_the_class: dict[str, Any] = {}  # options that are arguments of the class, not of its loading
         self._name, self._generation = "", None
 
     def __call__(self, trial: Any = None) -> Any:
@@ -73,6 +69,7 @@ class FromPretrained:
                     state_dict=tensors,
                     dtype=self._options.get("dtype", "auto"),
                     output_loading_info=True,
+                    **self._of_the_class,
                 )
         except RuntimeError as error:
             if not changes:
@@ -81,7 +78,7 @@ class FromPretrained:
             raise SpaceError(
                 f"The pretrained weights do not fit {shown}: {str(error).partition(chr(10))[0]}"
             ) from error
-        self._check_whole(report, changes)
+        self._check_whole(set(report["missing_keys"]), changes)
         model.name_or_path = model.config._name_or_path = self._name
         if self._generation is not None:
             model.generation_config = copy.deepcopy(self._generation)
@@ -98,24 +95,22 @@ class FromPretrained:
                 model, report = self._asked_class.from_pretrained(
                     self._source, output_loading_info=True, **self._options
                 )
-            new = self._new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+            _check_plain(model)
+            new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
             self._class, self._config = type(model), model.config
+            known = inspect.signature(type(model).__init__).parameters
+            self._of_the_class = {name: value for name, value in self._options.items() if name in known}
             self._name, self._generation = model.name_or_path, getattr(model, "generation_config", None)
             self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
 
-    def _check_whole(self, report: dict[str, Any], changes: dict[str, Any]) -> None:
-        """Check that a model has all its weights from the files, but those that these do not have."""
-        lost = sorted({*report["missing_keys"]} - self._new)
-        if not lost:
-            return
-        shown = f"{lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}"
-        if changes:
-            values = ", ".join(f"{name}={value!r}" for name, value in changes.items())
-            raise SpaceError(f"The pretrained weights do not fit {values}: they have no {shown}.")
-        raise InvalidInputError(
-            f"{self._name} cannot be made again from its weights: {shown} would be random. FromPretrained is for plain "
-            "models, not for adapters of PEFT; call from_pretrained in a function in its place."
-        )
+    def _check_whole(self, missing: set[str], changes: dict[str, Any]) -> None:
+        """Check that no layer is random of a kind that the files have: they have fewer of them."""
+        kinds = {_kind(name) for name in self._weights}
+        lost = sorted(name for name in missing if _kind(name) in kinds)
+        if lost:
+            values = ", ".join(f"{name}={value!r}" for name, value in changes.items()) or "this model"
+            more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            raise SpaceError(f"The pretrained weights do not fit {values}: they have no {lost[0]}{more}.")
 
     def _changed(self, changes: dict[str, Any]) -> Any:
         """Return the configuration of a model with parameters in place of its own values."""
@@ -127,6 +122,26 @@ class FromPretrained:
                 raise SpaceError(f"{name} is not in {type(config).__name__}.{nearest_name(name, known)}")
             setattr(config, key, value)
         return config
+
+
+def _check_plain(model: Any) -> None:
+    """Check that a model can be made again from its weights alone.
+
+    Raises:
+        InvalidInputError: it is quantized, or has adapters of PEFT.
+    """
+    is_quantized = getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None
+    if is_quantized or getattr(model, "_hf_peft_config_loaded", False):
+        what = "is quantized" if is_quantized else "has an adapter of PEFT"
+        raise InvalidInputError(
+            f"{model.name_or_path} {what}: FromPretrained is for plain models, which can "
+            "be made again from their weights alone. Call from_pretrained in a function in its place."
+        )
+
+
+def _kind(name: str) -> str:
+    """Return the name of a weight without the numbers of layers."""
+    return re.sub(r"\.\d+(?=\.)", ".*", name)
 
 
 @contextlib.contextmanager

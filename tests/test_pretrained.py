@@ -84,6 +84,23 @@ def test_what_one_model_learns_no_other_one_has(folder: Path) -> None:
     assert not torch.equal(model_init().bert.pooler.dense.weight, model.bert.pooler.dense.weight)
 
 
+def test_options_of_the_model_class_reach_every_model(folder: Path) -> None:
+    model_init = FromPretrained(AutoModel, folder, add_pooling_layer=False)
+    assert model_init().pooler is model_init().pooler is None
+
+
+def test_what_a_parameter_adds_to_the_model_is_drawn_from_the_seed_of_the_trial(tmp_path: Path) -> None:
+    gpt2_language_model().save_pretrained(tmp_path)
+    model_init = FromPretrained(AutoModelForCausalLM, tmp_path)
+    weights = []
+    for seed in (1, 2, 1):
+        torch.manual_seed(seed)
+        model = model_init(FixedTrial({"model.add_cross_attention": True}))
+        weights.append(model.transformer.h[0].crossattention.c_attn.weight.detach().clone())
+    assert torch.equal(weights[0], weights[2])
+    assert not torch.equal(weights[0], weights[1])
+
+
 def test_fewer_layers_than_the_files_have_are_a_model_of_the_first_ones(folder: Path) -> None:
     model = classifier(folder)(FixedTrial({"model.num_hidden_layers": 1}))
     whole = BertModel.from_pretrained(folder)
@@ -92,14 +109,12 @@ def test_fewer_layers_than_the_files_have_are_a_model_of_the_first_ones(folder: 
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT asks for it
-def test_an_adapter_is_refused_as_its_model_would_have_random_weights(folder: Path, tmp_path: Path) -> None:
+def test_an_adapter_is_refused(folder: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     base = AutoModel.from_pretrained(folder)
     adapted = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["query"]))
     adapted.save_pretrained(tmp_path / "adapter")
-    with pytest.raises(
-        InvalidInputError, match=r"would be random. FromPretrained is for plain models, not for adapters"
-    ):
+    with pytest.raises(InvalidInputError, match=r"has an adapter of PEFT: FromPretrained is for plain models"):
         FromPretrained(AutoModel, tmp_path / "adapter")()
 
 
@@ -131,8 +146,6 @@ def test_a_parameter_that_does_not_fit_is_named(folder: Path, name: str, value: 
         (3, {}, r"model_class must be a model class of transformers, but got 3"),
         (AutoModel, {"state_dict": {}}, r"does not take state_dict"),
         (AutoModel, {"config": None}, r"does not take config"),
-        (AutoModel, {"quantization_config": {"load_in_8bit": True}}, r"does not take quantization_config"),
-        (AutoModel, {"gguf_file": "model.gguf"}, r"does not take gguf_file"),
     ],
 )
 def test_what_it_cannot_use_is_refused_at_once(model_class: Any, options: Any, message: str) -> None:

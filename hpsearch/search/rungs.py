@@ -114,7 +114,10 @@ class Rungs:
             return None if is_enough else self._ahead_of_the_best(heights, trials)
         at = next((each for each in heights if self._finite(each, self._waiting(each, trials))), heights[0])
         ranks, waiting = self._ranks(at, trials), self._waiting(at, trials)
-        return min(self._finite(at, waiting) or waiting, key=lambda each: ranks[each.number])
+        hopeful = self._finite(at, waiting)
+        if any(each.is_eligible for each in trials):  # one that was never at a rung, such as a shorter one
+            hopeful = waiting = [each for each in hopeful if _holds(each.reports[-1])]
+        return min(hopeful or waiting, key=lambda each: ranks[each.number], default=None)
 
     def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return the waiting trials that will not go on: more trials are better than could go on from their rung."""
@@ -141,7 +144,7 @@ class Rungs:
         """
         sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
         best = min((each for each in trials if each.is_eligible), key=lambda each: sign * each.values[0])
-        for height in (each for each in heights if each <= self._top(best)):
+        for height in (each for each in heights if self._was_at(each, best)):
             ahead = [
                 each for each in self._waiting(height, trials) if self._cost(height, each) < self._cost(height, best)
             ]
@@ -184,7 +187,7 @@ class Rungs:
         return trial.state not in _WITHOUT_RESULT and (since > 1 or is_on_its_way)
 
     def _has_result(self, trials: Iterable[TrialRecord]) -> bool:
-        """Tell whether a trial has trained to its end, or for all that a trial may take."""
+        """Tell whether a trial that was at a rung has trained to its end, or for all that a trial may take."""
         return self._count_at_their_end(trials) > 0
 
     def _count_at_their_end(self, trials: Iterable[TrialRecord]) -> int:
@@ -217,9 +220,13 @@ class Rungs:
         costs = {
             each.number: self._cost(height, each)
             for each in trials
-            if each.state not in _WITHOUT_RESULT and any(reached == height for reached, _ in self._climb(each))
+            if each.state not in _WITHOUT_RESULT and self._was_at(height, each)
         }
         return {number: rank for rank, number in enumerate(sorted(costs, key=lambda each: (costs[each], each)))}
+
+    def _was_at(self, height: int, trial: TrialRecord) -> bool:
+        """Tell whether a trial has been at a rung: it has a report between this one and the next."""
+        return any(reached == height for reached, _ in self._climb(trial))
 
     def _cost(self, height: int, trial: TrialRecord) -> float:
         """Return the objective of a trial when it came to a rung: less is better; infinite if it was not there."""
@@ -244,6 +251,11 @@ class Rungs:
         if selected is None or (is_told and not math.isfinite(report.value)):
             return (height if is_told else 0), math.inf
         return (height if is_told else 0), cost_of(selected.report, selected.values[0], self._objectives[0])
+
+
+def _holds(report: Report) -> bool:
+    """Tell whether a report breaks no constraint."""
+    return all(each <= 0 for each in report.violations.values())
 
 
 def _share(report: Report) -> float:

@@ -198,6 +198,15 @@ def test_a_training_that_is_over_before_its_first_evaluation_is_nothing_to_compa
     assert rungs(n_trials=7).next([*waiting, *over, trial(6, 0.6)], is_last_chance=True) is waiting[1]
 
 
+def test_the_last_chance_beside_a_shorter_training_is_for_what_may_be_better() -> None:
+    over = shorter(0, 0.3, epochs=1)
+    diverged, breaks = trial(1, math.nan), trial(2, 0.1, violations={"size": 2.0})
+    assert rungs(n_trials=3).next([over, diverged, breaks], is_last_chance=True) is None
+    assert rungs(n_trials=4).next([over, diverged, breaks, one := trial(3, 0.5)], is_last_chance=True) is one
+    ended = [trial(number, 0.6, 0.6, 0.6, 0.6, state=TrialState.COMPLETE) for number in (4, 5)]
+    assert rungs(n_trials=6).next([over, *ended, diverged, trial(3, 0.9)], is_last_chance=True) is None
+
+
 def test_trials_of_several_lengths_meet_where_they_are_evaluated_between_the_same_rungs() -> None:
     of_five = [shorter(number, 0.5 + number / 10, epochs=5, state=TrialState.PAUSED) for number in range(2)]
     of_two = [shorter(number, 0.1, epochs=2, state=TrialState.PAUSED) for number in range(2, 5)]

@@ -164,7 +164,7 @@ class TrialRecord:
             self,
             params=self.params or known.params,
             arguments=self.arguments or known.arguments,
-            hyperparameters=known.hyperparameters or self.hyperparameters,
+            hyperparameters=known.hyperparameters if known.reports else self.hyperparameters,
             seed=known.seed if self.seed is None else self.seed,
             values=known.values,
             violations=known.violations,

@@ -360,6 +360,12 @@ def test_one_that_ends_before_it_has_gone_on_keeps_what_it_has_shown(tmp_path: P
         assert (each.reports, each.epochs, each.values) == (before.reports, before.epochs, before.values)
 
 
+def test_of_one_that_had_shown_nothing_before_what_it_has_been_trained_with_now_counts() -> None:
+    begun = replace(running(0), hyperparameters={"learning_rate": 0.1})
+    failed = replace(begun, state=TrialState.FAILED, hyperparameters={"learning_rate": 0.1, "hidden": 3})
+    assert failed.going_on_from(begun) == failed
+
+
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_those_that_wait_are_trained_to_their_end_if_nothing_is_pruned_any_more(tmp_path: Path, n_jobs: int) -> None:
     waiting = [each.number for each in search(tmp_path, max_epochs=6).run_summary.records if each.state == "paused"]

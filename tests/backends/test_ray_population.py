@@ -97,6 +97,19 @@ class WritesSteps(TrainerCallback):
         self._diary.write((Path(args.output_dir).name, state.global_step))
 
 
+class EndsWhenAllHaveBegun(TrainerCallback):
+    """A trial waits before its last epoch for those that have not begun, as a machine may be slow to start them."""
+
+    def __init__(self, diary: Diary, trials: int, seconds: float = 60) -> None:
+        self._diary, self._trials, self._seconds = diary, trials, seconds
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 20:
+            until = time.monotonic() + self._seconds
+            while time.monotonic() < until and len({run for run, _ in self._diary.read()}) < self._trials:
+                time.sleep(0.05)
+
+
 def build(trial: Any) -> TwoLayers:
     return TwoLayers(trial.suggest_int("hidden", 2, 9))
 
@@ -106,7 +119,8 @@ def test_a_population_that_is_larger_than_the_cluster_takes_turns_and_copies_mod
 ) -> None:
     diary = Diary(tmp_path / "diary")
     space = {"learning_rate": Float(1e-4, 1e-3)}
-    best = search(tmp_path, 5, WritesSteps(diary), trainer={"model_init": build}, hp_space=space)
+    callbacks = [WritesSteps(diary), EndsWhenAllHaveBegun(diary, 5)]
+    best = search(tmp_path, 5, *callbacks, trainer={"model_init": build}, hp_space=space)
     records = best.run_summary.records
     assert states(best) == ["complete"] * 5
     assert [[report.step for report in record.reports] for record in records] == [[4, 8, 12, 16, 20, 24]] * 5

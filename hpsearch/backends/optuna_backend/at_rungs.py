@@ -32,7 +32,7 @@ class AtRungs:
         self._folder, self._engine, self._rungs = study.folder, engine, Rungs(study)
 
     def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
-        """Return what tells a trial at a rung whether to go on; it is known to Optuna, too."""
+        """Return what tells a trial at a rung whether to go on; `trial` is that trial, as Optuna has it."""
 
         def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
             if not self._rungs.is_at_rung(so_far, earlier) or is_promoted(self._folder, so_far.name):

@@ -12,11 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.benchmarks.learning_curves import EPOCHS, Array, LCBench, MissingCurves, SyntheticTasks, Task
+from studies.benchmarks.learning_curves import (
+    EPOCHS,
+    Array,
+    LCBench,
+    MissingCurves,
+    SeveralLengths,
+    SyntheticTasks,
+    Task,
+)
 from studies.benchmarks.regret import Results, Run
 from studies.benchmarks.simulated import DATA, simulate
-from studies.benchmarks.strategies import STRATEGIES, WITH_PRIORS, Job, Strategy
+from studies.benchmarks.strategies import ALSO_TRIED, STRATEGIES, WITH_PRIORS, Job, Strategy
 
+_ALL = {**STRATEGIES, **WITH_PRIORS, **ALSO_TRIED}
 ROOT = Path(__file__).parents[1]
 
 
@@ -57,12 +66,17 @@ class Rising(Task):
     def curves(self, points: Array) -> Array:
         return np.tile(np.arange(1.0, EPOCHS + 1), (len(points), 1))
 
+    def times(self, points: Array) -> Array:
+        return self.curves(points)
 
-@pytest.mark.parametrize("name", [*STRATEGIES, *WITH_PRIORS])
+
+@pytest.mark.parametrize("name", _ALL)
 @pytest.mark.parametrize("workers", [1, 3])
-def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int) -> None:
-    task = SyntheticTasks().task("synthetic-0")
-    strategy = {**STRATEGIES, **WITH_PRIORS}[name](task, 0)
+@pytest.mark.parametrize("has_lengths", [False, True])
+def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int, has_lengths: bool) -> None:
+    tasks = SyntheticTasks()
+    task = (SeveralLengths(tasks) if has_lengths else tasks).task("synthetic-0")
+    strategy = _ALL[name](task, 0)
     jobs: list[Job] = []
     choose = strategy.next
 
@@ -76,7 +90,7 @@ def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int)
     simulate(task, strategy, workers, 8)
     reached: dict[int, int] = {}
     for job in jobs:
-        assert reached.get(job.trial, 0) == job.begin < job.end <= EPOCHS
+        assert reached.get(job.trial, 0) == job.begin < job.end <= task.length(strategy.points[job.trial])
         reached[job.trial] = job.end
     assert sorted(reached) == list(range(len(strategy.points)))
     # All workers are at work for all the time, but while the last of 64 trials has its one epoch.
@@ -89,7 +103,7 @@ def test_workers_share_the_budget() -> None:
         def next(self) -> Job:
             return Job(self._add(self._anywhere()), 0, EPOCHS)
 
-        def told(self, trial: int, accuracies: Array) -> None:
+        def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
             assert len(accuracies) == EPOCHS
 
     for workers in (1, 4):
@@ -120,6 +134,44 @@ def test_synthetic_curves_are_the_same_each_time_and_no_two_tasks_are_alike() ->
     assert (tasks.task(tasks.names[0]).curves(points[::-1])[::-1] == curves[0]).all()
     for one, other in itertools.combinations(curves, 2):
         assert np.abs(one - other).mean() > 1
+
+
+def test_a_shorter_training_ends_sooner_and_lower_and_learns_faster_until_then() -> None:
+    tasks = SyntheticTasks()
+    whole, task = tasks.task("synthetic-1"), SeveralLengths(tasks).task("synthetic-1")
+    point = np.full(whole.dimensions, 0.4)
+    (curve,), (time,) = whole.curves(point[None]), whole.times(point[None])
+    lengths = []
+    for side in (0.0, 0.5, 1.0):
+        at = np.append(point, side)
+        lengths.append(task.length(at))
+        (own,), (takes,) = task.curves(at[None]), task.times(at[None])
+        assert own[lengths[-1] - 1] == pytest.approx(np.interp(np.sqrt(lengths[-1] * EPOCHS), range(1, 53), curve))
+        assert takes == pytest.approx(time)
+        if side < 1.0:
+            assert curve[lengths[-1] - 1] + 1 < own[lengths[-1] - 1] < curve[-1] - 1
+    assert lengths == [5, 16, 52]
+
+
+def test_by_the_clock_a_training_that_takes_longer_has_shown_less_by_the_same_time() -> None:
+    class OneByOne(Strategy):
+        def next(self) -> Job:
+            return Job(self._add(np.array([len(self.points) / 2.0])), 0, EPOCHS)
+
+        def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
+            taken.append(elapsed)
+
+    class Slower(Rising):
+        def times(self, points: Array) -> Array:
+            return np.asarray((1 + points) * np.arange(1.0, EPOCHS + 1))
+
+    taken: list[float] = []
+    simulate(Slower(), OneByOne(Slower(), 0), 1, 2.5, clock="seconds")
+    assert taken[1] / taken[0] == pytest.approx(1.5)
+    assert taken[0] == pytest.approx(EPOCHS / 1.5, rel=0.05)  # of a training at random, which takes 1 to 2
+    taken = []
+    simulate(Slower(), OneByOne(Slower(), 0), 1, 2.5)
+    assert taken == [EPOCHS, EPOCHS]
 
 
 def test_lcbench_is_read_right() -> None:

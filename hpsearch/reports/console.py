@@ -18,7 +18,7 @@ from ..search.listener import SearchListener
 from ..search.selection import best_records
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState
-from .tables import format_clock, format_duration, format_rate, format_value, sparkline
+from .tables import count_states, effort_in_words, format_clock, format_duration, format_rate, format_value, sparkline
 
 _WITH_A_REASON = (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED, TrialState.REFUSED)
 _SECONDS_OF_QUIET = 120.0  # thousands of workers tell of their progress only once in a minute or two
@@ -50,11 +50,12 @@ class LineView(SearchListener):
         self._console = console
         self._study: Study | None = None
         self._records: dict[int, TrialRecord] = {}
-        self._done, self._best = 0, ""
+        self._done, self._best, self._has_run = 0, "", False
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Print the objective, the engine's choices and where a study goes on."""
         self._study, self._records = study, {record.number: record for record in records}
+        self._has_run = False
         self._count()
         self._print(f"search {study.name!r}: {study.description}")
         self._print("  " + "; ".join(notes), style="dim")
@@ -71,13 +72,19 @@ class LineView(SearchListener):
 
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print how the trial ended, and the best so far."""
-        self._records[record.number] = record
+        self._records[record.number], self._has_run = record, True
         self._count()
         self._print(self._line(record))
 
     def on_notice(self, notice: str) -> None:
         """Print it."""
         self._print(notice)
+
+    def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
+        """Print how the trials ended, and what it saved that not all were trained to their end."""
+        if self._has_run:
+            known = list(self._records.values())
+            self._print(" ".join([f"{count_states(known)}.", *effort_in_words(known)]))
 
     def _print(self, line: str, style: str | None = None) -> None:
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -127,7 +134,7 @@ class NewsView(LineView):
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print how the trial ended, if that is news."""
         before = self._best
-        self._records[record.number] = record
+        self._records[record.number], self._has_run = record, True
         self._count()
         is_news = self._best != before or record.state in _WITH_A_REASON
         if is_news or self._is_last():
@@ -214,9 +221,12 @@ class LiveView(LineView):
         super().on_trial_end(record)
 
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
-        """Close the display."""
+        """Print what came of it all, and close the display."""
         self._running = {}
-        self._live.stop()
+        try:
+            super().on_search_end(study, records)
+        finally:
+            self._live.stop()
 
     def _render(self) -> RenderableType:
         if self._study is None:

@@ -24,7 +24,7 @@ from .figure import COLORS
 from .places import places
 from .plots import plots
 from .repeat import how_to_repeat
-from .tables import count_states, format_duration, format_value
+from .tables import count_states, effort_in_words, format_duration, format_value
 
 _PAGE = "page.html.jinja"
 
@@ -99,26 +99,13 @@ def _as_script(value: Any) -> Any:
 
 def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[str]:
     """Return what was found, in sentences."""
-    told = [_found(summary)]
-    epochs = sum(each.epochs for each in summary.records)
-    horizon = sum(_horizon(each) for each in summary.records if each.reports)
-    seconds = sum(each.seconds for each in summary.records)
-    if epochs and seconds:
-        told.append(f"All trials together trained {epochs:.4g} epochs in {format_duration(seconds)} of training.")
-    if horizon > 1.05 * epochs > 0:
-        told.append(f"In full they would have been {horizon:.4g} epochs; {1 - epochs / horizon:.0%} of it was saved.")
+    told = [_found(summary), *effort_in_words(summary.records)]
     if importances:
         name, share = next(iter(importances.items()))
         told.append(f"Most depends on {name}: {share:.0%} of the variation of {summary.objective.name}.")
     failed = summary.count(TrialState.FAILED)
     told.append(f"{failed} trial{'s' if failed != 1 else ''} failed." if failed else "No trial failed.")
     return told
-
-
-def _horizon(record: TrialRecord) -> float:
-    """Return how many epochs a trial would have had in full."""
-    last = record.reports[-1]
-    return last.epoch * last.horizon / last.resource if last.resource and last.horizon else record.epochs
 
 
 def _found(summary: SearchSummary) -> str:

@@ -117,6 +117,23 @@ def count_states(records: Sequence[TrialRecord]) -> str:
     return f"{len(records)} trials: " + ", ".join(f"{count} {name}" for count, name in counts if count)
 
 
+def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
+    """Return, in sentences, for how long all trials were trained, and what it saved that not all trained to the end."""
+    epochs, seconds = sum(each.epochs for each in records), sum(each.seconds for each in records)
+    if not epochs or not seconds:
+        return []
+    told = [f"All trials together trained {epochs:.4g} epochs in {format_duration(seconds)} of training."]
+    in_full = sum(_epochs_in_full(each) for each in records if each.reports)
+    if in_full > 1.05 * epochs:
+        told.append(f"In full they would have been {in_full:.4g} epochs; {1 - epochs / in_full:.0%} of it was saved.")
+    return told
+
+
+def _epochs_in_full(record: TrialRecord) -> float:
+    last = record.reports[-1]
+    return last.epoch * last.horizon / last.resource if last.resource and last.horizon else record.epochs
+
+
 def _heading(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> str:
     return f"{study.name}: {study.description}, scope {study.scope}\n{count_states(records)}"
 

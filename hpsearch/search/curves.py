@@ -27,6 +27,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata
 
 from .priors import Belief
+from .work import WorkModel
 
 Array = NDArray[np.float64]
 
@@ -90,6 +91,10 @@ class CurveModel:
         mean, deviation = self.expect(points)
         z = (mean - self.best) / deviation
         return np.asarray(deviation * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
+
+    def improvement_for_work(self, points: Array, work: WorkModel | None) -> Array:
+        """Return the expected improvement, less for trials that are more work; see `hpsearch.search.work`."""
+        return self.improvement(points) if work is None else self.improvement(points) * work.weights(points)
 
     def believing(self, points: Array) -> CurveModel:
         """Return a model that takes for granted that trials under way reach what is expected of them.
@@ -188,6 +193,7 @@ def propose(
     model_by: Callable[[Sequence[Curve]], CurveModel] = model_of,
     belief: Belief | None = None,
     first: int = MOST_AT_RANDOM,
+    work: WorkModel | None = None,
 ) -> Array | None:
     """Return the parameters, in the unit cube, from which most is expected; None to choose at random.
 
@@ -204,6 +210,7 @@ def propose(
         belief: where the best parameters are believed to be: some of those that are drawn at random are drawn there,
             and it weighs what is expected, less and less.
         first: so many trials are drawn at random before the model is asked.
+        work: tells how much work trials are, of which more is expected the more they are.
     """
     if len(curves) < first or random.random() < _SHARE_AT_RANDOM:
         is_near = belief is not None and belief.is_tried_now(random)
@@ -211,8 +218,8 @@ def propose(
     model = model_by(curves).believing(np.array(under_way).reshape(len(under_way), curves[0].point.size))
 
     def expected(points: Array) -> Array:
-        improvement = model.improvement(points)
-        return improvement if belief is None else improvement * belief.weights(points, len(curves))
+        believed = 1.0 if belief is None else belief.weights(points, len(curves))
+        return model.improvement_for_work(points, work) * believed
 
     near = [] if belief is None else [belief.near(_NEAR_EACH, random)]
     points = valid(np.concatenate([_candidates(curves, random), *near]))

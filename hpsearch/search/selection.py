@@ -144,6 +144,18 @@ def cost_of(report: Report, value: float, objective: Objective) -> float:
     return value if objective.direction == MINIMIZE else -value
 
 
+def shares_and_costs(reports: Sequence[Report], objective: Objective) -> list[tuple[float, float]]:
+    """Return the learning curve that reports make: for each that says how good the trial is, how far it was, and cost.
+
+    How far is the share of the training, up to 1.
+    """
+    return [
+        (min(report.resource / report.horizon, 1.0), cost_of(report, report.value, objective))
+        for count, report in enumerate(reports, start=1)
+        if report.horizon > 0 and report.resource > 0 and says_how_good(reports[:count], objective)
+    ]
+
+
 def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
     """Return the best trial, or, of several objectives, the Pareto front: all that no trial beats in every one.
 

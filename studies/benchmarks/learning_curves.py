@@ -1,6 +1,7 @@
 """Learning curves that need no training: those of LCBench, by a surrogate of it, and synthetic ones.
 
-A task gives, for points of the unit cube, the validation accuracy after each of 52 epochs, in percent.
+A task gives, for points of the unit cube, the validation accuracy after each of 52 epochs, in percent, and how long the
+training has taken until then.
 
 LCBench are trainings of 2000 multilayer perceptrons on each of 35 tables (Zimmer, Lindauer, Hutter: Auto-PyTorch
 Tabular, 2021). The surrogate is a neural network that was fitted to them, of YAHPO Gym (Pfisterer, Schneider,
@@ -38,6 +39,14 @@ class Task(ABC):
     @abstractmethod
     def curves(self, points: Array) -> Array:
         """Return the accuracy after each epoch, (n, 52), for (n, dimensions) points of the unit cube."""
+
+    @abstractmethod
+    def times(self, points: Array) -> Array:
+        """Return the time until the end of each epoch, (n, 52), in whatever unit."""
+
+    def length(self, point: Array) -> int:
+        """Return how many epochs a training with these parameters has, of which the accuracies after them are void."""
+        return EPOCHS
 
 
 class Tasks(ABC):
@@ -96,7 +105,8 @@ class LCBench(Tasks):
 _TABLE = "OpenML_task_id"
 # In the order of the surrogate's numeric inputs, of which the epoch is the first.
 _PARAMETERS = ("batch_size", "learning_rate", "momentum", "weight_decay", "num_layers", "max_units", "max_dropout")
-_ACCURACY = 1
+_SECONDS, _ACCURACY = 0, 1
+_TICKS = 1e-3 * np.arange(1, EPOCHS + 1)
 _AT_ONCE = 200
 
 
@@ -108,10 +118,17 @@ class _Table(Task):
 
     def curves(self, points: Array) -> Array:
         """Return the accuracies that the surrogate predicts."""
-        parts = np.split(points, range(_AT_ONCE, len(points), _AT_ONCE))
-        return np.concatenate([self._predict(part) for part in parts])
+        return self._predict(points, _ACCURACY)
 
-    def _predict(self, points: Array) -> Array:
+    def times(self, points: Array) -> Array:
+        """Return the seconds that the surrogate predicts, as far as they rise; an epoch takes some time."""
+        return np.asarray(np.maximum.accumulate(self._predict(points, _SECONDS), axis=1) + _TICKS)
+
+    def _predict(self, points: Array, output: int) -> Array:
+        parts = np.split(points, range(_AT_ONCE, len(points), _AT_ONCE))
+        return np.concatenate([self._predict_part(part)[:, :, output] for part in parts])
+
+    def _predict_part(self, points: Array) -> Array:
         columns = [_value(side, each) for side, each in zip(points.T, self._parameters, strict=True)]
         values = np.repeat(np.stack(columns, axis=1), EPOCHS, axis=0)
         epochs = np.tile(np.arange(1.0, EPOCHS + 1), len(points))
@@ -119,8 +136,8 @@ class _Table(Task):
             "x_cat": np.full((len(values), 1), self._code, np.int32),
             "x_cont": np.column_stack([epochs, values]).astype(np.float32),
         }
-        predicted = self._session.run(None, inputs)[0][:, _ACCURACY]
-        return np.asarray(predicted, dtype=float).reshape(len(points), EPOCHS)
+        predicted = self._session.run(None, inputs)[0]
+        return np.asarray(predicted, dtype=float).reshape(len(points), EPOCHS, -1)
 
 
 def _value(side: Array, parameter: dict[str, Any]) -> Array:
@@ -179,8 +196,56 @@ class _Synthetic(Task):
         noise = np.stack([self._random(point).standard_normal(EPOCHS) for point in points])
         return np.asarray(np.clip(accuracies + _NOISE * noise, 0, 100))
 
+    def times(self, points: Array) -> Array:
+        """Return times that are up to ten times as long where the last parameter is largest, like a model's width."""
+        return np.asarray(10 ** points[:, -1:] * np.arange(1, EPOCHS + 1))
+
     def _random(self, point: Array) -> np.random.Generator:
         return np.random.default_rng([self._seed, zlib.crc32(point.tobytes())])
+
+
+class SeveralLengths(Tasks):
+    """Tasks of another kind, with one parameter more: how many epochs a training has, from 5 to 52, logarithmically.
+
+    As a learning-rate schedule that ends sooner lets a training come to rest sooner, an epoch of a training of a
+    quarter of the length is worth two of the whole one: those of a training of n epochs are sqrt(52 / n) apart.
+
+    Args:
+        tasks: of which the trainings are the longest ones.
+    """
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks, self.names = tasks, tasks.names
+
+    def task(self, name: str) -> Task:
+        """Return the task of this name, with lengths."""
+        return _WithLengths(self._tasks.task(name))
+
+
+_SHORTEST = 5
+
+
+class _WithLengths(Task):
+    def __init__(self, whole: Task) -> None:
+        self._whole, self.name, self.dimensions = whole, f"{whole.name}, lengths", whole.dimensions + 1
+
+    def curves(self, points: Array) -> Array:
+        """Return the accuracies; those after the end are the last one."""
+        whole = self._whole.curves(points[:, :-1])
+        return np.stack([self._at(self.length(point), curve) for point, curve in zip(points, whole, strict=True)])
+
+    def times(self, points: Array) -> Array:
+        """Return the times of the epochs, of which each takes as long as in the longest training."""
+        return self._whole.times(points[:, :-1])
+
+    def length(self, point: Array) -> int:
+        """Return what the last parameter stands for."""
+        return round(_SHORTEST * (EPOCHS / _SHORTEST) ** float(point[-1]))
+
+    @staticmethod
+    def _at(length: int, curve: Array) -> Array:
+        epochs = np.minimum(np.arange(1, EPOCHS + 1), length) * np.sqrt(EPOCHS / length)
+        return np.interp(epochs, np.arange(1, EPOCHS + 1), curve)
 
 
 _AT_RANDOM, _PARENTS, _CHILDREN = 3000, 40, 300

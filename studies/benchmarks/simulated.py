@@ -1,12 +1,13 @@
 """How good a search is for what it costs: ours and others, on learning curves that are looked up in place of training.
 
     python -m studies.benchmarks.simulated [--tasks 34] [--seeds 10] [--workers 1] [--budgets 5 10 20 60]
-        [--curves lcbench] [--data FOLDER] [--strategies ours "random in full"] [--processes 1]
+        [--curves lcbench] [--clock epochs] [--data FOLDER] [--strategies ours "random in full"] [--processes 1]
         [--cache FOLDER] [--plot FILE.png] [--json FILE]
 
 Ours is the search code of this project: its rungs decide which trials pause and go on, its model of learning curves
-chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies; whoever is free asks for the
-next job. To choose, to save and to load takes no time.
+chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies, or with `--clock seconds`
+the time that it takes with its parameters; whoever is free asks for the next job. To choose, to save and to load takes
+no time. With `--curves lcbench+lengths` the length of the training is one more parameter.
 
 Measured is regret: the best accuracy known for the task, less the best one seen so far, at any epoch of any trial, in
 points of percent. Budgets are in trainings of full length, 52 epochs, of all workers together. Of each strategy the
@@ -41,11 +42,24 @@ import optuna
 
 from hpsearch.files import read_json, write_json
 
-from .learning_curves import EPOCHS, Array, LCBench, MissingCurves, SyntheticTasks, Task, Tasks, best_known
+from .learning_curves import (
+    EPOCHS,
+    Array,
+    LCBench,
+    MissingCurves,
+    SeveralLengths,
+    SyntheticTasks,
+    Task,
+    Tasks,
+    best_known,
+)
 from .regret import Results, Run, plot, show, write
-from .strategies import STRATEGIES, WITH_PRIORS, Strategy
+from .strategies import ALSO_TRIED, STRATEGIES, WITH_PRIORS, Strategy
 
-_ALL = {**STRATEGIES, **WITH_PRIORS}
+_ALL = {**STRATEGIES, **WITH_PRIORS, **ALSO_TRIED}
+_CURVES = ["lcbench", "lcbench+lengths", "synthetic", "synthetic+lengths"]
+# Trainings at random, of which the mean time is that of one.
+_TO_TIME = 300
 DATA = Path(__file__).parents[3] / "shared" / "data" / "lcbench"
 
 
@@ -60,42 +74,60 @@ class Plan:
     seed: int
     workers: int
     budget: float
+    clock: str
 
 
 @functools.cache
 def tasks_of(curves: str, data: Path) -> Tasks:
     """Return the tasks, which each process reads once."""
-    return LCBench(data) if curves == "lcbench" else SyntheticTasks()
+    kind, _, lengths = curves.partition("+")
+    tasks = LCBench(data) if kind == "lcbench" else SyntheticTasks()
+    return SeveralLengths(tasks) if lengths else tasks
 
 
-def simulate(task: Task, strategy: Strategy, workers: int, budget: float) -> tuple[tuple[float, float], ...]:
+def simulate(
+    task: Task, strategy: Strategy, workers: int, budget: float, clock: str = "epochs"
+) -> tuple[tuple[float, float], ...]:
     """Return the best accuracy so far wherever it rose, and the budget until then.
 
     Args:
         task: what is searched.
         strategy: that searches it; new.
         workers: how many train at a time.
-        budget: in trainings of full length.
+        budget: in trainings of full length, of mean time.
+        clock: `epochs`, of which each takes as long as any other, or `seconds`.
     """
+    times_of = _clock(task, clock)
     end = budget * EPOCHS / workers
-    now, idle = 0, workers
+    now, idle = 0.0, workers
     order = itertools.count()
-    busy: list[tuple[int, int, int, int]] = []
+    busy: list[tuple[float, int, int, int]] = []
     curves: list[Array] = []
-    seen: list[tuple[int, float]] = []
+    times: list[Array] = []  # from the beginning of each training on
+    seen: list[tuple[float, float]] = []
     while True:
         while idle and (job := strategy.next()) is not None:
-            curves += [task.curves(point[None])[0] for point in strategy.points[len(curves) :]]
-            seen += [
-                (now + epoch - job.begin, curves[job.trial][epoch - 1]) for epoch in range(job.begin + 1, job.end + 1)
-            ]
-            heapq.heappush(busy, (now + job.end - job.begin, next(order), job.trial, job.end))
+            new = [point[None] for point in strategy.points[len(curves) :]]
+            curves += [task.curves(point)[0] for point in new]
+            times += [np.append(0.0, times_of(point)[0]) for point in new]
+            until = now + times[job.trial] - times[job.trial][job.begin]
+            seen += [(until[epoch], curves[job.trial][epoch - 1]) for epoch in range(job.begin + 1, job.end + 1)]
+            heapq.heappush(busy, (until[job.end], next(order), job.trial, job.end))
             idle -= 1
         if not busy or busy[0][0] > end:
             return _rises(((moment * workers / EPOCHS, accuracy) for moment, accuracy in sorted(seen) if moment <= end))
         now, _, trial, epoch = heapq.heappop(busy)
         idle += 1
-        strategy.told(trial, curves[trial][:epoch])
+        strategy.told(trial, curves[trial][:epoch], float(times[trial][epoch]))
+
+
+def _clock(task: Task, clock: str) -> Callable[[Array], Array]:
+    """Return what gives the times of a task, in mean epochs."""
+    if clock == "epochs":
+        return lambda points: np.tile(np.arange(1.0, EPOCHS + 1), (len(points), 1))
+    points = np.random.default_rng(2).random((_TO_TIME, task.dimensions))
+    unit = task.times(points)[:, -1].mean() / EPOCHS
+    return lambda points: task.times(points) / unit
 
 
 def _rises(seen: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -114,7 +146,7 @@ def carry_out(plan: Plan) -> Run:
     task = tasks_of(plan.curves, plan.data).task(plan.task)
     begin = time.process_time()
     strategy = _ALL[plan.strategy](task, plan.seed)
-    seen = simulate(task, strategy, plan.workers, plan.budget)
+    seen = simulate(task, strategy, plan.workers, plan.budget, plan.clock)
     seconds = time.process_time() - begin
     return Run(plan.strategy, plan.task, plan.seed, seen, len(strategy.points), seconds)
 
@@ -168,7 +200,7 @@ def search_all(options: argparse.Namespace, names: Sequence[str], each: Map) -> 
     best = best_of(options.curves, options.data, names, options.cache, each)
     most = max(options.budgets)
     plans = [
-        Plan(options.curves, options.data, strategy, task, seed, options.workers, most)
+        Plan(options.curves, options.data, strategy, task, seed, options.workers, most, options.clock)
         for strategy in options.strategies
         for task in names
         for seed in range(options.seeds)
@@ -188,7 +220,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10, help="runs of each strategy at each task")
     parser.add_argument("--workers", type=int, default=1, help="that train at a time, in simulated time")
     parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20, 60], help="in trainings of full length")
-    parser.add_argument("--curves", choices=["lcbench", "synthetic"], default="lcbench")
+    parser.add_argument("--curves", choices=_CURVES, default="lcbench")
+    parser.add_argument("--clock", choices=["epochs", "seconds"], default="epochs", help="what the budget is made of")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the surrogate of LCBench")
     parser.add_argument("--strategies", nargs="+", choices=_ALL, default=list(STRATEGIES))
     parser.add_argument("--processes", type=int, default=1, help="that simulate")

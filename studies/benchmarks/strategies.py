@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections import deque
@@ -23,6 +24,7 @@ from hpsearch.search.selection import cost_of
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialRecord, TrialState
+from hpsearch.search.work import WorkModel, work_model
 
 from .learning_curves import EPOCHS, Array, Task
 
@@ -48,6 +50,7 @@ class Strategy(ABC):
 
     def __init__(self, task: Task, seed: int) -> None:
         self.points: list[Array] = []
+        self._task = task
         self._dimensions, self._seed = task.dimensions, seed
         self._random = np.random.default_rng(seed)
 
@@ -56,7 +59,7 @@ class Strategy(ABC):
         """Return what a free worker is to train; None if it has to wait for another one."""
 
     @abstractmethod
-    def told(self, trial: int, accuracies: Array) -> None:
+    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
         """Take note of a job that is done.
 
         The worker that was at it asks for its next job at once.
@@ -64,12 +67,17 @@ class Strategy(ABC):
         Args:
             trial: its number.
             accuracies: after each of the trial's epochs so far.
+            elapsed: the time that they took.
         """
 
     def _add(self, point: Array) -> int:
         """Return the number of a new trial."""
         self.points.append(point)
         return len(self.points) - 1
+
+    def _length(self, trial: int) -> int:
+        """Return how many epochs a trial has."""
+        return self._task.length(self.points[trial])
 
     def _anywhere(self) -> Array:
         return self._random.random(self._dimensions)
@@ -80,9 +88,10 @@ class RandomInFull(Strategy):
 
     def next(self) -> Job:
         """Return a new trial."""
-        return Job(self._add(self._anywhere()), 0, EPOCHS)
+        trial = self._add(self._anywhere())
+        return Job(trial, 0, self._length(trial))
 
-    def told(self, trial: int, accuracies: Array) -> None:
+    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
         """Do nothing."""
 
 
@@ -100,13 +109,14 @@ class OneEpochFirst(Strategy):
     def next(self) -> Job | None:
         """Return one of the best, else a new trial; nothing while the last of the 64 are still in their epoch."""
         if self._chosen:
-            return Job(self._chosen.popleft(), 1, EPOCHS)
+            trial = self._chosen.popleft()
+            return Job(trial, 1, self._length(trial))
         if self._begun == self._MANY:
             return None
         self._begun += 1
         return Job(self._add(self._anywhere()), 0, 1)
 
-    def told(self, trial: int, accuracies: Array) -> None:
+    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
         """Choose the best four once all have had their epoch."""
         if len(accuracies) > 1:
             return
@@ -134,6 +144,12 @@ class _Engine:
         trial = self.study.ask()
         return trial, np.array([trial.suggest_float(name, 0, 1) for name in self._names])
 
+    def add(self, point: Array, accuracy: float) -> None:
+        """Add a trial that is complete."""
+        params = dict(zip(self._names, point.tolist(), strict=True))
+        between = dict.fromkeys(self._names, optuna.distributions.FloatDistribution(0, 1))
+        self.study.add_trial(optuna.trial.create_trial(params=params, distributions=between, value=accuracy))
+
 
 class TPEInFull(Strategy):
     """Trains all trials to their end, with parameters by Optuna's TPE as it is by default."""
@@ -145,9 +161,10 @@ class TPEInFull(Strategy):
 
     def next(self) -> Job:
         """Return a new trial."""
-        return Job(self._ask(), 0, EPOCHS)
+        trial = self._ask()
+        return Job(trial, 0, self._length(trial))
 
-    def told(self, trial: int, accuracies: Array) -> None:
+    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
         """Tell the sampler the last accuracy."""
         self._engine.study.tell(self._trials[trial], accuracies[-1])
 
@@ -171,11 +188,11 @@ class TPEMedianPruning(TPEInFull):
         """Return the next epoch of the trial that was just told, else the first of a new one."""
         return self._go_on.popleft() if self._go_on else Job(self._ask(), 0, 1)
 
-    def told(self, trial: int, accuracies: Array) -> None:
+    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
         """Report an epoch, and ask the pruner."""
         asked, epoch = self._trials[trial], len(accuracies)
         asked.report(accuracies[-1], epoch)
-        if epoch == EPOCHS:
+        if epoch == self._length(trial):
             self._engine.study.tell(asked, accuracies[-1])
         elif asked.should_prune():
             self._engine.study.tell(asked, state=EngineState.PRUNED)
@@ -201,10 +218,14 @@ _STUDY = Study(
     objectives=resolve_objectives("eval_accuracy", "maximize", has_metrics=True),
     n_trials=10**6,
 )
-_RUNG_EPOCHS = {math.ceil(share * EPOCHS - 1e-9) for share in SHARES}
-_EVALUATED = sorted(
-    _RUNG_EPOCHS | {each for each in (1, 2, 3, 4, 6, 9, 13, 18, 26, 36, EPOCHS) if each >= min(_RUNG_EPOCHS)}
-)
+
+
+@functools.cache
+def _evaluated(length: int) -> tuple[int, ...]:
+    """Return the epochs after which a training of so many is evaluated: at rungs, and a few others."""
+    rungs = {math.ceil(share * length - 1e-9) for share in SHARES}
+    others = {each for each in (1, 2, 3, 4, 6, 9, 13, 18, 26, 36) if min(rungs) <= each < length}
+    return tuple(sorted(rungs | others | {length}))
 
 
 class OursAtRandom(Strategy):
@@ -225,14 +246,16 @@ class OursAtRandom(Strategy):
             self._records.append(record)
         self._records[record.number] = replace(record, state=TrialState.RUNNING)
         begin = int(record.reports[-1].resource) if record.reports else 0
-        return Job(record.number, begin, next(epoch for epoch in _EVALUATED if epoch > begin))
+        evaluated = _evaluated(self._length(record.number))
+        return Job(record.number, begin, next(epoch for epoch in evaluated if epoch > begin))
 
-    def told(self, trial: int, accuracies: Array) -> None:
+    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
         """Report an evaluation, and ask whether the trial goes on."""
         epoch, accuracy, record = len(accuracies), float(accuracies[-1]), self._records[trial]
-        report = Report((accuracy,), epoch, epoch, epoch, {}, horizon=EPOCHS)
-        record = replace(record, reports=(*record.reports, report))
-        if epoch == EPOCHS:
+        length = self._length(trial)
+        report = Report((accuracy,), epoch, epoch, epoch, {}, horizon=length)
+        record = replace(record, reports=(*record.reports, report), seconds=elapsed)
+        if epoch == length:
             record = replace(record, state=TrialState.COMPLETE, values=(accuracy,))
         else:
             others = [each for each in self._records if each.number != trial]
@@ -261,7 +284,14 @@ class Ours(OursAtRandom):
     def _choose(self) -> Array:
         curves = [self._curve(each) for each in self._records if each.reports]
         under_way = [self.points[each.number] for each in self._records if each.state is TrialState.RUNNING]
-        point = propose(curves, under_way, self._random, model_by=self._model_of, belief=self._belief)
+        point = propose(
+            curves,
+            under_way,
+            self._random,
+            model_by=self._model_of,
+            belief=self._belief,
+            work=self._work(self._records),
+        )
         return self._anywhere() if point is None else point
 
     def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
@@ -271,7 +301,8 @@ class Ours(OursAtRandom):
 
         def promise(candidates: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Sequence[float]:
             model = self._model_of([self._curve(each) for each in known if each.reports])
-            return list(model.improvement(np.array([self.points[each.number] for each in candidates])))
+            points = np.array([self.points[each.number] for each in candidates])
+            return list(model.improvement_for_work(points, self._work(known)))
 
         return promise
 
@@ -281,6 +312,13 @@ class Ours(OursAtRandom):
         if self._latest is None or self._latest[0] != reports:
             self._latest = reports, model_of(curves)
         return self._latest[1]
+
+    def _work(self, records: Sequence[TrialRecord]) -> WorkModel | None:
+        """Return a model of how much work trials are, of which the time that they have taken tells."""
+        known = [each for each in records if each.reports]
+        shares = np.array([each.reports[-1].resource / each.reports[-1].horizon for each in known])
+        points = np.array([self.points[each.number] for each in known])
+        return work_model(points, np.array([each.seconds for each in known]) / shares)
 
     def _curve(self, record: TrialRecord) -> Curve:
         return Curve(
@@ -318,9 +356,9 @@ class NaiveTPEWithRungs(OursAtRandom):
         self._engine = _Engine(task.dimensions, seed)
         self._trials: list[optuna.Trial] = []
 
-    def told(self, trial: int, accuracies: Array) -> None:
+    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
         """Tell TPE as well, once the trial does not go on at once."""
-        super().told(trial, accuracies)
+        super().told(trial, accuracies, elapsed)
         if self._records[trial].state is TrialState.RUNNING:
             return
         told = self._engine.study.get_trials(deepcopy=False)[trial]
@@ -335,11 +373,63 @@ class NaiveTPEWithRungs(OursAtRandom):
         return point
 
 
+class TPEOnHighestRung(OursAtRandom):
+    """Our rungs, with parameters by TPE that learns from one rung: the highest to which enough trials have come."""
+
+    _ENOUGH = 10
+
+    def _choose(self) -> Array:
+        engine = _Engine(self._dimensions, self._seed + len(self.points))
+        for point, accuracy in self._known():
+            engine.add(point, accuracy)
+        return engine.ask()[1]
+
+    def _known(self) -> list[tuple[Array, float]]:
+        """Return parameters and accuracy of the trials at the highest rung with enough of them, or at the lowest."""
+        known: list[tuple[Array, float]] = []
+        for share in (1.0, *reversed(SHARES)):
+            known = [
+                (self.points[each.number], accuracy)
+                for each in self._records
+                if (accuracy := _accuracy_at(share, each)) is not None
+            ]
+            if len(known) >= self._ENOUGH:
+                break
+        return known
+
+
+def _accuracy_at(share: float, trial: TrialRecord) -> float | None:
+    """Return the first accuracy of a trial after this share of its training; None if it has not come so far."""
+    return next((each.value for each in trial.reports if each.resource >= share * each.horizon - 1e-9), None)
+
+
+class OursPromotedByReport(Ours):
+    """The model of curves chooses parameters, and the best reports go on: as MOBSTER does."""
+
+    def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
+        """Return None: the reports rate those that wait."""
+        return None
+
+
+class OursWhateverTheWork(Ours):
+    """Our default, to which a trial that is more work is as good as any other."""
+
+    def _work(self, records: Sequence[TrialRecord]) -> WorkModel | None:
+        """Return None: all are the same."""
+        return None
+
+
 OURS, PEER = "ours", "TPE, median pruning"
 # They are told more than the others.
 WITH_PRIORS: dict[str, type[Strategy]] = {
     "ours, with a right prior": OursWithRightPrior,
     "ours, with a wrong prior": OursWithWrongPrior,
+}
+# What ours was chosen from.
+ALSO_TRIED: dict[str, type[Strategy]] = {
+    "rungs, TPE on the highest rung": TPEOnHighestRung,
+    "ours, promotion by report": OursPromotedByReport,
+    "ours, whatever the work": OursWhateverTheWork,
 }
 STRATEGIES: dict[str, type[Strategy]] = {
     OURS: Ours,

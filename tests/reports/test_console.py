@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch import BestRun, FixedTrial, Float, SearchListener, SearchSummary, TrialState
+from hpsearch import BestRun, FixedTrial, Float, Report, SearchListener, SearchSummary, TrialState
 from hpsearch.backends import get_backend
 from hpsearch.reports.console import LineView, LiveView, console_listener
 from hpsearch.reports.tables import (
@@ -41,7 +41,32 @@ def test_lines_tell_what_was_decided_every_trial_and_the_best_so_far() -> None:
         "[1/3] trial 0 complete 0.5 in 1.2 s; best 0.5 (trial 0)",
         "[2/3] trial 1 pruned 0.75 in 1.2 s; best 0.5 (trial 0)",
         "[3/3] trial 2 complete 0.9 in 1.2 s; best 0.9 (trial 2)",
+        "3 trials: 2 complete, 1 pruned.",
     ]
+
+
+def test_at_the_end_a_search_says_what_it_saved_that_not_all_trials_were_trained_to_their_end() -> None:
+    console, stream = text_console()
+    view, study = LineView(console), make_study(2)
+    view.on_search_begin(study, [], [])
+    for number, epochs in enumerate((18, 2)):
+        state = TrialState.COMPLETE if epochs == 18 else TrialState.PRUNED
+        last = Report((0.5,), epochs, epochs, float(epochs), {}, horizon=18)
+        view.on_trial_end(record(number, 0.5, state, epochs=float(epochs), reports=(last,), seconds=30.0))
+    view.on_search_end(study, [])
+    assert stream.getvalue().splitlines()[-1] == (
+        "2 trials: 1 complete, 1 pruned. All trials together trained 20 epochs in 60 s of training. "
+        "In full they would have been 36 epochs; 44% of it was saved."
+    )
+
+
+def test_a_search_that_had_nothing_to_do_says_nothing_at_its_end() -> None:
+    console, stream = text_console()
+    view, study = LineView(console), make_study(1)
+    view.on_search_begin(study, [record(0, 0.5)], [])
+    told = stream.getvalue()
+    view.on_search_end(study, [])
+    assert stream.getvalue() == told
 
 
 def test_where_nobody_watches_only_what_is_news_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:

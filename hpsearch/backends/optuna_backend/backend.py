@@ -24,7 +24,7 @@ from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .dispatch import Dispatch
 from .importances import importances
-from .learning import ORIGIN, check_direction, finished_trials, learn
+from .learning import ORIGIN, check_direction, learn, learn_from
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
@@ -131,7 +131,7 @@ class OptunaBackend(Backend):
         self._pruner = as_pruner(pruner)
         self._is_evaluated, self._has_at_rungs = True, False
         self._terminator = _as_terminator(terminator)
-        self._learned_from = None if start_from is None else finished_trials(start_from)
+        self._learned_from = None if start_from is None else learn_from(start_from)
         check_storage(storage)
         self._storage = storage
         self.runs_several_at_once = False
@@ -265,7 +265,7 @@ class OptunaBackend(Backend):
         return dashboard_command(self.engine_study()._storage)
 
     def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
-        if self._prunes_by_rungs(study) and self._learned_from is None:
+        if self._prunes_by_rungs(study):
             first = count_at_random(study.n_trials, is_limited=bool(study.timeout or study.max_epochs))
             return CurveSampler(study.seed, study.objective, first, study.priors())
         several = self._parallel.is_wanted or self.runs_several_at_once

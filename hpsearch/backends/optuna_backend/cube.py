@@ -24,6 +24,7 @@ class Cube:
     """
 
     def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
+        self._space = dict(space)
         self._sides = {name: _side(each) for name, each in space.items()}
         ends = np.cumsum([side.width for side in self._sides.values()])
         self._places = {
@@ -38,6 +39,17 @@ class Cube:
             if name in params:
                 point[self._places[name]] = side.encode(params[name])
         return point
+
+    def holds(self, params: Mapping[str, Any]) -> bool:
+        """Tell whether parameters lie in the space; those that have no side there do not matter."""
+        try:
+            return all(
+                each._contains(each.to_internal_repr(params[name]))
+                for name, each in self._space.items()
+                if name in params
+            )
+        except (TypeError, ValueError):  # what is no choice, or no number
+            return False
 
     def choices(self, names: Collection[str]) -> list[slice]:
         """Return the sides of each of these parameters that is a choice."""

@@ -15,10 +15,12 @@ from optuna.trial import FrozenTrial
 from ...search.curves import Curve, CurveModel, model_of, propose
 from ...search.objective import Objective
 from ...search.priors import Belief
-from ...search.selection import cost_of, says_how_good
+from ...search.selection import shares_and_costs
 from ...search.trial import TrialRecord, TrialState
+from ...search.work import WorkModel, work_model, work_of
 from .cube import Cube, Tried
 from .engine_trials import trials_as_read
+from .learning import curve_of
 
 Array = NDArray[np.float64]
 
@@ -54,11 +56,13 @@ class CurveSampler(optuna.samplers.BaseSampler):
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial | None
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that trials have had, always with the same range."""
+        """Return the parameters that trials of this study have had, always with the same range."""
         found: dict[str, BaseDistribution] = {}
         changed: set[str] = set()
         others = (each for each in trials_as_read(study) if trial is None or each.number != trial.number)
         for each in others:
+            if curve_of(each) is not None:
+                continue  # of another study, perhaps of other ranges
             for name, distribution in each.distributions.items():
                 if found.setdefault(name, distribution) != distribution:
                     changed.add(name)
@@ -75,33 +79,33 @@ class CurveSampler(optuna.samplers.BaseSampler):
         known = [each for each in self.trials if each.number in params and each.number != trial.number]
         under_way = [cube.point(params[each.number]) for each in known if each.state is TrialState.RUNNING]
         random = np.random.default_rng(self._rng.rng.randint(2**31))
-        tried = Tried(cube, [each for number, each in params.items() if number != trial.number])
-        curves = self._curves(known, params, cube)
+        tried = Tried(cube, [each for number, each in params.items() if number != trial.number and cube.holds(each)])
+        curves = self._curves(study, known, cube)
         believed = {name: value for name, value in self._priors.items() if name in search_space}
         belief = Belief(cube.point(believed, elsewhere=np.nan), cube.choices(believed)) if believed else None
 
         def valid(points: Array) -> Array:
             return tried.without(cube.valid(points))
 
-        point = propose(curves, under_way, random, valid, self._model_of, belief, self._first)
+        work = _work(known, params, cube)
+        point = propose(curves, under_way, random, valid, self._model_of, belief, self._first, work)
         return {} if point is None else cube.params(point)
 
     def promise(
         self, study: optuna.Study, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord]
     ) -> Sequence[float]:
-        """Return by how much each of the candidates is expected to improve on the best so far at its end."""
+        """Return by how much each candidate is expected to improve on the best so far at its end, for its work."""
         space = self.infer_relative_search_space(study, None)
         params, cube = {each.number: each.params for each in trials_as_read(study)}, Cube(space)
-        curves = self._curves([each for each in trials if each.number in params], params, cube)
+        curves = self._curves(study, trials, cube)
         points = np.array([cube.point(params[each.number]) for each in candidates])
-        return [float(each) for each in self._model_of(curves).improvement(points)]
+        work = _work([each for each in trials if each.number in params], params, cube)
+        return [float(each) for each in self._model_of(curves).improvement_for_work(points, work)]
 
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
-        return (
-            bool(self.infer_relative_search_space(study, None))
-            and sum(bool(_reports_of(each, self._objective)) for each in trials) >= self._first
-        )
+        space = self.infer_relative_search_space(study, None)
+        return bool(space) and len(self._curves(study, trials, Cube(space))) >= self._first
 
     def _model_of(self, curves: Sequence[Curve]) -> CurveModel:
         """Return the model of these curves; what the last one was made of is often asked for again."""
@@ -110,11 +114,14 @@ class CurveSampler(optuna.samplers.BaseSampler):
             self._latest = made_of, model_of(curves)
         return self._latest[1]
 
-    def _curves(
-        self, trials: Sequence[TrialRecord], params: Mapping[int, Mapping[str, Any]], cube: Cube
-    ) -> list[Curve]:
-        seen = ((each, _reports_of(each, self._objective)) for each in trials)
-        return [Curve(cube.point(params[each.number]), reports) for each, reports in seen if reports]
+    def _curves(self, study: optuna.Study, trials: Sequence[TrialRecord], cube: Cube) -> list[Curve]:
+        """Return what trials have shown, of this study and of the one that it started from."""
+        stored = trials_as_read(study)
+        params = {each.number: each.params for each in stored}
+        taught = [(each.params, reports) for each in stored if (reports := curve_of(each)) and cube.holds(each.params)]
+        known = [each for each in trials if each.number in params]
+        seen = [(params[each.number], shares_and_costs(each.reports, self._objective)) for each in known]
+        return [Curve(cube.point(had), reports) for had, reports in [*taught, *seen] if reports]
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -127,10 +134,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
 
-def _reports_of(trial: TrialRecord, objective: Objective) -> list[tuple[float, float]]:
-    """Return share of the training and cost of each report."""
-    return [
-        (min(report.resource / report.horizon, 1.0), cost_of(report, report.value, objective))
-        for count, report in enumerate(trial.reports, start=1)
-        if report.horizon > 0 and report.resource > 0 and says_how_good(trial.reports[:count], objective)
-    ]
+def _work(trials: Sequence[TrialRecord], params: Mapping[int, Mapping[str, Any]], cube: Cube) -> WorkModel | None:
+    """Return a model of how much work trials are, learnt from these."""
+    known = [(cube.point(params[each.number]), work) for each in trials if (work := work_of(each))]
+    return work_model(np.array([point for point, _ in known]), np.array([work for _, work in known]))

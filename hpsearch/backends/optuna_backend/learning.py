@@ -1,8 +1,9 @@
-"""Starting from another study: its finished trials teach the sampler, without counting as trials of the new study."""
+"""Starting from another study: its trials teach the sampler, without counting as trials of the new study."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import optuna
@@ -11,16 +12,40 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StudyError
+from ...search.objective import MINIMIZE
 from ...search.parameters import Categorical, Float, Parameter
+from ...search.selection import shares_and_costs
 from ...search.space import SearchSpace
 from ...search.study import Study
+from ...search.trial import Report
 
 # A user attribute of a trial that came from another study: the name of that study and the trial's number in it.
 ORIGIN = "hpsearch:origin"
+# What such a trial had shown, as a list of pairs.
+_CURVE = "hpsearch:curve"
+# An infinite cost is no JSON, which the dashboard reads.
+_MOST = 1e300
 
 
-def finished_trials(start_from: Any) -> tuple[str, str, list[FrozenTrial]]:
-    """Return name, direction and complete trials of another study.
+@dataclass(frozen=True)
+class Learned:
+    """What another study teaches.
+
+    Attributes:
+        name: of the other study.
+        direction: in which it optimised.
+        trials: its complete trials; those that were pruned too, if it is known what they had shown.
+        reports: of the trials, by number, if it is known.
+    """
+
+    name: str
+    direction: str
+    trials: Sequence[FrozenTrial]
+    reports: Mapping[int, Sequence[Report]]
+
+
+def learn_from(start_from: Any) -> Learned:
+    """Return what another study teaches.
 
     Args:
         start_from: an `optuna.Study`; a `SearchSummary`; or a `BestRun`.
@@ -36,58 +61,75 @@ def finished_trials(start_from: Any) -> tuple[str, str, list[FrozenTrial]]:
         )
     if len(other.directions) != 1:
         raise StudyError(f"start_from={other.study_name!r} has {len(other.directions)} objectives; only one can teach.")
-    complete = other.get_trials(deepcopy=False, states=(EngineState.COMPLETE,))
-    return other.study_name, other.direction.name.lower(), complete
+    reports = {each.number: each.reports for each in getattr(summary, "records", ()) if each.reports}
+    trials = [
+        each
+        for each in other.get_trials(deepcopy=False, states=(EngineState.COMPLETE, EngineState.PRUNED))
+        if each.state is EngineState.COMPLETE or each.number in reports
+    ]
+    return Learned(other.study_name, other.direction.name.lower(), trials, reports)
 
 
-def check_direction(learned: tuple[str, str, Sequence[FrozenTrial]], study: Study) -> None:
+def curve_of(trial: FrozenTrial) -> Sequence[tuple[float, float]] | None:
+    """Return share of the training and cost of each report of a trial that another study taught; None of one's own."""
+    return trial.user_attrs.get(_CURVE)
+
+
+def check_direction(learned: Learned, study: Study) -> None:
     """Check that another study optimises in the direction of this one.
 
     Raises:
         StudyError: it does not.
     """
-    name, direction, _ = learned
-    if direction != study.objective.direction:
-        raise StudyError(f"start_from={name!r} was to {direction}, but this search is to {study.objective.direction}.")
+    if learned.direction != study.objective.direction:
+        raise StudyError(
+            f"start_from={learned.name!r} was to {learned.direction}, but this search is to "
+            f"{study.objective.direction}."
+        )
 
 
-def learn(engine: optuna.Study, learned: tuple[str, str, Sequence[FrozenTrial]], study: Study) -> list[str]:
+def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
     """Add the trials of another study, once; return what was done, in words.
 
     They do not count, and have no records, so none of them can be the best of this search.
     """
     if any(ORIGIN in each.user_attrs for each in engine.get_trials(deepcopy=False)):
         return []
-    if engine.study_name == learned[0] and _are_same(engine.get_trials(deepcopy=False), learned[2]):
-        raise StudyError(f"start_from={learned[0]!r} is this study itself, which goes on by itself.")
-    fitting, others = _fitting(learned, study)
+    if engine.study_name == learned.name and _are_same(engine.get_trials(deepcopy=False), learned.trials):
+        raise StudyError(f"start_from={learned.name!r} is this study itself, which goes on by itself.")
+    fitting = [each for each in learned.trials if _fits(each, study)]
     for trial in fitting:
-        engine.add_trial(trial)
+        engine.add_trial(_taught(trial, learned, study))
+    others = len(learned.trials) - len(fitting)
     left_out = f" ({others} do not fit this space)" if others else ""
-    return [f"learns from {len(fitting)} trials of {learned[0]!r}{left_out}"]
+    return [f"learns from {len(fitting)} trials of {learned.name!r}{left_out}"]
 
 
-def _fitting(learned: tuple[str, str, Sequence[FrozenTrial]], study: Study) -> tuple[list[FrozenTrial], int]:
-    """Return the trials of another study as trials to add to this one, and how many do not fit its space."""
-    name, _, trials = learned
-    known = study.space.all_parameters() if isinstance(study.space, SearchSpace) else None
-    fitting = []
-    for trial in trials:
-        if known is not None and not (isinstance(study.space, SearchSpace) and study.space.contains(trial.params)):
-            continue
-        distributions = dict(trial.distributions)
-        if known is not None:
-            distributions = {each: distribution(known[each]) for each in trial.params}
-        fitting.append(
-            optuna.trial.create_trial(
-                state=EngineState.COMPLETE,
-                params=trial.params,
-                distributions=distributions,
-                value=trial.value,
-                user_attrs={ORIGIN: f"{name}/{trial.number}"},
-            )
-        )
-    return fitting, len(trials) - len(fitting)
+def _fits(trial: FrozenTrial, study: Study) -> bool:
+    """Tell whether a trial lies in the space; what a function makes is not known before."""
+    return not isinstance(study.space, SearchSpace) or study.space.contains(trial.params)
+
+
+def _taught(trial: FrozenTrial, learned: Learned, study: Study) -> FrozenTrial:
+    """Return a trial of another study as one to add to this one."""
+    distributions = dict(trial.distributions)
+    if isinstance(study.space, SearchSpace):
+        known = study.space.all_parameters()
+        distributions = {each: distribution(known[each]) for each in trial.params}
+    reports = learned.reports.get(trial.number)
+    if reports is not None:
+        curve = [(share, min(cost, _MOST)) for share, cost in shares_and_costs(reports, study.objective)]
+    else:
+        assert trial.value is not None
+        curve = [(1.0, trial.value if study.objective.direction == MINIMIZE else -trial.value)]
+    return optuna.trial.create_trial(
+        state=trial.state,
+        params=trial.params,
+        distributions=distributions,
+        value=trial.value,
+        intermediate_values=trial.intermediate_values if trial.state is EngineState.PRUNED else None,
+        user_attrs={ORIGIN: f"{learned.name}/{trial.number}", _CURVE: curve},
+    )
 
 
 def _are_same(trials: Sequence[FrozenTrial], learned: Sequence[FrozenTrial]) -> bool:

@@ -7,7 +7,7 @@ model large, such as layers and their width, which are searched on a logarithmic
 
 What is expected of a trial is divided by the square root of its work: a trial of four times the work has to promise
 twice as much. By the work itself, as Snoek, Larochelle, Adams do (Practical Bayesian Optimization of Machine Learning
-Algorithms, NeurIPS 2012, section 3.2), does no better early and worse later; docs/how-search-decides.md has figures.
+Algorithms, NeurIPS 2012, section 3.2), was no better; docs/how-search-decides.md has figures.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .trial import TrialRecord
 
 Array = NDArray[np.float64]
 
-_RIDGE, _POWER = 1.0, 0.5
+_RIDGE, _POWER = 0.1, 0.5
 # Works that differ by less, as logarithms, are equal; by more than a thousandfold is not believed far from all trials.
 _SAME, _MOST = 1e-6, np.log(1000.0)
 

@@ -375,6 +375,51 @@ def test_a_search_may_start_from_another_search(tmp_path: Path, kind: str) -> No
     assert not set(map(str, params_of(first))) & set(map(str, params_of(second)))
 
 
+def near_70(params: Mapping[str, Any]) -> bool:
+    return bool(abs(params["weight_decay"] - 70.0) < 15.0)
+
+
+WITH_RUNGS = {"pruner": "rungs", "trainer": {"num_train_epochs": 3}}
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_with_rungs_they_teach_the_model_of_curves_from_the_second_trial_on(tmp_path: Path, n_jobs: int) -> None:
+    events = Events()
+    options = {**WITH_RUNGS, "n_jobs": n_jobs}
+    taught = search_for_70(tmp_path / "taught", 9, start_from=study_about_70(), progress=events, **options)
+    untaught = search_for_70(tmp_path / "untaught", 9, **options)
+    assert any("sampler CurveSampler" in note for note in events.notes)
+    assert sum(map(near_70, params_of(taught)[n_jobs:][:4])) >= 3
+    assert sum(map(near_70, params_of(untaught)[n_jobs:][:4])) < 3
+    assert len(taught.run_summary.records) == 9
+
+
+def test_trials_that_were_pruned_teach_what_they_had_shown(tmp_path: Path) -> None:
+    first = search_for_70(tmp_path, 12, study_name="first", **WITH_RUNGS)
+    assert states(first).count("pruned") > 4
+    events = Events()
+    second = search_for_70(tmp_path, 6, study_name="second", start_from=first, progress=events, **WITH_RUNGS)
+    assert "learns from 12 trials of 'first'" in events.notes
+    taught = second.run_summary.engine_study.trials[:12]
+    shown = {each.number: each.reports for each in first.run_summary.records}
+    for trial in taught:
+        curve = trial.user_attrs["hpsearch:curve"]
+        assert [cost for _, cost in curve] == [report.value for report in shown[trial.number]]
+        assert [share for share, _ in curve] == pytest.approx([1 / 3, 2 / 3, 1.0][: len(curve)])
+    assert len({len(trial.user_attrs["hpsearch:curve"]) for trial in taught}) > 1
+
+
+def test_a_function_of_other_ranges_may_start_from_another_search(tmp_path: Path) -> None:
+    def other_ranges(trial: Any) -> dict[str, Any]:
+        return {"weight_decay": trial.suggest_float("weight_decay", 60.0, 90.0), "optim": choice(trial)}
+
+    def choice(trial: Any) -> Any:
+        return trial.suggest_categorical("optim", ["adamw_torch", "sgd"])
+
+    best = search_for_70(tmp_path, 8, space=other_ranges, start_from=study_about_70(), **WITH_RUNGS)
+    assert all(60 <= params["weight_decay"] <= 90 for params in params_of(best))
+
+
 def test_trials_that_do_not_fit_the_space_are_left_out_and_said(tmp_path: Path) -> None:
     events = Events()
     narrow = {"weight_decay": Float(50.0, 100.0)}

@@ -1,4 +1,4 @@
-"""A trainer on its way to the workers: pickled once, its large data in a file that all workers map.
+"""A trainer on its way to the workers: pickled once, into a file that all workers map.
 
 Workers see the arrays, tensors and Arrow tables of the trainer in the same memory; whoever writes to one gets a page of
 its own (a private mapping), so nothing that one worker does can be seen by another.
@@ -24,16 +24,16 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Parcel:
-    """A pickled object.
+    """A pickled object, in a file.
 
     Attributes:
-        content: the pickle, without its large buffers.
-        file: holds these.
-        extents: where each of them is: offset and length.
+        file: holds the large buffers of the pickle, and then the pickle without them.
+        content: where the pickle is in the file: offset and length.
+        extents: the same of each buffer.
     """
 
-    content: bytes
     file: Path
+    content: tuple[int, int]
     extents: tuple[tuple[int, int], ...]
 
     @property
@@ -43,16 +43,14 @@ class Parcel:
 
     def open(self) -> Any:
         """Return the object; its large data stay in the file, and are read as they are needed."""
-        if not self.extents:
-            return pickle.loads(self.content)  # noqa: S301 - our own pickle
         with self.file.open("rb") as stream:
             memory = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
-        buffers = [memory[start : start + length] for start, length in self.extents]
-        return pickle.loads(self.content, buffers=buffers)  # noqa: S301 - our own pickle
+        content, *buffers = (memory[start : start + length] for start, length in (self.content, *self.extents))
+        return pickle.loads(content, buffers=buffers)  # noqa: S301 - our own pickle
 
 
 def pack(value: Any, file: Path) -> Parcel:
-    """Pickle an object, its large buffers into `file`.
+    """Pickle an object into `file`.
 
     Raises:
         Exception: whatever a part of it raises that cannot be pickled.
@@ -72,7 +70,9 @@ def pack(value: Any, file: Path) -> Parcel:
 
         pickled = io.BytesIO()
         _Pickler(pickled, buffer_callback=outside).dump(value)
-    return Parcel(pickled.getvalue(), file, tuple(extents))
+        begin = stream.tell()
+        stream.write(pickled.getbuffer())
+    return Parcel(file, (begin, pickled.getbuffer().nbytes), tuple(extents))
 
 
 class _Pickler(cloudpickle.Pickler):

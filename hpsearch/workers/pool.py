@@ -137,6 +137,7 @@ class Workers:
         self._slots = slots
         self._failed_starts: Counter[int] = Counter()  # one after the other, in each place
         self._has_begun = False  # any of them
+        self._has_warned = False
         self._workers: dict[int, Worker] = {}  # by number
         self._retired: dict[Worker, float] = {}  # since when
 
@@ -197,11 +198,24 @@ class Workers:
         if is_suspect:  # nothing is left to end in it, and what it holds of the GPU is needed
             self._replace(worker)
         elif is_used_up or is_too_large:
+            if is_too_large and worker.trials == 1:
+                self._warn_of_size(worker.memory)
             worker.tell(None)
             self._retired[self._workers.pop(worker.number)] = time.monotonic()
             self._start_again(worker.number)
         else:
             worker.is_ready = True
+
+    def _warn_of_size(self, found: int) -> None:
+        """Say, once, that workers are replaced all the time."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "A worker is replaced after its first trial, which has left it with %.0f MB, more than the %.0f MB "
+                "that each may have: none stays warm. Pass a larger worker_memory=, or run fewer at a time.",
+                found / 1e6,
+                (self._most_memory or 0) / 1e6,
+            )
 
     def abandon(self) -> Iterator[tuple[Worker, Any]]:
         """Let all workers leave their trials; yield how they left them, as far as they tell in time."""

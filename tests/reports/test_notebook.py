@@ -29,12 +29,27 @@ def broken(trial):
 trainer.model_init = broken
 best = trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1e-1, log=True)}, n_trials=2, study_name="failing")
 """
+IN_WORKERS = """
+import os
+from tests.search.small_trainer import TwoLayers
+class OfTheCell(TwoLayers):
+    pass
+def of_the_cell(trial):
+    print("in worker", os.getpid())
+    return OfTheCell(trial.suggest_int("hidden", 2, 5))
+trainer.model_init = of_the_cell
+options = {"n_trials": 3, "study_name": "workers", "n_jobs": 2, "progress": False}
+best = trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1e-1, log=True)}, **options)
+print([each.state.value for each in best.run_summary.records], type(best.load_model()).__name__, os.getpid())
+logs = [each.read_text() for each in Path(best.run_summary.study.folder).glob("*/output.log")]
+print(len(logs), all("in worker" in each and str(os.getpid()) not in each for each in logs))
+"""
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     folder = tmp_path_factory.mktemp("notebook")
-    cells = [SEARCH.format(root=str(ROOT), folder=str(folder)), FAILING]
+    cells = [SEARCH.format(root=str(ROOT), folder=str(folder)), FAILING, IN_WORKERS]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
     nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}}).execute()
     return [cell.outputs for cell in notebook.cells]
@@ -60,3 +75,9 @@ def test_nothing_in_it_needs_a_widget(outputs: list[list[Any]]) -> None:
 
 def test_what_a_trial_failed_of_is_text_in_it(outputs: list[list[Any]]) -> None:
     assert "shape [batch, 3] &lt;b&gt;is&lt;/b&gt; not 4" in html_of(outputs[1])
+
+
+def test_workers_train_what_is_defined_in_a_cell(outputs: list[list[Any]]) -> None:
+    printed = "".join(each.text for each in outputs[2] if each.output_type == "stream" and each.name == "stdout")
+    assert "['complete', 'complete', 'complete'] OfTheCell" in printed
+    assert "3 True" in printed

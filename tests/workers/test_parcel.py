@@ -46,8 +46,8 @@ def test_arrays_tensors_and_tables_come_out_the_same(tmp_path: Path) -> None:
 def test_views_of_one_tensor_travel_as_one(tmp_path: Path) -> None:
     drawn = torch.randn(1000, 1000)
     parcel = pack([{"x": row, "all": drawn} for row in drawn], tmp_path / "data")
-    assert parcel.bytes_in_file < 4.2e6
-    assert len(parcel.content) < 1e6
+    assert parcel.content[1] < 1e6
+    assert parcel.bytes_in_file - parcel.content[1] < 4.2e6
     rows = parcel.open()
     assert torch.equal(torch.stack([row["x"] for row in rows]), drawn)
     rows[0]["x"][0] = 7.0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import types
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import BestRun, Constraint, Float, StudyError, TooManyFailuresError
+from hpsearch.workers import pool
 from hpsearch.workers.worker import OUTPUT_FILE
 from tests.backends.contract import RATE, ROOT, Diary, Events, FailsBesideASlowOne, HearsNotices, states
 from tests.search.small_trainer import CountsModels, TwoLayers, points, small_trainer
@@ -230,6 +234,58 @@ def test_a_worker_that_keeps_too_much_memory_is_replaced(tmp_path: Path) -> None
     assert states(best) == ["complete"] * 4
     first, second, third, fourth = diary.read()
     assert first == second != third == fourth
+
+
+def test_workers_that_are_replaced_after_each_trial_are_said_to_be_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    diary = Diary(tmp_path / "diary")
+    search(tmp_path, 3, WritesProcess(diary), n_jobs=1, worker_memory=1e6)
+    assert len(set(diary.read())) == 3
+    (said,) = [each.getMessage() for each in caplog.records if "worker_memory" in each.getMessage()]
+    assert "more than the 1 MB that each may have" in said
+
+
+# How many there are, and how they are started.
+
+
+def test_there_are_no_more_workers_than_trials(tmp_path: Path) -> None:
+    events, diary = Events(), Diary(tmp_path / "diary")
+    search(tmp_path, 2, WritesProcess(diary), n_jobs=7, progress=events)
+    (note,) = [each for each in events.notes if "workers on" in each]
+    assert re.fullmatch(r"2 workers on the CPU, each with \d+ threads? \(there are no more trials\)", note)
+    assert len(set(diary.read())) <= 2
+
+
+def test_where_processes_cannot_be_forked_they_are_spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "sys", types.SimpleNamespace(platform="darwin", modules=sys.modules))
+    diary = Diary(tmp_path / "diary")
+    best = search(tmp_path, 3, WritesParent(diary), trainer={"model_init": lambda: TwoLayers(3)})
+    assert states(best) == ["complete"] * 3
+    assert {parent for _, parent in diary.read()} == {os.getpid()}  # there is no server between
+
+
+class WritesParent(TrainerCallback):
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write((os.getpid(), os.getppid()))
+
+
+def test_where_there_is_no_room_for_the_data_the_error_says_how_to_put_it_elsewhere(tmp_path: Path) -> None:
+    class Large(list[Any]):
+        def __init__(self) -> None:
+            super().__init__(points(16, seed=0))
+            self.more = torch.zeros(4 * 2**20)
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**23, before[1]))  # bytes a file may have
+    try:
+        with pytest.raises(StudyError, match=r"cannot be written for workers: .*TMPDIR"):
+            search(tmp_path, 2, trainer={"train_dataset": Large()})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 # The end of a search.

@@ -9,6 +9,7 @@ import pytest
 from hpsearch import StudyError
 from hpsearch.workers import slots
 from hpsearch.workers.slots import slots_for
+from hpsearch.workers.worker import _nth_visible
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +75,16 @@ def test_omp_num_threads_is_kept_to(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_is_refused_with_the_reason(wanted: dict[str, Any], gpus: int, message: str) -> None:
     with pytest.raises(StudyError, match=message):
         slots_for(**{"n_jobs": None, "devices": None, "trials_per_device": None, **wanted}, gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [(None, ["0", "1"]), ("2,3", ["2", "3"]), ("GPU-8932f937, GPU-1c4b8a1e", ["GPU-8932f937", "GPU-1c4b8a1e"])],
+)
+def test_a_worker_sees_the_gpu_that_the_search_knows_by_this_number(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [_nth_visible(number) for number in (0, 1)] == names

@@ -80,8 +80,8 @@ class Parallel:
                 f"{recipe.args.world_size} processes, which train each trial together. Start it without torchrun or "
                 "accelerate launch, or leave n_jobs, devices and trials_per_device out."
             )
-        self._slots = slots_for(*self._wanted, 0 if recipe.args.use_cpu else _gpus(), self._least)
-        self.notes = [_described(self._slots)]
+        self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
+        self.notes = [note]
         check_objectives(study, "workers")
         scratch = Scratch()
         scratch.begin()
@@ -90,7 +90,10 @@ class Parallel:
             try:
                 self._parcel = pack((recipe.with_arguments(), for_workers(study)), scratch.folder / "data")
             except OSError as error:
-                raise StudyError(f"The trainer's data cannot be written for workers: {error}") from error
+                raise StudyError(
+                    f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "
+                    "folder for it."
+                ) from error
             except Exception as error:
                 name, reason = culprit(recipe) or ("it", first_line(error))
                 raise StudyError(
@@ -100,6 +103,14 @@ class Parallel:
         finally:
             self._parcel = None
             scratch.end()
+
+    def _slots_of(self, n_trials: int, gpus: int) -> tuple[tuple[Slot, ...], str]:
+        """Return what each worker has, and a note in words; there are no more of them than trials."""
+        slots = slots_for(*self._wanted, gpus, self._least)
+        if len(slots) <= n_trials:
+            return slots, _described(slots)
+        slots = slots_for(n_trials, self._wanted[1], None, gpus, self._least)
+        return slots, f"{_described(slots)} (there are no more trials)"
 
     def run(self, study: Study, dispatch: Dispatch) -> None:
         """Start workers, and let them train the trials of the study.

@@ -31,8 +31,8 @@ class FromPretrained:
         options: of `from_pretrained`: ``num_labels``, ``dtype``, ``revision`` and the like.
 
     Raises:
-        InvalidInputError: `model_class` cannot be loaded so, or the model is quantized or has adapters of PEFT, so that
-            it cannot be made again from its weights alone.
+        InvalidInputError: `model_class` cannot be loaded so, or the model is quantized (or was, in the file) or has
+            adapters of PEFT, so that it cannot be made again from its weights alone.
         SpaceError: a parameter ``model.<name>`` is not in the configuration, or does not fit the weights.
 
     Example:
@@ -46,6 +46,12 @@ class FromPretrained:
         for name in ("config", "state_dict", "output_loading_info", "device_map"):
             if name in options:
                 raise InvalidInputError(f"FromPretrained does not take {name}: it sets that itself.")
+        for name in ("gguf_file", "quantization_config"):
+            if options.get(name) is not None:
+                raise InvalidInputError(
+                    f"FromPretrained does not take {name}: it is for plain models, which can be made again from their "
+                    "weights alone. Call from_pretrained in a function in its place."
+                )
         self._asked_class, self._source, self._options = model_class, name_or_path, options
         self._class: Any = None
         self._config: Any = None

@@ -146,6 +146,8 @@ def test_a_parameter_that_does_not_fit_is_named(folder: Path, name: str, value: 
         (3, {}, r"model_class must be a model class of transformers, but got 3"),
         (AutoModel, {"state_dict": {}}, r"does not take state_dict"),
         (AutoModel, {"config": None}, r"does not take config"),
+        (AutoModel, {"gguf_file": "weights.gguf"}, r"does not take gguf_file: it is for plain models"),
+        (AutoModel, {"quantization_config": {"load_in_8bit": True}}, r"does not take quantization_config"),
     ],
 )
 def test_what_it_cannot_use_is_refused_at_once(model_class: Any, options: Any, message: str) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 from ..errors import HpsearchError, InvalidInputError, MissingPackageError
 from ..surroundings import ctrl_c_as_interruption
 from ..version import __version__
-from . import best, compare, dashboard, doctor, init, ready_made, replay, report, run, show
+from . import best, compare, dashboard, doctor, init, promote, ready_made, replay, report, run, show
 
 # Typer has a click of its own in newer versions.
 _ClickException: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
@@ -42,6 +42,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     report.report,
     dashboard.dashboard,
     compare.compare,
+    promote.promote,
     replay.replay,
     ready_made.spaces,
     ready_made.objectives,

@@ -22,8 +22,9 @@ class Float:
         log: sample uniformly in the logarithm; needs ``low > 0``.
         step: only ``low, low + step, ...``; not together with `log`.
         default: the value that `SearchSpace.defaults()` gives.
-        prior: where the best value is believed to be: the first trial has it, and more are tried near it, fewer and
-            fewer as others turn out to be better.
+        prior: where the best value is believed to be. The first trial has it, and more are tried near it, fewer and
+            fewer as others turn out to be better, if trials pause at rungs and the sampler is the default one; the
+            first lines of a search say so. Other samplers do without it.
 
     Raises:
         SpaceError: the bounds, the step, the default or the prior contradict each other.
@@ -74,8 +75,9 @@ class Int:
         log: sample uniformly in the logarithm; needs ``low >= 1`` and ``step == 1``.
         step: only ``low, low + step, ...``.
         default: the value that `SearchSpace.defaults()` gives.
-        prior: where the best value is believed to be: the first trial has it, and more are tried near it, fewer and
-            fewer as others turn out to be better.
+        prior: where the best value is believed to be. The first trial has it, and more are tried near it, fewer and
+            fewer as others turn out to be better, if trials pause at rungs and the sampler is the default one; the
+            first lines of a search say so. Other samplers do without it.
 
     Raises:
         SpaceError: the bounds, the step, the default or the prior contradict each other, or are not whole.
@@ -129,8 +131,9 @@ class Categorical:
         choices: a sequence of None, bool, int, float or str; or a mapping from choices to the parameters that exist
             only if that choice is taken.
         default: the value that `SearchSpace.defaults()` gives.
-        prior: where the best value is believed to be: the first trial has it, and more are tried near it, fewer and
-            fewer as others turn out to be better.
+        prior: where the best value is believed to be. The first trial has it, and more are tried near it, fewer and
+            fewer as others turn out to be better, if trials pause at rungs and the sampler is the default one; the
+            first lines of a search say so. Other samplers do without it.
 
     Raises:
         SpaceError: there is no choice, one comes twice, or the default or the prior is none of them.

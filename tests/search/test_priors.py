@@ -67,6 +67,7 @@ def search(folder: Path, space: Any, **options: Any) -> Any:
 SPACE = {
     "learning_rate": Float(1e-4, 1.0, log=True, prior=2e-2),
     "per_device_train_batch_size": Int(2, 8, step=2, prior=6),
+    "gradient_accumulation_steps": Int(1, 4, log=True, prior=2),
     "lr_scheduler_type": Categorical(
         {"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.5, prior=0.25)}}, prior="cosine"
     ),
@@ -81,11 +82,13 @@ def test_the_first_trial_has_the_priors_and_a_later_session_may_change_them(tmp_
     assert {name: first[name] for name in first if name != "weight_decay"} == {
         "learning_rate": 2e-2,
         "per_device_train_batch_size": 6,
+        "gradient_accumulation_steps": 2,
         "lr_scheduler_type": "cosine",
         "warmup_steps": 0.25,
     }
     assert first["weight_decay"] != records[1].params["weight_decay"]
     assert isinstance(first["per_device_train_batch_size"], int)
+    assert isinstance(first["gradient_accumulation_steps"], int)
     assert "sampler CurveSampler, with the prior learning_rate=0.02, " in "; ".join(events.notes)
     now = {**SPACE, "learning_rate": Float(1e-4, 1.0, log=True, prior=5e-2), "adam_beta1": Float(0.8, 0.99, prior=0.85)}
     later = search(tmp_path, now, n_trials=8, progress=events).run_summary.records

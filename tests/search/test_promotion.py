@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Float, Report, SearchInterrupted, StudyError, Trial, TrialRecord, TrialState, promote
+from hpsearch.cli import main
 from tests.backends.contract import Events
 from tests.search.small_trainer import small_trainer
 
@@ -25,24 +26,42 @@ def search(folder: Path, **options: Any) -> Any:
 class Promotes(Events):
     """Promotes the first trial that waits, or one when it first reports."""
 
-    def __init__(self, folder: Path, reporting: int | None = None) -> None:
+    def __init__(self, folder: Path, reporting: int | None = None, by: Callable[[Path, int], Any] = promote) -> None:
         super().__init__()
-        self._folder, self._reporting = folder, reporting
+        self._folder, self._reporting, self._promote = folder, reporting, by
         self.promoted: int | None = reporting
         self.notices: list[str] = []
 
     def on_report(self, trial: Trial, report: Report) -> None:
         if trial.number == self._reporting:
-            promote(self._folder, trial.number)
+            self._promote(self._folder, trial.number)
 
     def on_trial_end(self, record: TrialRecord) -> None:
         super().on_trial_end(record)
         if self.promoted is None and record.state is TrialState.PAUSED:
             self.promoted = record.number
-            promote(self._folder, record.number)
+            self._promote(self._folder, record.number)
 
     def on_notice(self, notice: str) -> None:
         self.notices.append(notice)
+
+
+def by_command(folder: Path, number: int) -> None:
+    assert main(["promote", str(number), str(folder)]) == 0
+
+
+@pytest.mark.parametrize("reporting", [None, 1], ids=["waits", "runs"])
+def test_a_trial_that_is_promoted_in_a_terminal_trains_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reporting: int | None
+) -> None:
+    events = Promotes(tmp_path / "study", reporting, by_command)
+    best = search(tmp_path, progress=events)
+    assert events.promoted is not None
+    assert best.run_summary.records[events.promoted].state is TrialState.COMPLETE
+    told = "goes on when a worker is free" if reporting is None else "trains to its end"
+    assert capsys.readouterr().out.splitlines()[:1] == [f"trial {events.promoted} {told}"]
+    assert main(["promote", str(events.promoted), str(tmp_path / "study")]) != 0
+    assert f"Trial {events.promoted} is complete" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

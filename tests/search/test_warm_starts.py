@@ -409,6 +409,13 @@ def test_trials_that_were_pruned_teach_what_they_had_shown(tmp_path: Path) -> No
     assert len({len(trial.user_attrs["hpsearch:curve"]) for trial in taught}) > 1
 
 
+def test_the_first_trial_has_the_prior_whatever_another_study_has_taught(tmp_path: Path) -> None:
+    space = {"weight_decay": Float(0.0, 100.0, prior=25.0)}
+    best = search_for_70(tmp_path, 4, space=space, start_from=study_about_70(), **WITH_RUNGS)
+    first, *_ = params_of(best)
+    assert first == {"weight_decay": 25.0}
+
+
 def test_a_function_of_other_ranges_may_start_from_another_search(tmp_path: Path) -> None:
     def other_ranges(trial: Any) -> dict[str, Any]:
         return {"weight_decay": trial.suggest_float("weight_decay", 60.0, 90.0), "optim": choice(trial)}

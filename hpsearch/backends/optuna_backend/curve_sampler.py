@@ -126,10 +126,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Return the prior, if there is one and no other trial has had the parameter; else draw a value at random."""
-        if param_name in self._priors and not any(
-            param_name in each.params for each in trials_as_read(study) if each.number != trial.number
-        ):
+        """Return the prior, if no other trial of this study has had the parameter; else draw a value at random."""
+        others = [each for each in trials_as_read(study) if each.number != trial.number and curve_of(each) is None]
+        if param_name in self._priors and not any(param_name in each.params for each in others):
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 

@@ -1,0 +1,30 @@
+"""`hpsearch promote`: one trial that waits is to train to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..search.folder import read_records
+from ..search.promotion import promote as promote_by_hand
+from ..search.trial import TrialState
+from .which_study import study_folder, trial_of
+
+
+def promote(
+    number: Annotated[int, typer.Argument(help="Of the trial.")],
+    study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
+) -> None:
+    """Let a trial that waits at a rung, runs, or was interrupted train to its end, whatever the rungs make of it.
+
+    The search that is at work in the folder takes it up as soon as a worker is free; else the next one does.
+
+    \b
+    hpsearch promote 7 runs/digits
+    """
+    folder = study_folder(study)
+    promote_by_hand(folder, number)
+    waits = trial_of(read_records(folder), number).state is TrialState.PAUSED
+    print(f"trial {number} {'goes on when a worker is free' if waits else 'trains to its end'}")

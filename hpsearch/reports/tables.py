@@ -130,7 +130,10 @@ def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
 
 
 def _epochs_in_full(record: TrialRecord) -> float:
+    """Return how many epochs a trial would have been; only what it was if it has failed, or goes on another time."""
     last = record.reports[-1]
+    if record.state not in (TrialState.COMPLETE, TrialState.PRUNED):
+        return record.epochs
     return last.epoch * last.horizon / last.resource if last.resource and last.horizon else record.epochs
 
 

@@ -194,12 +194,13 @@ class Workers:
         """
         is_suspect = has_failed and worker.slot.device is not None
         is_used_up = self._most_trials is not None and worker.trials >= self._most_trials
-        is_too_large = self._most_memory is not None and worker.memory > self._most_memory
+        memory = 0 if self._most_memory is None else worker.memory
+        is_too_large = self._most_memory is not None and memory > self._most_memory
         if is_suspect:  # nothing is left to end in it, and what it holds of the GPU is needed
             self._replace(worker)
         elif is_used_up or is_too_large:
-            if is_too_large and worker.trials == 1:
-                self._warn_of_size(worker.memory)
+            if is_too_large and not is_used_up and worker.trials == 1:
+                self._warn_of_size(memory)
             worker.tell(None)
             self._retired[self._workers.pop(worker.number)] = time.monotonic()
             self._start_again(worker.number)
@@ -280,6 +281,12 @@ def _that_tell(workers: Sequence[Worker], seconds: float) -> list[Worker]:
     """Wait until a worker tells something, or has ended, and return all that do."""
     heard = wait([each for worker in workers for each in (worker.connection, worker.sentinel)], seconds)
     return [each for each in workers if each.connection in heard or each.sentinel in heard]
+
+
+def prepare() -> None:
+    """Start what workers will be forked from, which imports meanwhile; if it cannot be now, workers try again."""
+    with contextlib.suppress(OSError, EOFError):
+        _context()
 
 
 def _context() -> Any:

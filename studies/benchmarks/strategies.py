@@ -314,7 +314,7 @@ class Ours(OursAtRandom):
         return self._latest[1]
 
     def _work(self, records: Sequence[TrialRecord]) -> WorkModel | None:
-        """Return a model of how much work trials are, of which the time that they have taken tells."""
+        """Return a model of how much work trials are: the time they take, where a search takes weights times epochs."""
         known = [each for each in records if each.reports]
         shares = np.array([each.reports[-1].resource / each.reports[-1].horizon for each in known])
         points = np.array([self.points[each.number] for each in known])

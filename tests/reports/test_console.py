@@ -60,6 +60,18 @@ def test_at_the_end_a_search_says_what_it_saved_that_not_all_trials_were_trained
     )
 
 
+def test_nothing_was_saved_by_trials_that_failed_or_go_on_another_time() -> None:
+    console, stream = text_console()
+    view, study = LineView(console), make_study(3)
+    view.on_search_begin(study, [], [])
+    for number, state in enumerate((TrialState.INTERRUPTED, TrialState.FAILED, TrialState.PAUSED)):
+        last = Report((0.5,), 1, 1, 1.0, {}, horizon=18)
+        view.on_trial_end(record(number, None, state, epochs=1.0, reports=(last,), seconds=30.0, reason="so"))
+    view.on_search_end(study, [])
+    assert "saved" not in stream.getvalue()
+    assert "All trials together trained 3 epochs" in stream.getvalue()
+
+
 def test_a_search_that_had_nothing_to_do_says_nothing_at_its_end() -> None:
     console, stream = text_console()
     view, study = LineView(console), make_study(1)

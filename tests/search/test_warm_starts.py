@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -414,6 +415,113 @@ def test_the_first_trial_has_the_prior_whatever_another_study_has_taught(tmp_pat
     best = search_for_70(tmp_path, 4, space=space, start_from=study_about_70(), **WITH_RUNGS)
     first, *_ = params_of(best)
     assert first == {"weight_decay": 25.0}
+
+
+def test_of_choices_the_best_that_another_study_knows_is_tried_soon(tmp_path: Path) -> None:
+    weights = [40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0, 110.0, 120.0, 130.0]
+    space = {"weight_decay": Categorical(weights)}
+    other = optuna.create_study(study_name="about 70")
+    between = {"weight_decay": optuna.distributions.CategoricalDistribution(weights)}
+    for weight in weights[:8]:
+        params = {"weight_decay": weight}
+        other.add_trial(optuna.trial.create_trial(params=params, distributions=between, value=abs(weight - 70.0)))
+    best = search_for_70(tmp_path, 6, space=space, start_from=other, **WITH_RUNGS)
+    assert {"weight_decay": 70.0} in params_of(best)[:3]
+
+
+def test_to_maximize_they_teach_where_most_is(tmp_path: Path) -> None:
+    other = optuna.create_study(study_name="about 70", direction="maximize")
+    for trial in study_about_70().trials:
+        other.add_trial(
+            optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=-trial.value)
+        )
+    options = {**WITH_RUNGS, "objective": lambda metrics: -metrics["eval_distance"], "direction": "maximize"}
+    best = search_for_70(tmp_path, 6, start_from=other, **options)
+    assert sum(map(near_70, params_of(best)[1:5])) >= 3
+
+
+def test_what_breaks_a_constraint_is_not_taught_as_good(tmp_path: Path) -> None:
+    other = optuna.create_study(study_name="about 70")
+    for trial in study_about_70().trials:
+        weight = trial.params["weight_decay"]
+        other.add_trial(
+            optuna.trial.create_trial(
+                params=trial.params,
+                distributions=trial.distributions,
+                value=trial.value,
+                constraints={"small": weight - 40.0},
+            )
+        )
+    best = search_for_70(tmp_path, 5, start_from=other, **WITH_RUNGS)
+    assert all(params["weight_decay"] < 55.0 for params in params_of(best)[1:4])
+
+
+def test_what_a_study_was_taught_it_teaches(tmp_path: Path) -> None:
+    first = search_for_70(tmp_path, 9, study_name="first", **WITH_RUNGS)
+    second = search_for_70(tmp_path, 4, study_name="second", start_from=first, **WITH_RUNGS)
+    events = Events()
+    third = search_for_70(tmp_path, 4, study_name="third", start_from=second, progress=events, **WITH_RUNGS)
+    assert "learns from 13 trials of 'second'" in events.notes
+
+    def curves(best: BestRun) -> list[Any]:
+        return [trial.user_attrs["hpsearch:curve"] for trial in best.run_summary.engine_study.trials[:9]]
+
+    assert curves(third) == curves(second)
+
+
+def test_a_study_that_was_taught_by_an_older_version_goes_on(tmp_path: Path) -> None:
+    options = {**WITH_RUNGS, "start_from": study_about_70()}
+    search_for_70(tmp_path, 1, **options)
+    file = tmp_path / "study" / "study.log"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    told = [line for line in lines if "hpsearch:is_learned" in line.get("user_attr", {})]
+    assert len(told) == 2
+    lines = [line for line in lines if line not in told]
+    curves = [line.get("user_attrs", {}).pop("hpsearch:curve", None) for line in lines]
+    assert sum(curve is not None for curve in curves) == 30
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    events = Events()
+    best = search_for_70(tmp_path, 5, progress=events, **options)
+    assert not any("learns" in note for note in events.notes)
+    assert sum(map(near_70, params_of(best)[1:])) >= 3
+
+
+def test_a_search_that_was_killed_while_it_learnt_takes_in_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    add, added = optuna.Study.add_trial, []
+
+    def add_some(study: optuna.Study, trial: Any) -> None:
+        if "hpsearch:origin" in trial.user_attrs:
+            added.append(trial)
+            if len(added) == 12:
+                raise Killed
+        add(study, trial)
+
+    whole = search_for_70(tmp_path / "whole", 4, start_from=study_about_70(), **WITH_RUNGS)
+    given = study_about_70()
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "add_trial", add_some)
+        with pytest.raises(Killed):
+            search_for_70(tmp_path / "killed", 4, start_from=given, **WITH_RUNGS)
+    best = search_for_70(tmp_path / "killed", 4, start_from=given, **WITH_RUNGS)
+    assert params_of(best) == params_of(whole)
+    assert len(best.run_summary.engine_study.trials) == 34
+
+
+def test_a_function_without_what_another_study_had_learns_nothing_of_it(tmp_path: Path) -> None:
+    def other_name(trial: Any) -> dict[str, Any]:
+        return {"adam_beta1": trial.suggest_float("adam_beta1", 0.5, 0.9)}
+
+    best = search(
+        tmp_path, 6, space=other_name, start_from=study_about_70(), pruner="rungs", trainer={"num_train_epochs": 3}
+    )
+    sampler = best.run_summary.engine_study.sampler
+    assert not sampler.knows_enough(best.run_summary.engine_study, best.run_summary.records)
+    assert len({params["adam_beta1"] for params in params_of(best)}) == 6
 
 
 def test_a_function_of_other_ranges_may_start_from_another_search(tmp_path: Path) -> None:

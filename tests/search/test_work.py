@@ -73,7 +73,7 @@ def test_parameters_that_promise_the_same_are_proposed_where_they_are_less_work(
     assert all(abs(point[0] - 0.3) < 0.1 for point in proposed(work))
 
 
-def test_of_trials_that_wait_one_of_twice_the_length_has_to_promise_more() -> None:
+def test_of_trials_that_wait_one_of_four_times_the_length_has_to_promise_more() -> None:
     study = optuna.create_study()
     between = {"x": optuna.distributions.FloatDistribution(0, 1), "y": optuna.distributions.FloatDistribution(0, 1)}
     alike, longer = [], []

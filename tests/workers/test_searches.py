@@ -257,6 +257,25 @@ def test_there_are_no_more_workers_than_trials(tmp_path: Path) -> None:
     assert len(set(diary.read())) <= 2
 
 
+@pytest.mark.parametrize("n_jobs", [3, -1])
+def test_a_search_of_one_trial_has_one_worker(tmp_path: Path, n_jobs: int) -> None:
+    events, diary = Events(), Diary(tmp_path / "diary")
+    search(tmp_path, 1, WritesProcess(diary), n_jobs=n_jobs, progress=events)
+    assert any(each.startswith("1 worker on the CPU") for each in events.notes)
+    assert diary.read() != [os.getpid()]
+
+
+def test_a_file_that_the_trainer_misses_is_no_want_of_room(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="cannot be pickled") as error:
+        search(tmp_path, 2, trainer={"model_init": MissesAFile()})
+    assert "TMPDIR" not in str(error.value)
+
+
+class MissesAFile(CountsModels):
+    def __getstate__(self) -> Any:
+        return Path("/nowhere/weights").read_bytes()
+
+
 def test_where_processes_cannot_be_forked_they_are_spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "sys", types.SimpleNamespace(platform="darwin", modules=sys.modules))
     diary = Diary(tmp_path / "diary")

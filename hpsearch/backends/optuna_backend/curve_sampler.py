@@ -20,7 +20,7 @@ from ...search.trial import TrialRecord, TrialState
 from ...search.work import WorkModel, work_model, work_of
 from .cube import Cube, Tried
 from .engine_trials import trials_as_read
-from .learning import curve_of
+from .learning import is_taught, taught_curve
 
 Array = NDArray[np.float64]
 
@@ -61,8 +61,8 @@ class CurveSampler(optuna.samplers.BaseSampler):
         changed: set[str] = set()
         others = (each for each in trials_as_read(study) if trial is None or each.number != trial.number)
         for each in others:
-            if curve_of(each) is not None:
-                continue  # of another study, perhaps of other ranges
+            if is_taught(each):
+                continue  # perhaps of other ranges
             for name, distribution in each.distributions.items():
                 if found.setdefault(name, distribution) != distribution:
                     changed.add(name)
@@ -79,7 +79,8 @@ class CurveSampler(optuna.samplers.BaseSampler):
         known = [each for each in self.trials if each.number in params and each.number != trial.number]
         under_way = [cube.point(params[each.number]) for each in known if each.state is TrialState.RUNNING]
         random = np.random.default_rng(self._rng.rng.randint(2**31))
-        tried = Tried(cube, [each for number, each in params.items() if number != trial.number and cube.holds(each)])
+        own = (each for each in trials_as_read(study) if each.number != trial.number and not is_taught(each))
+        tried = Tried(cube, [each.params for each in own])
         curves = self._curves(study, known, cube)
         believed = {name: value for name, value in self._priors.items() if name in search_space}
         belief = Belief(cube.point(believed, elsewhere=np.nan), cube.choices(believed)) if believed else None
@@ -118,7 +119,13 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Return what trials have shown, of this study and of the one that it started from."""
         stored = trials_as_read(study)
         params = {each.number: each.params for each in stored}
-        taught = [(each.params, reports) for each in stored if (reports := curve_of(each)) and cube.holds(each.params)]
+        own = [set(each.params) for each in stored if not is_taught(each) and each.params]
+        needed = set.intersection(*own) if own else set()  # by a function; of a space they have all
+        taught = [
+            (each.params, taught_curve(each, self._objective))
+            for each in stored
+            if is_taught(each) and needed <= set(each.params) and cube.holds(each.params)
+        ]
         known = [each for each in trials if each.number in params]
         seen = [(params[each.number], shares_and_costs(each.reports, self._objective)) for each in known]
         return [Curve(cube.point(had), reports) for had, reports in [*taught, *seen] if reports]
@@ -127,7 +134,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Return the prior, if no other trial of this study has had the parameter; else draw a value at random."""
-        others = [each for each in trials_as_read(study) if each.number != trial.number and curve_of(each) is None]
+        others = [each for each in trials_as_read(study) if each.number != trial.number and not is_taught(each)]
         if param_name in self._priors and not any(param_name in each.params for each in others):
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StudyError
-from ...search.objective import MINIMIZE
+from ...search.objective import Objective
 from ...search.parameters import Categorical, Float, Parameter
 from ...search.selection import shares_and_costs
 from ...search.space import SearchSpace
@@ -23,6 +23,8 @@ from ...search.trial import Report
 ORIGIN = "hpsearch:origin"
 # What such a trial had shown, as a list of pairs.
 _CURVE = "hpsearch:curve"
+# An attribute of the study: whether all of them are there.
+_IS_LEARNED = "hpsearch:is_learned"
 # An infinite cost is no JSON, which the dashboard reads.
 _MOST = 1e300
 
@@ -34,7 +36,8 @@ class Learned:
     Attributes:
         name: of the other study.
         direction: in which it optimised.
-        trials: its complete trials; those that were pruned too, if it is known what they had shown.
+        trials: its complete trials; those that were pruned too, if it is known what they had shown. What another study
+            had taught it is among them.
         reports: of the trials, by number, if it is known.
     """
 
@@ -65,14 +68,20 @@ def learn_from(start_from: Any) -> Learned:
     trials = [
         each
         for each in other.get_trials(deepcopy=False, states=(EngineState.COMPLETE, EngineState.PRUNED))
-        if each.state is EngineState.COMPLETE or each.number in reports
+        if each.state is EngineState.COMPLETE or each.number in reports or _CURVE in each.user_attrs
     ]
     return Learned(other.study_name, other.direction.name.lower(), trials, reports)
 
 
-def curve_of(trial: FrozenTrial) -> Sequence[tuple[float, float]] | None:
-    """Return share of the training and cost of each report of a trial that another study taught; None of one's own."""
-    return trial.user_attrs.get(_CURVE)
+def is_taught(trial: FrozenTrial) -> bool:
+    """Tell whether a trial is one of another study."""
+    return ORIGIN in trial.user_attrs
+
+
+def taught_curve(trial: FrozenTrial, objective: Objective) -> Sequence[tuple[float, float]]:
+    """Return share of the training and cost of each report of a trial of another study; there may be none."""
+    kept: Sequence[tuple[float, float]] | None = trial.user_attrs.get(_CURVE)
+    return _curve(trial, None, objective) if kept is None else kept
 
 
 def check_direction(learned: Learned, study: Study) -> None:
@@ -93,16 +102,24 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
 
     They do not count, and have no records, so none of them can be the best of this search.
     """
-    if any(ORIGIN in each.user_attrs for each in engine.get_trials(deepcopy=False)):
+    known = {each.user_attrs[ORIGIN] for each in engine.get_trials(deepcopy=False) if is_taught(each)}
+    if engine.user_attrs.get(_IS_LEARNED, bool(known)):
         return []
     if engine.study_name == learned.name and _are_same(engine.get_trials(deepcopy=False), learned.trials):
         raise StudyError(f"start_from={learned.name!r} is this study itself, which goes on by itself.")
     fitting = [each for each in learned.trials if _fits(each, study)]
+    engine.set_user_attr(_IS_LEARNED, False)  # a process that is killed meanwhile has added some of them
     for trial in fitting:
-        engine.add_trial(_taught(trial, learned, study))
+        if _origin(trial, learned) not in known:
+            engine.add_trial(_taught(trial, learned, study))
+    engine.set_user_attr(_IS_LEARNED, True)
     others = len(learned.trials) - len(fitting)
     left_out = f" ({others} do not fit this space)" if others else ""
     return [f"learns from {len(fitting)} trials of {learned.name!r}{left_out}"]
+
+
+def _origin(trial: FrozenTrial, learned: Learned) -> str:
+    return f"{learned.name}/{trial.number}"
 
 
 def _fits(trial: FrozenTrial, study: Study) -> bool:
@@ -117,19 +134,23 @@ def _taught(trial: FrozenTrial, learned: Learned, study: Study) -> FrozenTrial:
         known = study.space.all_parameters()
         distributions = {each: distribution(known[each]) for each in trial.params}
     reports = learned.reports.get(trial.number)
-    if reports is not None:
-        curve = [(share, min(cost, _MOST)) for share, cost in shares_and_costs(reports, study.objective)]
-    else:
-        assert trial.value is not None
-        curve = [(1.0, trial.value if study.objective.direction == MINIMIZE else -trial.value)]
+    curve = trial.user_attrs.get(_CURVE) or _curve(trial, reports, study.objective)
     return optuna.trial.create_trial(
         state=trial.state,
         params=trial.params,
         distributions=distributions,
         value=trial.value,
         intermediate_values=trial.intermediate_values if trial.state is EngineState.PRUNED else None,
-        user_attrs={ORIGIN: f"{learned.name}/{trial.number}", _CURVE: curve},
+        user_attrs={ORIGIN: _origin(trial, learned), _CURVE: curve},
     )
+
+
+def _curve(trial: FrozenTrial, reports: Sequence[Report] | None, objective: Objective) -> list[tuple[float, float]]:
+    """Return what a trial has shown: by its reports, or if they are not known, by its value at the end."""
+    if reports is None and trial.value is not None:
+        at_the_end = Report((trial.value,), 1.0, 1, 1.0, {}, violations=dict(trial.constraints), horizon=1.0)
+        reports = [at_the_end]
+    return [(share, min(cost, _MOST)) for share, cost in shares_and_costs(reports or (), objective)]
 
 
 def _are_same(trials: Sequence[FrozenTrial], learned: Sequence[FrozenTrial]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -20,12 +21,13 @@ from ...search.trial import TrialState, Verdict
 from ...surroundings import at_ctrl_c, ignoring_ctrl_c
 from ...workers.parcel import Parcel, pack
 from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
-from ...workers.pool import Lost, Worker, Workers
+from ...workers.pool import Lost, Worker, Workers, prepare
 from ...workers.slots import Slot, slots_for
 from .dispatch import Dispatch, LiveTrial
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SHARE_OF_MEMORY = 0.9
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 class Parallel:
@@ -89,16 +91,17 @@ class Parallel:
             scratch.folder.mkdir()
             try:
                 self._parcel = pack((recipe.with_arguments(), for_workers(study)), scratch.folder / "data")
-            except OSError as error:
-                raise StudyError(
-                    f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "
-                    "folder for it."
-                ) from error
             except Exception as error:
+                if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                    raise StudyError(
+                        f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "
+                        "folder for it."
+                    ) from error
                 name, reason = culprit(recipe) or ("it", first_line(error))
                 raise StudyError(
                     f"The trainer cannot be sent to workers: {name} cannot be pickled ({reason}). {REMEDY}"
                 ) from error
+            prepare()
             yield
         finally:
             self._parcel = None
@@ -109,7 +112,7 @@ class Parallel:
         slots = slots_for(*self._wanted, gpus, self._least)
         if len(slots) <= n_trials:
             return slots, _described(slots)
-        slots = slots_for(n_trials, self._wanted[1], None, gpus, self._least)
+        slots = slots_for(n_trials, self._wanted[1], None, gpus, least=1)
         return slots, f"{_described(slots)} (there are no more trials)"
 
     def run(self, study: Study, dispatch: Dispatch) -> None:

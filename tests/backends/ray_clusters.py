@@ -215,6 +215,7 @@ def ray_processes(folder: Path | None = None) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             line = " ".join(process.cmdline())
             is_ray = process.name() in ("raylet", "gcs_server") or "ray::" in line or "/ray/" in line
+            is_ray = is_ray and "multiprocessing.forkserver" not in line  # of workers, which names the whole path
             is_meant = process.pid in below or (folder is not None and str(folder) in line)
             if is_ray and is_meant and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)

@@ -439,12 +439,14 @@ def test_lines_and_tables_name_every_objective(tmp_path: Path) -> None:
     lines = stream.getvalue().splitlines()
     assert lines[0] == "search 'study': minimize eval_loss and minimize parameters, with parameters <= 45"
     assert "nothing is pruned" in lines[1]
-    for line, record in zip(lines[2:], best[0].run_summary.records, strict=True):
+    *each_trial, at_the_end = lines[2:]
+    for line, record in zip(each_trial, best[0].run_summary.records, strict=True):
         assert f"trial {record.number} complete" in line
         assert f"{record.values[0]:.4g}" in line
         assert f"{record.values[1]:.4g}" in line
         assert ("breaks parameters <= 45" in line) is (record.values[1] > 45)
-    assert lines[-1].endswith(f"{len(best)} on the Pareto front")
+    assert each_trial[-1].endswith(f"{len(best)} on the Pareto front")
+    assert at_the_end.startswith("4 trials: 4 complete.")
 
     table = io.StringIO()
     Console(file=table, width=100, color_system=None).print(

@@ -23,9 +23,8 @@ from studies.benchmarks.learning_curves import (
 )
 from studies.benchmarks.regret import Results, Run
 from studies.benchmarks.simulated import DATA, simulate
-from studies.benchmarks.strategies import ALSO_TRIED, STRATEGIES, WITH_PRIORS, Job, Strategy
+from studies.benchmarks.strategies import ALL_STRATEGIES, STRATEGIES, Job, Strategy
 
-_ALL = {**STRATEGIES, **WITH_PRIORS, **ALSO_TRIED}
 ROOT = Path(__file__).parents[1]
 
 
@@ -70,13 +69,13 @@ class Rising(Task):
         return self.curves(points)
 
 
-@pytest.mark.parametrize("name", _ALL)
+@pytest.mark.parametrize("name", ALL_STRATEGIES)
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("has_lengths", [False, True])
 def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int, has_lengths: bool) -> None:
     tasks = SyntheticTasks()
     task = (SeveralLengths(tasks) if has_lengths else tasks).task("synthetic-0")
-    strategy = _ALL[name](task, 0)
+    strategy = ALL_STRATEGIES[name](task, 0)
     jobs: list[Job] = []
     choose = strategy.next
 

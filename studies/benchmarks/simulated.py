@@ -54,9 +54,8 @@ from .learning_curves import (
     best_known,
 )
 from .regret import Results, Run, plot, show, write
-from .strategies import ALSO_TRIED, STRATEGIES, WITH_PRIORS, Strategy
+from .strategies import ALL_STRATEGIES, STRATEGIES, Strategy
 
-_ALL = {**STRATEGIES, **WITH_PRIORS, **ALSO_TRIED}
 _CURVES = ["lcbench", "lcbench+lengths", "synthetic", "synthetic+lengths"]
 # Trainings at random, of which the mean time is that of one.
 _TO_TIME = 300
@@ -145,7 +144,7 @@ def carry_out(plan: Plan) -> Run:
     _quieten()
     task = tasks_of(plan.curves, plan.data).task(plan.task)
     begin = time.process_time()
-    strategy = _ALL[plan.strategy](task, plan.seed)
+    strategy = ALL_STRATEGIES[plan.strategy](task, plan.seed)
     seen = simulate(task, strategy, plan.workers, plan.budget, plan.clock)
     seconds = time.process_time() - begin
     return Run(plan.strategy, plan.task, plan.seed, seen, len(strategy.points), seconds)
@@ -223,7 +222,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--curves", choices=_CURVES, default="lcbench")
     parser.add_argument("--clock", choices=["epochs", "seconds"], default="epochs", help="what the budget is made of")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the surrogate of LCBench")
-    parser.add_argument("--strategies", nargs="+", choices=_ALL, default=list(STRATEGIES))
+    parser.add_argument("--strategies", nargs="+", choices=ALL_STRATEGIES, default=list(STRATEGIES))
     parser.add_argument("--processes", type=int, default=1, help="that simulate")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "hpsearch-simulated"))
     parser.add_argument("--plot", type=Path, help="picture to draw, with matplotlib")

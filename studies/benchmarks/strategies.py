@@ -441,3 +441,4 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "TPE with promotion, naively": NaiveTPEWithRungs,
     "one epoch, then the top 4 of 64": OneEpochFirst,
 }
+ALL_STRATEGIES = {**STRATEGIES, **WITH_PRIORS, **ALSO_TRIED}

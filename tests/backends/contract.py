@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -178,7 +179,7 @@ class BackendContract(ABC):
     trial is read from the records, the storage, a listener or a `Diary`, never from an object that was in the trial.
 
     Attributes:
-        budget_seconds: in which the first trial of a search surely begins and ends; a backend may need time to start.
+        budget_seconds: in which the first trial of a search begins and ends, unless the machine is very busy; a backend may need time to start.
     """
 
     budget_seconds = 5.0
@@ -674,15 +675,18 @@ class BackendContract(ABC):
 
     @pytest.mark.parametrize("budget", ["timeout", "trial_timeout"])
     def test_a_budget_stops_a_running_trial_at_its_next_step(self, tmp_path: Path, budget: str) -> None:
-        seconds, diary = self.budget_seconds, Diary(tmp_path / "steps")
-
         class WritesSteps(AtStep):
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 diary.write((self.runs, state.global_step))
                 super().on_step_end(args, state, control, **kwargs)
 
-        slow = WritesSteps(lambda: time.sleep(seconds + 0.1), run=0, step=6)
-        best = self.search(tmp_path, n_trials=1, callbacks=[slow], num_train_epochs=50, **{budget: seconds})
+        for seconds in (self.budget_seconds, 3 * self.budget_seconds):
+            folder = tmp_path / str(seconds)
+            diary = Diary(tmp_path / f"steps-{seconds}")
+            slow = WritesSteps(functools.partial(time.sleep, seconds + 0.1), run=0, step=6)
+            best = self.search(folder, n_trials=1, callbacks=[slow], num_train_epochs=50, **{budget: seconds})
+            if diary.read()[-1] != [0, 1]:
+                break  # else the time was over before the backend had started: again, with more of it
         assert diary.read()[-1] == [0, 6]
         assert states(best) == ["stopped"]
         (record,) = best.run_summary.records

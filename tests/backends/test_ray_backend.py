@@ -14,7 +14,7 @@ from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
 
 
 class TestRay(BackendContract):
-    budget_seconds = 45.0
+    budget_seconds = 16.0
 
     def options(self) -> dict[str, Any]:
         return {"backend": "ray", "max_concurrent_trials": 1, "resources_per_trial": {"cpu": 1}, "pruner": "none"}

@@ -179,7 +179,8 @@ class BackendContract(ABC):
     trial is read from the records, the storage, a listener or a `Diary`, never from an object that was in the trial.
 
     Attributes:
-        budget_seconds: in which the first trial of a search begins and ends, unless the machine is very busy; a backend may need time to start.
+        budget_seconds: in which the first trial of a search begins and ends, unless the machine is very busy; a backend
+            may need time to start.
     """
 
     budget_seconds = 5.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import StudyError
 from .model_init import takes_trial
-from .search.set_arguments import without_set_arguments
+from .search.set_arguments import start_without, without_set_arguments
 
 
 class SearchPlan:
@@ -65,16 +65,28 @@ class SearchPlan:
         Raises:
             HpsearchError: as in `Trainer.hyperparameter_search`.
         """
-        space, _ = self.space(arguments)
-        return self.trainer(arguments).hyperparameter_search(space, **{**self.search, **search})
+        settings, _ = self.settings(arguments, search)
+        return self.trainer(arguments).hyperparameter_search(**settings)
 
-    def space(self, arguments: Mapping[str, Any] | None = None) -> tuple[Any, list[str]]:
-        """Return the space without the training arguments that are set, and their names.
+    def settings(
+        self, arguments: Mapping[str, Any] | None = None, search: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Return the arguments of `Trainer.hyperparameter_search`, and the names of those parameters that are set.
+
+        These are not searched, and the trials that the search starts with do not give them.
+
+        Args:
+            arguments: training arguments that are set.
+            search: arguments of the search, in place of the plan's own.
 
         Raises:
-            SpaceError: one is in a branch of the space, or nothing is left to search.
+            SpaceError: one that is set is in a branch of the space, or nothing is left to search.
         """
-        return without_set_arguments(self.hp_space, arguments or {})
+        settings = {"hp_space": self.hp_space, **self.search, **(search or {})}
+        settings["hp_space"], names = without_set_arguments(settings["hp_space"], arguments or {})
+        if "start_with" in settings:
+            settings["start_with"] = start_without(settings["start_with"], names)
+        return settings, names
 
     def __repr__(self) -> str:
         told = "".join(f", {name}={value!r}" for name, value in self.search.items())

@@ -101,11 +101,10 @@ def _search(command: Command) -> None:
     shown = {**plan.search, **command.search}.get("progress", True)
     listener = shown if isinstance(shown, SearchListener) else console_listener(is_shown=bool(shown))
     trainer = make_trainer(plan, command)
-    search = {**plan.search, **command.search, "progress": LeavesCommand(command, listener)}
-    space, names = plan.space(command.arguments)
+    search, names = plan.settings(command.arguments, {**command.search, "progress": LeavesCommand(command, listener)})
     if names and _speaks():
         print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}")
-    found: Any = trainer.hyperparameter_search(space, **search)
+    found: Any = trainer.hyperparameter_search(**search)
     best = found if isinstance(found, list) else [found]
     summary = best[0].run_summary
     if best[0].run_id is None:

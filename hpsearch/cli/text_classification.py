@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingPackageError, SpaceError, StudyError, nearest_name, one_of
-from ..search.set_arguments import without_set_arguments
 from ..search.space import SearchSpace
 from ..search.study import check_name
 from ..search_plan import SearchPlan
@@ -89,7 +88,8 @@ class TextClassification:
             SpaceError: the space is none, or nothing is left of it.
         """
         search = {"compute_objective": self.metric, "study_name": _named_after(self.data), **self.search}
-        return SearchPlan(self.make_trainer, without_set_arguments(self._space(), self.arguments)[0], **search)
+        settings, _ = SearchPlan(self.make_trainer, self._space(), **search).settings(self.arguments)
+        return SearchPlan(self.make_trainer, **settings)
 
     def make_trainer(self) -> Any:
         """Return the trainer, with its data."""

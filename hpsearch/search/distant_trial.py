@@ -73,7 +73,7 @@ def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line
     )
     trial.execution = execution
     ended = run_to_end(execution, execution.run)
-    return replace(ended, cause=_sendable(ended.cause))
+    return replace(ended, cause=sendable(ended.cause))
 
 
 class _DistantTrial(AssignedTrial):
@@ -149,7 +149,7 @@ class _Teller(SearchListener):
             self._line.ask(step)
 
 
-def _sendable(error: BaseException | None) -> BaseException | None:
+def sendable(error: BaseException | None) -> BaseException | None:
     """Return an error that another process can load; one that it cannot as its text."""
     if error is None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,24 @@ def without_set_arguments(hp_space: Any, arguments: Mapping[str, Any]) -> tuple[
     if not left:
         raise SpaceError(f"Nothing is left to search: {', '.join(found)} is set, and the space has nothing else.")
     return left, found
+
+
+def start_without(start_with: Any, names: Collection[str]) -> Any:
+    """Return the parameters that a search starts with, without those of these names.
+
+    Args:
+        start_with: as in `Trainer.hyperparameter_search`; what is none there is returned as it is.
+        names: of what is not searched.
+
+    Example:
+        >>> start_without([{"learning_rate": 1e-3, "seed": 1}, "defaults"], ["seed"])
+        [{'learning_rate': 0.001}, 'defaults']
+    """
+    if isinstance(start_with, Mapping):
+        return {name: value for name, value in start_with.items() if name not in names}
+    if isinstance(start_with, (list, tuple)):
+        return [start_without(each, names) for each in start_with]
+    return start_with
 
 
 def _in_branches(parameter: Any) -> Iterator[str]:

@@ -91,7 +91,8 @@ def test_it_learns_with_a_space_of_its_own_another_metric_and_a_file_to_validate
 
 
 def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told: Told) -> None:
-    (here / "study.toml").write_text(STUDY.replace("[arguments]", "[arguments]\nnum_train_epochs = 1"))
+    start = "start_with = { learning_rate = 4e-3, num_train_epochs = 2, per_device_train_batch_size = 16 }\n"
+    (here / "study.toml").write_text(STUDY.replace("[arguments]", "[arguments]\nnum_train_epochs = 1") + start)
     code, out, err = told("run", "study.toml", "--set", "learning_rate=2e-3")
     assert code == 0, err
     assert "not searched, as set here: learning_rate=0.002" in out
@@ -100,6 +101,7 @@ def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told
     for each in trials:
         assert not {"num_train_epochs", "learning_rate"} & each["params"].keys()
         assert each["epochs"] == 1.0
+    assert any(each["params"]["per_device_train_batch_size"] == 16 for each in trials)
     [session] = json.loads((here / "runs/reviews/study.json").read_text())["sessions"]
     assert (session["arguments"]["learning_rate"], session["arguments"]["num_train_epochs"]) == (2e-3, 1)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch import Categorical, Float, Int, SearchSpace, SpaceError
+from hpsearch import Categorical, Float, Int, SearchPlan, SearchSpace, SpaceError
 from hpsearch.search.set_arguments import without_set_arguments as without
 
 DECAY, RATE, SEED = Float(0.0, 0.1), Float(1e-5, 1e-3), Int(1, 9)
@@ -61,3 +61,22 @@ def test_a_parameter_in_a_branch_that_is_open_cannot_be_taken_out() -> None:
 def test_something_must_be_left_to_search() -> None:
     with pytest.raises(SpaceError, match="Nothing is left to search: seed is set"):
         without({"seed": SEED}, {"seed": 1})
+
+
+def test_the_trials_that_a_search_starts_with_do_not_give_what_is_set() -> None:
+    starts = [{"optim": "sgd", "weight_decay": 0.05}, "defaults", {"optim": "adamw_torch"}]
+    plan = SearchPlan(lambda: None, SPACE, n_trials=7, start_with=starts)
+    settings, names = plan.settings({"optim": "sgd", "output_dir": "out"}, {"n_trials": 8})
+    assert names == ["optim"]
+    assert settings == {
+        "hp_space": {"weight_decay": DECAY, "seed": SEED},
+        "n_trials": 8,
+        "start_with": [{"weight_decay": 0.05}, "defaults", {}],
+    }
+    assert plan.settings({"seed": 1}, {"start_with": {"seed": 2, "optim": "sgd"}})[0]["start_with"] == {"optim": "sgd"}
+    assert plan.settings({"output_dir": "out"})[0]["start_with"] == starts  # with its mistakes, if it has any
+
+
+def test_a_space_that_is_given_takes_the_place_of_the_plans() -> None:
+    settings, names = SearchPlan(lambda: None, SPACE).settings({"seed": 1}, {"hp_space": {"seed": SEED, "rate": RATE}})
+    assert (settings, names) == ({"hp_space": {"rate": RATE}}, ["seed"])

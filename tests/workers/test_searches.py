@@ -495,6 +495,33 @@ def test_an_option_out_of_range_is_refused(tmp_path: Path, options: Any, message
         search(tmp_path, 2, **options)
 
 
+class CannotChoose(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("no value for hidden")
+        self.lock = threading.Lock()
+
+
+class ChoosesTwice(optuna.samplers.RandomSampler):
+    """Has no value for the size of the third model."""
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+        if param_name == "hidden" and trial.number == 2:
+            raise CannotChoose
+        return super().sample_independent(study, trial, param_name, param_distribution)
+
+
+def of_a_size_that_is_searched(trial: Any) -> Any:
+    return TwoLayers(trial.suggest_int("hidden", 2, 9))
+
+
+def test_an_error_of_the_sampler_that_cannot_be_pickled_is_that_of_its_trial(tmp_path: Path) -> None:
+    best = search(tmp_path, 4, trainer={"model_init": of_a_size_that_is_searched}, sampler=ChoosesTwice(seed=1))
+    assert states(best) == ["complete", "complete", "failed", "complete"]
+    assert "CannotChoose: no value for hidden" in str(best.run_summary.records[2].reason)
+
+
 def test_data_loaders_of_workers_may_have_processes_of_their_own(tmp_path: Path) -> None:
     best = search(tmp_path, 2, trainer={"dataloader_num_workers": 1})
     assert states(best) == ["complete"] * 2

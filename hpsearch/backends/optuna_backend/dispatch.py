@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import StorageError
 from ...search.assignment import Assignment
+from ...search.distant_trial import sendable
 from ...search.ending import Ended, TrialEndedSearch
 from ...search.messages import Message, Progress, Question, Reported
 from ...search.runner import TrialRunner
@@ -123,7 +124,7 @@ class Dispatch:
             except StorageError:
                 raise
             except Exception as error:
-                return error
+                return sendable(error)
         else:
             self._note(live, message.so_far)
             with self._engine.talking():

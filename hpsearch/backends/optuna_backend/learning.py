@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StudyError
-from ...search.objective import Objective
+from ...search.objective import MINIMIZE, Objective
 from ...search.parameters import Categorical, Float, Parameter
 from ...search.selection import shares_and_costs
 from ...search.space import SearchSpace
@@ -25,6 +25,8 @@ ORIGIN = "hpsearch:origin"
 _CURVE = "hpsearch:curve"
 # An attribute of the study: whether all of them are there.
 _IS_LEARNED = "hpsearch:is_learned"
+# So many values of this study tell whether it is like the other one.
+_ENOUGH = 3
 # An infinite cost is no JSON, which the dashboard reads.
 _MOST = 1e300
 
@@ -116,6 +118,29 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
     others = len(learned.trials) - len(fitting)
     left_out = f" ({others} do not fit this space)" if others else ""
     return [f"learns from {len(fitting)} trials of {learned.name!r}{left_out}"]
+
+
+def far_off(trials: Sequence[FrozenTrial], objective: Objective) -> str | None:
+    """Return in words that no value here is near what the other study had shown; None if one is, or there are few.
+
+    Args:
+        trials: of this study, with those of the other one.
+        objective: of this study.
+    """
+    sign = 1.0 if objective.direction == MINIMIZE else -1.0
+    taught = [each for each in trials if is_taught(each)]
+    shown = [sign * cost for each in taught for _, cost in taught_curve(each, objective) if cost < _MOST]
+    own = [each.value for each in trials if not is_taught(each) and each.value is not None]
+    if not shown or len(own) < _ENOUGH:
+        return None
+    least, most = min(shown), max(shown)
+    if any(least - (most - least) <= value <= most + (most - least) for value in own):
+        return None
+    name, _, _ = taught[0].user_attrs[ORIGIN].rpartition("/")
+    return (
+        f"the {len(own)} trials that have ended have {min(own):.4g} to {max(own):.4g}, those of {name!r} had "
+        f"{least:.4g} to {most:.4g}: where they were of another task, a new study without start_from does better"
+    )
 
 
 def _origin(trial: FrozenTrial, learned: Learned) -> str:

@@ -20,7 +20,7 @@ from ...search.trial import TrialRecord, TrialState
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .engine_trials import forget_trials, read_trials, renew_trial
-from .learning import ORIGIN
+from .learning import ORIGIN, far_off, is_taught
 from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
 from .trial import Judge, OptunaTrial
@@ -83,6 +83,7 @@ class StoredTrials:
         self._study, self._engine, self._sampling = study, engine, sampling
         self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
         self._ended = _Ended()
+        self._has_warned = False
         self.ended_early: str | None = None
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
@@ -97,6 +98,7 @@ class StoredTrials:
         """
         runner.refresh()
         trials = read_trials(self._engine)
+        self._warn_of_other_study(trials, runner)
         counted, unfinished = self._ended.count(trials)
         running = [each for each in unfinished if each.state is EngineState.RUNNING]
         recovered = [each for each in running if self._recover(each, runner)]
@@ -137,6 +139,15 @@ class StoredTrials:
         if trial.judged is not None and self._by_one is not None:
             self._by_one.end(trial.judged, record)
         self._tell(trial.engine_trial, record, trial.told_before)
+
+    def _warn_of_other_study(self, trials: Sequence[FrozenTrial], runner: TrialRunner) -> None:
+        """Say, once, that the study which this one learns from was of something else."""
+        if self._has_warned or not any(map(is_taught, trials)):
+            return
+        notice = far_off(trials, self._study.objectives[0])
+        if notice is not None:
+            self._has_warned = True
+            runner.announce(notice)
 
     def _reason_not_to_begin(self) -> str | None:
         """Return why there is no use in another trial: the sampler has tried everything, or the terminator says so."""

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("ray")
 
+import optuna
 from ray.tune.search.optuna import OptunaSearch
 
 from hpsearch import Float, TrialState
@@ -79,6 +80,21 @@ def test_a_budget_ends_a_search_on_a_cluster_with_the_best_of_those_that_wait(tm
     goes_on = search(tmp_path, 18)
     assert len(goes_on.run_summary.records) == 18
     assert TrialState.COMPLETE in {each.state for each in goes_on.run_summary.records}
+
+
+def test_on_a_cluster_a_search_learns_from_another_study_from_the_start(tmp_path: Path) -> None:
+    other = optuna.create_study(study_name="about a hundredth")
+    between = {"learning_rate": optuna.distributions.FloatDistribution(1e-4, 1.0, log=True)}
+    for number in range(30):
+        exponent = -4 * (number + 0.5) / 30
+        params = {"learning_rate": 10**exponent}
+        other.add_trial(optuna.trial.create_trial(params=params, distributions=between, value=abs(exponent + 2)))
+    events = Events()
+    best = search(tmp_path, 6, start_from=other, progress=events)
+    assert "learns from 30 trials of 'about a hundredth'" in events.notes
+    assert len(best.run_summary.records) == 6
+    near = [abs(math.log10(each.params["learning_rate"]) + 2) < 0.6 for each in best.run_summary.records]
+    assert sum(near) >= 4
 
 
 def test_what_waits_in_a_search_of_one_backend_goes_on_in_another(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from .errors import InvalidInputError, SpaceError, nearest_name
+from .errors import InvalidInputError, SpaceError, StudyError, nearest_name
 
 _MODEL = "model."
 
@@ -33,6 +33,7 @@ class FromPretrained:
     Raises:
         InvalidInputError: `model_class` cannot be loaded so, or the model is quantized (or was, in the file) or has
             adapters of PEFT, so that it cannot be made again from its weights alone.
+        StudyError: the files cannot be loaded.
         SpaceError: a parameter ``model.<name>`` is not in the configuration, or does not fit the weights.
 
     Example:
@@ -96,18 +97,29 @@ class FromPretrained:
         return dict(vars(self))
 
     def _load(self) -> None:
-        if self._class is None:
-            with torch.random.fork_rng():  # the first model is no other one than those after it
+        """Read the files, if that has not been done.
+
+        Raises:
+            StudyError: they cannot be read.
+        """
+        if self._class is not None:
+            return
+        try:
+            with torch.random.fork_rng(devices=[]):  # the first model is no other one than those after it
                 model, report = self._asked_class.from_pretrained(
                     self._source, output_loading_info=True, **self._options
                 )
-            _check_plain(model)
-            new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-            self._class, self._config = type(model), model.config
-            known = inspect.signature(type(model).__init__).parameters
-            self._of_the_class = {name: value for name, value in self._options.items() if name in known}
-            self._name, self._generation = model.name_or_path, getattr(model, "generation_config", None)
-            self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
+        except (OSError, ValueError) as error:
+            shown = f"{getattr(self._asked_class, '__name__', self._asked_class)}, {str(self._source)!r}"
+            raise StudyError(f"FromPretrained({shown}) cannot be loaded: {error}") from error
+        _check_plain(model)
+        new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+        known = inspect.signature(type(model).__init__).parameters
+        self._config = model.config
+        self._of_the_class = {name: value for name, value in self._options.items() if name in known}
+        self._name, self._generation = model.name_or_path, getattr(model, "generation_config", None)
+        self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
+        self._class = type(model)  # last: it tells that all of the others are there
 
     def _check_whole(self, missing: set[str], changes: dict[str, Any]) -> None:
         """Check that no layer is random of a kind that the files have: they have fewer of them."""

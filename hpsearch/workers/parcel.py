@@ -49,39 +49,61 @@ class Parcel:
         return pickle.loads(content, buffers=buffers)  # noqa: S301 - our own pickle
 
 
+class CannotBeWritten(Exception):
+    """The file of a parcel cannot be written: there is no room for it, or no right to it."""
+
+
 def pack(value: Any, file: Path) -> Parcel:
     """Pickle an object into `file`.
 
     Raises:
-        Exception: whatever a part of it raises that cannot be pickled.
+        CannotBeWritten: the file cannot.
+        Exception: whatever a part of the object raises that cannot be pickled.
     """
     extents: list[tuple[int, int]] = []
-    with file.open("wb") as stream:
+    with _opened(file) as stream:
 
         def outside(buffer: pickle.PickleBuffer) -> bool:
             """Write a buffer into the file; tell whether it is to be part of the pickle instead."""
             content = buffer.raw()
             if content.nbytes < _LEAST_BYTES:
                 return True
-            stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+            _write(stream, b"\0" * (-stream.tell() % _ALIGNMENT))
             extents.append((stream.tell(), content.nbytes))
-            stream.write(content)
+            _write(stream, content)
             return False
 
         pickled = io.BytesIO()
-        _Pickler(pickled, buffer_callback=outside).dump(value)
+        Pickler(pickled, buffer_callback=outside).dump(value)
         begin = stream.tell()
-        stream.write(pickled.getbuffer())
+        _write(stream, pickled.getbuffer())
     return Parcel(file, (begin, pickled.getbuffer().nbytes), tuple(extents))
 
 
-class _Pickler(cloudpickle.Pickler):
+def _opened(file: Path) -> io.FileIO:
+    try:
+        return io.FileIO(file, "w")
+    except OSError as error:
+        raise CannotBeWritten(str(error)) from error
+
+
+def _write(stream: io.FileIO, content: bytes | memoryview) -> None:
+    """Write all of it; the system may take only a part at a time."""
+    left = memoryview(content)
+    while left:
+        try:
+            left = left[stream.write(left) :]
+        except OSError as error:
+            raise CannotBeWritten(str(error)) from error
+
+
+class Pickler(cloudpickle.Pickler):
     """Pickles functions and classes of `__main__` by value, and tensors of the CPU as parts of their storages.
 
     Torch itself would pickle the whole storage with each of its views.
     """
 
-    def __init__(self, stream: io.BytesIO, buffer_callback: Any) -> None:
+    def __init__(self, stream: Any, buffer_callback: Any) -> None:
         super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
         self._storages: dict[tuple[int, int], _Storage] = {}
 

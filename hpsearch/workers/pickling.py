@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import cloudpickle
-
 from ..errors import StudyError
 from ..search.study import Study
+from .parcel import Pickler
 
 REMEDY = (
     "Open files, locks, connections and the like must be made where they are used: in model_init, in a callback's "
@@ -58,12 +57,20 @@ def culprit(recipe: Any) -> tuple[str, str] | None:
 
 
 def problem(value: Any) -> str | None:
-    """Return why something cannot be pickled; None if it can."""
+    """Return why something cannot be pickled; None if it can. It is pickled into nowhere: it may be large."""
     try:
-        cloudpickle.dumps(value)
+        Pickler(_Nowhere(), buffer_callback=lambda buffer: False).dump(value)
     except Exception as error:
         return f"{type(value).__name__}: {first_line(error)}"
     return None
+
+
+class _Nowhere:
+    """Takes what is written to it, and forgets it."""
+
+    def write(self, content: Any) -> int:
+        """Return the number of bytes."""
+        return memoryview(content).nbytes
 
 
 def first_line(error: BaseException) -> str:

@@ -7,14 +7,10 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
-import threading
 import time
-import types
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -23,14 +19,13 @@ import psutil
 from ..errors import StudyError
 from ..machine import WORKER
 from ..search.assignment import Assignment
-from ..surroundings import environment, ignoring_ctrl_c
 from .parcel import Parcel
+from .server import start
 from .slots import Slot
 from .worker import Abandon, Ready, Unusable, receive, send, work
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
 _MOST_FAILED_STARTS = 3
-_IN_MAIN = threading.Lock()
 logger = logging.getLogger(__name__)
 
 
@@ -53,13 +48,10 @@ class Worker:
 
     def __init__(self, number: int, slot: Slot, parcel: Parcel) -> None:
         self.number, self.slot, self.trials, self.is_ready = number, slot, 0, False
-        context: Any = _context()
         self.connection, theirs = multiprocessing.Pipe()
         given = (theirs, slot, parcel, dict(os.environ))
-        self._process = context.Process(target=work, args=given, name=f"{WORKER} {number}")
         try:
-            with _without_main():
-                self._process.start()
+            self._process = start(work, given, f"{WORKER} {number}")
         except BaseException:
             self.connection.close()
             raise
@@ -98,7 +90,9 @@ class Worker:
         return True
 
     def hear(self) -> Any:
-        """Return what it tells, or `Lost`; children of a dead process may still hold its end of the connection."""
+        """Return what it tells, or `Lost`."""
+        if self.is_over:  # its children may still hold its end of the connection, and it has perhaps not said all
+            self._end_group()
         try:
             if self.connection.poll() or not self.is_over:
                 return receive(self.connection)
@@ -107,17 +101,22 @@ class Worker:
         return Lost(_end_of(self._process.exitcode))
 
     def end(self, seconds: float = 0.0) -> None:
-        """End the process, at the latest after so many seconds."""
+        """End the process, at the latest after so many seconds; one that the system cannot end is left to itself."""
         if seconds:
             self._process.join(seconds)
-        with contextlib.suppress(
-            OSError, AttributeError
-        ):  # with the processes that it has started, where there are groups
-            os.killpg(self.pid, signal.SIGKILL)
+        self._end_group()
         self._process.kill()
-        self._process.join()
+        self._process.join(_SECONDS_TO_END)
         self.connection.close()
-        self._process.close()
+        if self.is_over:
+            self._process.close()
+        else:
+            logger.warning("Worker %d (process %d) cannot be ended.", self.number, self.pid)
+
+    def _end_group(self) -> None:
+        """End the process with those that it has started, where there are groups."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class Workers:
@@ -281,42 +280,6 @@ def _that_tell(workers: Sequence[Worker], seconds: float) -> list[Worker]:
     """Wait until a worker tells something, or has ended, and return all that do."""
     heard = wait([each for worker in workers for each in (worker.connection, worker.sentinel)], seconds)
     return [each for each in workers if each.connection in heard or each.sentinel in heard]
-
-
-def prepare() -> None:
-    """Start what workers will be forked from, which imports meanwhile; if it cannot be now, workers try again."""
-    with contextlib.suppress(OSError, EOFError):
-        _context()
-
-
-def _context() -> Any:
-    """Return how processes are started: forked from one that has imported everything, where that is safe."""
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hpsearch.trainer", *_imported_here(), "hpsearch.workers.preload"])
-    # To ask whether there is a GPU must not touch it: a process that has cannot be forked.
-    # Nor may Ctrl-C end it while it imports.
-    with _without_main(), environment({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}), ignoring_ctrl_c():
-        forkserver.ensure_running()
-    return context
-
-
-def _imported_here() -> list[str]:
-    """Return the modules of models that this process has imported: trials will need them."""
-    return sorted(name for name in sys.modules if name.startswith(("transformers.models.", "peft.")))
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Keep a new process from importing the program itself: what is defined there travels along."""
-    with _IN_MAIN:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
 
 
 def _end_of(code: int | None) -> str:

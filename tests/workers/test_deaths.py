@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import optuna
 import psutil
 import pytest
 import torch
@@ -231,16 +232,60 @@ def test_a_listener_that_fails_again_and_again_leaves_no_trial_running(tmp_path:
     assert time.monotonic() - begun < 60
 
 
-@pytest.mark.parametrize("n_jobs", [1, None])
-def test_an_error_after_the_end_of_a_trial_does_not_change_how_it_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_jobs: int | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken() -> str:
-        raise RuntimeError("CUDA error: device-side assert triggered")
+def broken(*_: Any) -> str:
+    raise RuntimeError("CUDA error: device-side assert triggered")
 
-    monkeypatch.setattr(ending, "whereabouts", broken)
-    monkeypatch.setattr(ending.Execution, "release", lambda execution: broken())
-    best = search(tmp_path, 2, n_jobs=n_jobs)
-    assert states(best) == ["complete"] * 2
-    assert [span.where for each in best.run_summary.records for span in each.spans] == ["", ""]
-    assert "After the end of trial 1" in caplog.text
+
+class BreaksWhatComesAfterTheEnd(TrainerCallback):
+    """Lets its process fail after each trial, as one does whose GPU is in no good state any more."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        ending.whereabouts = broken
+        ending.Execution.release = broken
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_an_error_after_the_end_of_a_trial_does_not_change_how_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_jobs: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ending, "whereabouts", ending.whereabouts)  # to be put back
+    monkeypatch.setattr(ending.Execution, "release", ending.Execution.release)
+    best = search(tmp_path, 3, BreaksWhatComesAfterTheEnd(), n_jobs=n_jobs)
+    assert states(best) == ["complete"] * 3
+    assert [span.where for each in best.run_summary.records for span in each.spans] == [""] * 3
+    said = caplog.text if n_jobs == 1 else (tmp_path / "study" / "run-1" / "output.log").read_text()
+    assert "After the end of trial 1" in said
+
+
+class DiesWhen(TrainerCallback):
+    """Kills its worker, once in each run, when this happens."""
+
+    def __init__(self, diary: Diary, event: str) -> None:
+        self.diary = diary
+        setattr(self, event, self.die)
+
+    def die(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        run = Path(args.output_dir).name
+        if run not in self.diary.read():
+            self.diary.write(run)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("event", ["on_train_begin", "on_evaluate", "on_save", "on_train_end"])
+def test_whenever_a_worker_dies_its_trial_ends_as_if_nothing_had_happened(tmp_path: Path, event: str) -> None:
+    diary = Diary(tmp_path / "diary")
+    died, alone = (
+        search(
+            tmp_path / name,
+            4,
+            *callbacks,
+            n_jobs=n_jobs,
+            trainer={"save_strategy": "epoch"},
+            sampler=optuna.samplers.RandomSampler(seed=3),
+        ).run_summary.records
+        for name, n_jobs, callbacks in (("died", 2, [DiesWhen(diary, event)]), ("alone", 1, []))
+    )
+    assert sorted(diary.read()) == [f"run-{number}" for number in range(4)]
+    for one, other in zip(died, alone, strict=True):
+        assert (one.state, one.params, one.values) == (other.state, other.params, other.values)
+        assert [(each.step, each.value) for each in one.reports] == [(each.step, each.value) for each in other.reports]

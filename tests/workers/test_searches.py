@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import resource
@@ -12,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import tracemalloc
 import types
 from collections import Counter
 from pathlib import Path
@@ -21,10 +23,11 @@ import optuna
 import psutil
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import AutoModelForSequenceClassification, TrainerCallback
 
-from hpsearch import BestRun, Constraint, Float, StudyError, TooManyFailuresError
-from hpsearch.workers import pool
+from hpsearch import BestRun, Constraint, Float, FromPretrained, StudyError, TooManyFailuresError
+from hpsearch.workers import server
+from hpsearch.workers.pickling import culprit
 from hpsearch.workers.worker import OUTPUT_FILE
 from tests.backends.contract import RATE, ROOT, Diary, Events, FailsBesideASlowOne, HearsNotices, states
 from tests.search.small_trainer import CountsModels, TwoLayers, points, small_trainer
@@ -271,13 +274,36 @@ def test_a_file_that_the_trainer_misses_is_no_want_of_room(tmp_path: Path) -> No
     assert "TMPDIR" not in str(error.value)
 
 
+def test_a_pretrained_model_that_is_not_there_is_what_the_error_says(tmp_path: Path) -> None:
+    pretrained = FromPretrained(AutoModelForSequenceClassification, tmp_path / "no-such-model")
+    with pytest.raises(
+        StudyError, match=r"FromPretrained\(AutoModelForSequenceClassification, .*no-such-model'\)"
+    ) as error:
+        search(tmp_path / "out", 2, trainer={"model_init": pretrained})
+    assert "pickle" not in str(error.value)
+
+
+def test_to_name_what_cannot_be_pickled_takes_no_memory_to_speak_of() -> None:
+    rows = torch.zeros(2000, 2**15)  # 262 MB; plainly pickled, each of its rows is all of it
+    held = types.SimpleNamespace(train_dataset=list(rows), compute_metrics=threading.Lock())
+    tracemalloc.start()
+    try:
+        found = culprit(held)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert found[0] == ".compute_metrics"
+    assert most < 50e6
+
+
 class MissesAFile(CountsModels):
     def __getstate__(self) -> Any:
         return Path("/nowhere/weights").read_bytes()
 
 
 def test_where_processes_cannot_be_forked_they_are_spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "sys", types.SimpleNamespace(platform="darwin", modules=sys.modules))
+    monkeypatch.setattr(server, "sys", types.SimpleNamespace(platform="darwin", modules=sys.modules, path=sys.path))
     diary = Diary(tmp_path / "diary")
     best = search(tmp_path, 3, WritesParent(diary), trainer={"model_init": lambda: TwoLayers(3)})
     assert states(best) == ["complete"] * 3
@@ -333,7 +359,7 @@ SEARCHES = """
     from hpsearch import Float, SearchInterrupted
     from tests.backends.contract import Diary
     from tests.search.small_trainer import TwoLayers, small_trainer
-    from transformers import TrainerCallback
+    from transformers import AutoModelForSequenceClassification, TrainerCallback
 
     folder = Path(sys.argv[1])
 
@@ -457,6 +483,96 @@ def test_workers_end_at_once_when_the_process_that_searches_is_killed(tmp_path: 
         code, told = script.result()
     assert code == 0, told
     assert "done ['complete', 'complete', 'complete', 'complete']" in told
+
+
+IN_A_FORKED_PROCESS = """
+    import multiprocessing, sys
+    from pathlib import Path
+    import torch
+    from hpsearch import Float, StudyError
+    from tests.search.small_trainer import small_trainer
+
+    torch.set_num_threads(1)
+
+    def search(name):
+        trainer = small_trainer(Path(sys.argv[1], name), num_train_epochs=1)
+        space = {"learning_rate": Float(1e-3, 1e-1, log=True)}
+        return trainer.hyperparameter_search(space, "loss", n_trials=2, n_jobs=2, pruner="none", progress=False)
+
+    def search_as_a_daemon():
+        try:
+            search("daemon")
+        except StudyError as error:
+            print(error, flush=True)
+        print("written", Path(sys.argv[1], "daemon", "study").exists(), flush=True)
+
+    search("first")
+    fork = multiprocessing.get_context("fork")
+    for target, given, is_daemon in ((search, ("second",), False), (search_as_a_daemon, (), True)):
+        process = fork.Process(target=target, args=given, daemon=is_daemon)
+        process.start()
+        process.join()
+        print("ended with", process.exitcode, flush=True)
+    search("third")
+    print("done")
+"""
+
+
+def test_a_process_that_the_program_has_forked_has_workers_of_its_own_and_a_daemon_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(IN_A_FORKED_PROCESS))
+    told = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert told.returncode == 0, told.stderr
+    first, refused, written, last, done = told.stdout.splitlines()
+    assert first == last == "ended with 0"
+    assert refused.startswith("n_jobs=2 starts workers, which this process may not: it is a daemon")
+    assert (written, done) == ("written False", "done")
+    assert json.loads((tmp_path / "second" / "study" / "best.json").read_text())
+
+
+BESIDE_A_SERVER_OF_THE_PROGRAM = """
+    import multiprocessing, os, sys
+    from multiprocessing import forkserver
+    from pathlib import Path
+
+    forkserver.set_forkserver_preload(["string"])
+    forkserver.ensure_running()  # it knows nothing of torch
+
+    sys.path.insert(0, sys.argv[2])  # nowhere else is hpsearch
+    from hpsearch import Float
+    from tests.search.small_trainer import small_trainer
+    from transformers import AutoModelForSequenceClassification, TrainerCallback
+
+    class WritesWhetherItIsWarm(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            Path(args.output_dir, "warm").write_text(str("hpsearch.workers.preload" in sys.modules))
+
+    if __name__ == "__main__":
+        trainer = small_trainer(Path(sys.argv[1]), WritesWhetherItIsWarm(), num_train_epochs=1)
+        space = {"learning_rate": Float(1e-3, 1e-1, log=True)}
+        trainer.hyperparameter_search(space, "loss", n_trials=2, n_jobs=2, pruner="none", progress=False)
+"""
+
+
+def test_workers_are_warm_whatever_the_program_has_forked_before_and_wherever_it_finds_us(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(BESIDE_A_SERVER_OF_THE_PROGRAM))
+    told = subprocess.run(
+        [sys.executable, str(script), str(tmp_path), str(ROOT)],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert told.returncode == 0, told.stderr
+    assert [each.read_text() for each in tmp_path.glob("study/run-*/warm")] == ["True", "True"]
 
 
 # What cannot be.

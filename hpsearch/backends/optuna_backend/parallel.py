@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
+import multiprocessing
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
 
-from ...errors import StorageError, StudyError
+from ...errors import HpsearchError, StorageError, StudyError
 from ...machine import memory
 from ...scratch import Scratch
 from ...search.ending import Ended
@@ -19,15 +19,15 @@ from ...search.messages import Message, Progress, Reported
 from ...search.study import Study, check_whole
 from ...search.trial import TrialState, Verdict
 from ...surroundings import at_ctrl_c, ignoring_ctrl_c
-from ...workers.parcel import Parcel, pack
+from ...workers.parcel import CannotBeWritten, Parcel, pack
 from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
-from ...workers.pool import Lost, Worker, Workers, prepare
+from ...workers.pool import Lost, Worker, Workers
+from ...workers.server import prepare
 from ...workers.slots import Slot, slots_for
 from .dispatch import Dispatch, LiveTrial
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SHARE_OF_MEMORY = 0.9
-_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 class Parallel:
@@ -82,6 +82,12 @@ class Parallel:
                 f"{recipe.args.world_size} processes, which train each trial together. Start it without torchrun or "
                 "accelerate launch, or leave n_jobs, devices and trials_per_device out."
             )
+        if multiprocessing.current_process().daemon:
+            raise StudyError(
+                f"n_jobs={self._wanted[0]!r} starts workers, which this process may not: it is a daemon, such as a "
+                "process of multiprocessing.Pool. Search in the program itself, or leave n_jobs, devices and "
+                "trials_per_device out."
+            )
         self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
         self.notes = [note]
         check_objectives(study, "workers")
@@ -91,12 +97,14 @@ class Parallel:
             scratch.folder.mkdir()
             try:
                 self._parcel = pack((recipe.with_arguments(), for_workers(study)), scratch.folder / "data")
+            except CannotBeWritten as error:
+                raise StudyError(
+                    f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "
+                    "folder for it."
+                ) from error
+            except HpsearchError:  # of a part that says itself what is wrong with it
+                raise
             except Exception as error:
-                if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                    raise StudyError(
-                        f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "
-                        "folder for it."
-                    ) from error
                 name, reason = culprit(recipe) or ("it", first_line(error))
                 raise StudyError(
                     f"The trainer cannot be sent to workers: {name} cannot be pickled ({reason}). {REMEDY}"

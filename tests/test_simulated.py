@@ -97,6 +97,29 @@ def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int,
     assert 8 * EPOCHS - workers <= spent <= 8 * EPOCHS + workers * EPOCHS
 
 
+class Hill(Task):
+    """Accuracy is that of how near the parameters are to a place, and rises over a fifth of the training."""
+
+    name, dimensions, best = "hill", 4, 90.0
+
+    def curves(self, points: Array) -> Array:
+        top = self.best * np.exp(-6 * ((points - 0.7) ** 2).sum(axis=1, keepdims=True))
+        return np.asarray(top * (1 - np.exp(-np.arange(1.0, EPOCHS + 1) / 10)))
+
+    def times(self, points: Array) -> Array:
+        return np.tile(np.arange(1.0, EPOCHS + 1), (len(points), 1))
+
+
+def test_ours_is_far_ahead_of_random_parameters_and_of_the_peer_where_parameters_matter() -> None:
+    def regret(strategy: str) -> float:
+        found = [simulate(Hill(), ALL_STRATEGIES[strategy](Hill(), seed), 1, 8.0)[-1][1] for seed in range(4)]
+        return Hill.best - float(np.mean(found))
+
+    ours = regret("ours")
+    for other in ("ours, random parameters", "random in full", "TPE, median pruning"):
+        assert ours < regret(other) / 2, other
+
+
 def test_workers_share_the_budget() -> None:
     class InFull(Strategy):
         def next(self) -> Job:

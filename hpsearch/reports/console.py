@@ -50,12 +50,13 @@ class LineView(SearchListener):
         self._console = console
         self._study: Study | None = None
         self._records: dict[int, TrialRecord] = {}
+        self._under_way: set[int] = set()
         self._done, self._best, self._has_run = 0, "", False
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Print the objective, the engine's choices and where a study goes on."""
         self._study, self._records = study, {record.number: record for record in records}
-        self._has_run = False
+        self._under_way, self._has_run = set(), False
         self._count()
         self._print(f"search {study.name!r}: {study.description}")
         self._print("  " + "; ".join(notes), style="dim")
@@ -66,14 +67,17 @@ class LineView(SearchListener):
             first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""
             self._print(f"  goes on after {self._done} of {study.n_trials} trials{first}")
 
+    def on_trial_begin(self, trial: Trial) -> None:
+        """Know that the trial does not wait any more."""
+        self._under_way.add(trial.number)
+
     def on_records(self, records: Sequence[TrialRecord]) -> None:
         """Know the trials of other searches too."""
         self._records = {record.number: record for record in records}
 
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print how the trial ended, and the best so far."""
-        self._records[record.number], self._has_run = record, True
-        self._count()
+        self._take(record)
         self._print(self._line(record))
 
     def on_notice(self, notice: str) -> None:
@@ -88,6 +92,16 @@ class LineView(SearchListener):
 
     def _print(self, line: str, style: str | None = None) -> None:
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def _take(self, record: TrialRecord) -> None:
+        self._under_way.discard(record.number)
+        self._records[record.number], self._has_run = record, True
+        self._count()
+
+    def _waiting(self) -> list[TrialRecord]:
+        """Return the trials that wait at a rung; the record of one that goes on from there says so until it ends."""
+        known = list(self._records.values())
+        return [each for each in known if each.state is TrialState.PAUSED and each.number not in self._under_way]
 
     def _count(self) -> None:
         """Count the trials and find the best of them, once for all that shows it."""
@@ -116,7 +130,7 @@ class LineView(SearchListener):
     def _best_text(self, records: Sequence[TrialRecord]) -> str:
         assert self._study is not None
         best = best_records(records, self._study.objectives)
-        waiting = [each for each in records if each.state is TrialState.PAUSED and each.values]
+        waiting = [each for each in self._waiting() if each.values and all(by <= 0 for by in each.violations.values())]
         if not best and waiting:
             ahead = self._study.objective.best_of(waiting, key=lambda record: record.values[0])
             return f"ahead is {format_value(ahead.values[0])} (trial {ahead.number}, waiting)"
@@ -134,8 +148,7 @@ class NewsView(LineView):
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print how the trial ended, if that is news."""
         before = self._best
-        self._records[record.number], self._has_run = record, True
-        self._count()
+        self._take(record)
         is_news = self._best != before or record.state in _WITH_A_REASON
         if is_news or self._is_last():
             self._print(self._line(record))
@@ -182,6 +195,8 @@ class LiveView(LineView):
         self._running: dict[int, _Running] = {}
         self._shown: set[int] = set()
         self._not_timed: set[int] = set()
+        self._new: set[int] = set()
+        self._known, self._has_waited = 0, False
         self._most_at_once = 0
         self._begin = self._last_end = clock()
 
@@ -190,11 +205,16 @@ class LiveView(LineView):
         super().on_search_begin(study, records, notes)
         self._running, self._shown, self._most_at_once = {}, set(), 0
         self._not_timed = {record.number for record in records if record.state.is_counted}
+        self._new, self._known = set(), sum(each.state is not TrialState.REFUSED for each in records)
+        self._has_waited = any(each.state is TrialState.PAUSED for each in records)
         self._begin = self._last_end = self._clock()
         self._live.start()
 
     def on_trial_begin(self, trial: Trial) -> None:
         """Show the trial, with the curve that an earlier session has left of it."""
+        super().on_trial_begin(trial)
+        if trial.earlier is None:
+            self._new.add(trial.number)
         reports = [] if trial.earlier is None else list(trial.earlier.reports)
         self._running[trial.number] = _Running(trial, reports, self._clock())
         self._most_at_once = max(self._most_at_once, len(self._running))
@@ -214,6 +234,7 @@ class LiveView(LineView):
     def on_trial_end(self, record: TrialRecord) -> None:
         """Print the trial's line above the display."""
         has_begun = self._running.pop(record.number, None) is not None
+        self._has_waited |= record.state is TrialState.PAUSED
         if record.state.is_counted and has_begun:
             self._last_end = self._clock()
         elif record.state.is_counted:
@@ -238,7 +259,7 @@ class LiveView(LineView):
         bar, curve = max(8, min(24, width // 8)), min(_LONGEST_CURVE, width // 10)
         head = Table.grid(padding=(0, 1))
         done = ProgressBar(total=self._study.n_trials, completed=self._done, width=bar)
-        waiting = sum(each.state is TrialState.PAUSED for each in list(self._records.values()))
+        waiting = len(self._waiting())
         waits = f", {waiting} waiting" if waiting else ""
         told = f"{self._done}/{self._study.n_trials}{waits}, {self._pace(now)}"
         head.add_row("trials", done, Text(told, no_wrap=True))
@@ -264,13 +285,22 @@ class LiveView(LineView):
         return sorted(chosen, key=lambda each: each.trial.number)
 
     def _pace(self, now: float) -> str:
-        """Return how long the search runs, how fast trials end, and for how long they will if that can be told."""
-        seconds, timed = now - self._begin, self._done - len(self._not_timed)
+        """Return how long the search runs, how fast trials go, and for how long they will if that can be told."""
+        seconds, timed = now - self._begin, self._timed()
         told = format_clock(seconds)
         if timed > 0:
             told += f", {format_rate(timed, seconds)}"
         left = self._seconds_left(timed, seconds)
         return told if left is None else f"{told}, about {format_duration(left)} left"
+
+    def _timed(self) -> int:
+        """Return how many trials the time so far was for: those that have ended, or with rungs, those that have begun.
+
+        With rungs all trials begin, at one pace, while most end without being trained for it.
+        """
+        if self._has_waited:
+            return len(self._new.difference(self._running))
+        return self._done - len(self._not_timed)
 
     def _seconds_left(self, timed: int, seconds: float) -> float | None:
         """Return for how long the search goes on at this pace; None if that cannot be told.
@@ -281,8 +311,11 @@ class LiveView(LineView):
         assert self._study is not None
         if timed < max(1, 2 * self._most_at_once) or self._study.max_epochs is not None:
             return None
-        until_last = self._last_end - self._begin
-        left = (self._study.n_trials - self._done) * until_last / timed - (seconds - until_last)
+        if self._has_waited:
+            left = (self._study.n_trials - self._known - len(self._new)) * seconds / len(self._new)
+        else:
+            until_last = self._last_end - self._begin
+            left = (self._study.n_trials - self._done) * until_last / timed - (seconds - until_last)
         if self._study.timeout is not None:
             left = min(left, self._study.timeout - seconds)
         return left if left > 0 else None

@@ -17,7 +17,7 @@ from ..surroundings import ctrl_c_as_interruption
 from .budgets import TrialBudget
 from .listener import SearchListener
 from .others import OtherTrials
-from .ranks import Ranks
+from .ranks import OneProcess, Ranks
 from .read_parameters import ChecksReadParameters, ReadsParameters
 from .reporting import ReportingCallback, arguments_in, fallbacks_in, plain, reports_in
 from .scoped_weights import ScopedWeights
@@ -173,13 +173,13 @@ class Execution:
         )
 
     def record_of_waiting(self, so_far: TrialRecord, verdict: Verdict) -> TrialRecord:
-        """Return the record of a trial that is stopped while it waits, with no process at work on it.
+        """Return the record of a trial that is stopped while it waits, with no process at work on it but the main one.
 
         Its weights are where its last checkpoint has left them.
         """
         if verdict.prune:
             return replace(so_far, state=TrialState.PRUNED, reason=f"pruned {self._after(so_far.reports)}")
-        weights = ScopedWeights(self._study, None, self._folder, so_far.number, self._others, self._ranks)
+        weights = ScopedWeights(self._study, None, self._folder, so_far.number, self._others, OneProcess())
         checkpoint = weights.finish(so_far.reports)
         return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
 

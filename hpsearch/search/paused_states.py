@@ -47,10 +47,11 @@ class PausedStates:
             return None if written is None or written["host"] != host() else Path(written["place"])
         return None
 
-    def begin(self) -> list[str]:
+    def begin(self, is_alone: bool = True) -> list[str]:
         """Bring to disk what a search that was killed has left in memory, and make room for this one; under the lock.
 
-        No other search is at work in the study's folder.
+        Args:
+            is_alone: no other search is at work in the study's folder; else what is in memory is theirs, and stays.
 
         Returns:
             The names of the runs whose checkpoints are lost, as the machine was started again.
@@ -58,10 +59,7 @@ class PausedStates:
         Raises:
             StudyError: there is no file system in memory.
         """
-        if self.place is not None:
-            for run in self._folder.glob("[!.]*/"):
-                remove_partial(run)  # a checkpoint that was being brought to disk is a link again
-        lost = self.end()
+        lost = self._recover() if is_alone else []
         if self._budget and not (self._folder / PLACE_FILE).exists():
             place = MEMORY / f"hpsearch-{uuid.uuid4().hex}"
             try:
@@ -77,6 +75,12 @@ class PausedStates:
                 place.rmdir()
                 raise
         return lost
+
+    def _recover(self) -> list[str]:
+        if self.place is not None:
+            for run in self._folder.glob("[!.]*/"):
+                remove_partial(run)  # a checkpoint that was being brought to disk is a link again
+        return self.end()
 
     def end(self) -> list[str]:
         """Bring all that is in memory to disk and delete the folder there; return the runs whose checkpoints are lost.

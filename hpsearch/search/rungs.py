@@ -50,7 +50,7 @@ class Rungs:
 
     def __init__(self, study: Study) -> None:
         self._objectives, self._scope, self._n_trials = study.objectives, study.scope, study.n_trials
-        self._known: dict[int, tuple[int, list[tuple[int, float]]]] = {}
+        self._known: dict[int, tuple[Sequence[Report], list[tuple[int, float]]]] = {}
 
     def describe(self) -> str:
         """Return in words what the rungs do."""
@@ -129,9 +129,13 @@ class Rungs:
         return found
 
     def best_waiting(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
-        """Return the waiting trial with the best report, if it is better than all results; None if there is none."""
+        """Return the waiting trial with the best report, if it is better than all results; None if there is none.
+
+        One that breaks a constraint is no result, and goes on waiting.
+        """
         costs = {each.number: self._climb(each)[-1][1] for each in trials if each.reports}
-        waiting = [each for each in trials if each.state is TrialState.PAUSED and costs[each.number] < math.inf]
+        paused = [each for each in trials if each.state is TrialState.PAUSED and costs[each.number] < math.inf]
+        waiting = [each for each in paused if _holds(each.reports[-1])]
         best = min(waiting, key=lambda each: costs[each.number], default=None)
         sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
         results = [sign * each.values[0] for each in trials if each.is_eligible]
@@ -237,11 +241,14 @@ class Rungs:
 
         One that does not say how good the trial is has reached none: the trial is judged at its next one.
         """
-        known = self._known.get(trial.number)
-        if known is None or known[0] != len(trial.reports):
-            known = (len(trial.reports), [self._at(trial, count) for count in range(1, len(trial.reports) + 1)])
-            self._known[trial.number] = known
-        return known[1]
+        reports, (known, climb) = trial.reports, self._known.get(trial.number, ((), []))
+        both = min(len(known), len(reports))
+        if both and known[both - 1] != reports[both - 1]:  # it has begun again
+            known, climb, both = (), [], 0
+        if len(reports) > both:
+            climb = [*climb, *(self._at(trial, count) for count in range(both + 1, len(reports) + 1))]
+            self._known[trial.number] = reports, climb
+        return climb if len(climb) == len(reports) else climb[: len(reports)]
 
     def _at(self, trial: TrialRecord, count: int) -> tuple[int, float]:
         report = trial.reports[count - 1]

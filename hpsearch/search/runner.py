@@ -63,8 +63,14 @@ class TrialRunner:
         """Sign in to the study's folder while the block runs, so that other processes know whose trials these are."""
         with self._folder.locked():
             self._session.begin()
+            try:
+                lost = self._paused.begin(is_alone=self._session.is_alone())
+            except BaseException:
+                self._session.end()
+                raise
         try:
-            self._begin_memory()
+            for run in lost:
+                self.announce(f"{run} has lost its checkpoint, which was in memory: if it goes on, it begins again")
             yield
         finally:
             with self._folder.locked():
@@ -75,12 +81,6 @@ class TrialRunner:
                         self._paused.end()
                     if self._paused.place is not None:
                         self.announce("checkpoints of waiting trials stay in memory: they cannot be written to disk")
-
-    def _begin_memory(self) -> None:
-        with self._folder.locked():
-            lost = self._paused.begin() if self._session.is_alone() else []
-        for run in lost:
-            self.announce(f"{run} has lost its checkpoint, which was in memory: if it goes on, it begins again")
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from deciding anything about the study while the block runs."""

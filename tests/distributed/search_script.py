@@ -116,6 +116,9 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
     elif name == "rungs":
         of_search.update(pruner="rungs", n_trials=9)
         of_trainer.update(num_train_epochs=6, save_strategy="no")
+    elif name == "rungs_and_a_budget":
+        of_search.update(pruner="rungs", n_trials=18, max_epochs=6)
+        of_trainer.update(num_train_epochs=6, save_strategy="no")
     elif name == "timeout":
         callbacks = [At(lambda: time.sleep(1.5), 0, 3, 0)]
         of_search["trial_timeout"] = 1.0

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)
 SCENARIOS = [
     *("healthy", "pruned", "timeout", "study_timeout", "fails_0", "fails_1", "init_fails_0", "init_fails_1"),
     *("metrics_fail", "dataset_fails", "too_many_failures", "model_init_suggests", "mistake", "interrupted", "goes_on"),
-    *("oom_fallback", "several_objectives", "rungs", "brought", "brought_rungs"),
+    *("oom_fallback", "several_objectives", "rungs", "rungs_and_a_budget", "brought", "brought_rungs"),
 ]
 Reports = dict[str, list[dict[str, Any]]]
 
@@ -72,6 +72,14 @@ def test_trials_wait_at_rungs_and_go_on_in_both_processes(reports: Reports) -> N
     assert set(states(reports["rungs"][0])) == {"complete", "pruned"}
     assert {len(each["reports"]) for each in records if each["state"] == "complete"} == {6}
     assert sum(each["epochs"] for each in records) < 9 * 6 / 2
+
+
+def test_a_budget_ends_a_search_in_both_with_the_best_of_those_that_wait(reports: Reports) -> None:
+    main = reports["rungs_and_a_budget"][0]
+    [stopped] = [each for each in main["records"] if each["state"] == "stopped"]
+    assert "paused" in states(main)
+    assert main["best"] == [str(stopped["number"])]
+    assert stopped["values"][0] == min(each["reports"][-1]["values"][0] for each in main["records"] if each["reports"])
 
 
 def test_a_trainer_of_transformers_is_searched_by_both(reports: Reports) -> None:

@@ -70,6 +70,46 @@ def test_two_processes_share_the_total_and_run_no_trial_twice(tmp_path: Path, st
     assert json.loads((tmp_path / "study" / "best.json").read_text())["trial"] == int(number)
 
 
+WITH_RUNGS: dict[str, Any] = {"pruner": "rungs", "trainer": {"save_strategy": "no", "num_train_epochs": 6}}
+
+
+def assert_rungs_have_lost_nothing(study: Path, n_trials: int) -> list[dict[str, Any]]:
+    records = assert_disk_and_storage_agree(study)
+    assert [record["number"] for record in records] == list(range(n_trials))
+    assert {record["state"] for record in records} == {"complete", "pruned"}
+    for record in records:  # wherever it waited, it went on after its last report
+        assert [each["epoch"] for each in record["reports"]] == list(range(1, len(record["reports"]) + 1))
+        assert (record["state"] == "complete") == (len(record["reports"]) == 6)
+    assert_nothing_is_left_over(study)
+    return records
+
+
+@pytest.mark.parametrize("memory", [0, 1e9])
+def test_two_processes_share_a_search_with_rungs(tmp_path: Path, memory: float) -> None:
+    with Searches(tmp_path) as searches:
+        processes = searches.start_together(2, n_trials=27, paused_memory=memory, **WITH_RUNGS)
+        results = [each.result() for each in processes]
+    assert_rungs_have_lost_nothing(tmp_path / "study", 27)
+    begun_by = [set(each.begun()) for each in processes]
+    assert begun_by[0] | begun_by[1] == set(range(27))
+    assert begun_by[0] & begun_by[1], "none went on in the other process"
+    assert results[0] == results[1]
+
+
+def test_what_waits_goes_on_in_another_process_when_the_one_that_began_it_is_killed(tmp_path: Path) -> None:
+    with Searches(tmp_path) as searches:
+        first = searches.start(n_trials=18, hold=Hold(6, 1), **WITH_RUNGS)
+        first.wait_until_held()
+        second = searches.start(n_trials=18, **WITH_RUNGS)
+        second.wait_until(lambda: len(second.begun()) >= 2)
+        first.kill()
+        second.result()
+    records = assert_rungs_have_lost_nothing(tmp_path / "study", 18)
+    ours = set(first.begun()) - {6}
+    assert any(record["number"] in ours & set(second.begun()) for record in records), "none of the first's went on"
+    assert 6 in second.begun()
+
+
 class TakesItsTime(BaseTerminator):
     """Is asked between the look at the trials there are and the choice of a new one."""
 

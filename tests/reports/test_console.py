@@ -323,3 +323,13 @@ def test_trials_that_wait_are_shown_as_waiting() -> None:
     assert "[0/4] trial 0 paused 0.5 after 1 epoch in 1.2 s; ahead is 0.5 (trial 0, waiting)" in stream.getvalue()
     view.on_trial_end(record(1, 0.7))
     assert "[1/4] trial 1 complete 0.7 in 1.2 s; best 0.7 (trial 1)" in stream.getvalue()
+
+
+def test_a_trial_that_waits_and_breaks_a_constraint_is_not_ahead() -> None:
+    console, stream = text_console()
+    view = LineView(console)
+    view.on_search_begin(make_study(4), [], [])
+    view.on_trial_end(record(0, 0.9, TrialState.PAUSED, reason="paused after 1 epoch", violations={"runtime": 0.1}))
+    assert stream.getvalue().splitlines()[-1].endswith("(breaks runtime); no result yet")
+    view.on_trial_end(record(1, 0.5, TrialState.PAUSED, reason="paused after 1 epoch", violations={"runtime": -0.1}))
+    assert stream.getvalue().splitlines()[-1].endswith("ahead is 0.5 (trial 1, waiting)")

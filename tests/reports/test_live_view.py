@@ -256,6 +256,26 @@ def test_the_time_left_heeds_the_budgets_of_the_study(begin: Begin, settings: di
     assert screen.lines[0].endswith(f"4.0 trials/min, {told}" if told else "4.0 trials/min")
 
 
+def test_with_rungs_a_trial_that_goes_on_waits_no_more_and_the_time_left_is_that_of_trials_to_begin(
+    screen: Screen,
+) -> None:
+    for number in range(4):
+        screen.run(number)
+        screen.now += 15
+        screen.end(number, state=TrialState.PAUSED)
+    assert screen.lines[0].endswith("0/100, 4 waiting, 1:00, 4.0 trials/min, about 24 min left")
+    assert screen.lines[1] == "  ahead is 0.5 (trial 0, waiting)"
+    goes_on = FixedTrial({"x": 0.0}, 0)
+    goes_on.earlier = record(0, 0.5, TrialState.PAUSED)
+    screen.view.on_trial_begin(goes_on)
+    screen.view.on_records([record(number, 0.5, TrialState.PAUSED) for number in range(4)])
+    assert ", 3 waiting, " in screen.lines[0]
+    screen.now += 60
+    screen.end(0)
+    assert screen.lines[0].endswith("1/100, 3 waiting, 2:00, 2.0 trials/min, about 48 min left")
+    assert screen.lines[1] == "  best 0.5 (trial 0)"
+
+
 def test_events_of_several_threads_and_the_display_do_not_disturb_each_other() -> None:
     console, stream = text_console(120, height=15, force_terminal=True)
     view, n_trials = LiveView(console), 300

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,23 @@ class Measures:
         return {"distance": abs(self.value - 70.0), "one": 1.0}
 
 
-def search_for_70(folder: Path, n_trials: int, **options: Any) -> BestRun:
+def weight_is_measured(check: Callable[[Any], None] = lambda trial: None) -> dict[str, Any]:
+    """Options of `search` under which a trial is worth how near its weight is to 70; `check` may raise."""
     measures = Measures()
 
     def model_init(trial: Any) -> Any:
         measures.value = trial.params["weight_decay"]
+        check(trial)
         return TwoLayers(2)
 
-    settings = {"objective": "distance", "direction": "minimize", "space": WIDE, **options}
-    changes = {"compute_metrics": measures, "model_init": model_init, **settings.pop("trainer", {})}
-    best: BestRun = search(folder, n_trials, trainer=changes, **settings)
+    trainer = {"compute_metrics": measures, "model_init": model_init, "num_train_epochs": 3}
+    return {"objective": "distance", "direction": "minimize", "space": WIDE, "trainer": trainer}
+
+
+def search_for_70(folder: Path, n_trials: int, **options: Any) -> BestRun:
+    settings = {**weight_is_measured(), **options}
+    settings["trainer"] = {**weight_is_measured()["trainer"], "num_train_epochs": 1, **options.get("trainer", {})}
+    best: BestRun = search(folder, n_trials, **settings)
     return best
 
 

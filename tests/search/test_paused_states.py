@@ -119,6 +119,20 @@ def test_with_another_machine_at_the_study_all_are_on_disk(study: Study) -> None
     assert in_memory(study) == []
 
 
+def test_a_search_that_joins_another_one_makes_room_where_there_is_none_and_leaves_what_is_there(study: Study) -> None:
+    other = replace(study, paused_memory=0, folder=study.folder / "other")
+    other.folder.mkdir()
+    PausedStates(other).begin()
+    joins = replace(other, paused_memory=100 * KB)
+    assert PausedStates(joins).begin(is_alone=False) == []
+    write(joins, 0, KB)
+    PausedStates(joins).begin(is_alone=False)
+    assert in_memory(joins) == ["run-0"]
+    assert PausedStates(other).end() == []
+    assert in_memory(joins) == []
+    assert (joins.folder / "run-0" / "checkpoint-4" / "weights").stat().st_size == KB
+
+
 def test_without_a_budget_nothing_is_in_memory(study: Study) -> None:
     none = replace(study, paused_memory=0, folder=study.folder / "none")
     none.folder.mkdir()

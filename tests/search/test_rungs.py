@@ -77,6 +77,29 @@ def test_a_trial_is_judged_once_at_each_rung_and_not_between_them() -> None:
     assert rungs().verdict(began_again, better, earlier=went_on) == GO_ON
 
 
+def test_what_is_known_of_a_trial_is_that_of_its_reports_as_they_are_now() -> None:
+    better, judge = [trial(number, 0.1, 0.1) for number in range(6)], rungs()
+    for now, found in (
+        (running(9, 0.5), PAUSE),
+        (running(9, 0.5, 0.05), GO_ON),  # it has grown
+        (running(9, 0.05), GO_ON),  # it has begun again, and become another one
+        (running(9, 0.05, 0.5), PAUSE),
+        (running(9, 0.05, 0.5, 0.4), PAUSE),
+    ):
+        assert judge.verdict(now, better) == rungs().verdict(now, better) == found
+    earlier = trial(9, 0.05, 0.5)
+    assert judge.verdict(running(9, 0.05, 0.5), better, earlier=earlier) == GO_ON
+
+
+def test_a_trial_with_many_reports_is_judged_in_no_time() -> None:
+    judge, epochs = rungs(), tuple(epoch / 100 for epoch in range(1, 1001))
+    long = running(9, *(1 / epoch for epoch in epochs), epochs=epochs)
+    begun = time.perf_counter()
+    for count in range(900, 1001):
+        judge.verdict(replace(long, reports=long.reports[:count]), [], earlier=replace(long, reports=long.reports[:50]))
+    assert time.perf_counter() - begun < 3.0  # a quarter of a second each, if all are looked at again
+
+
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_report_that_is_not_a_number_is_never_among_the_best(loss: float) -> None:
     waiting = [trial(0, 0.5), trial(1, 0.4), trial(3, loss), trial(4, loss), trial(5, loss)]

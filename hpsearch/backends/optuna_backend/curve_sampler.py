@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
             if is_taught(each) and needed <= set(each.params) and cube.holds(each.params)
         ]
         known = [each for each in trials if each.number in params]
-        seen = [(params[each.number], shares_and_costs(each.reports, self._objective)) for each in known]
+        seen = [(params[each.number], _shown(each, self._objective)) for each in known]
         return [Curve(cube.point(had), reports) for had, reports in [*taught, *seen] if reports]
 
     def sample_independent(
@@ -138,6 +139,16 @@ class CurveSampler(optuna.samplers.BaseSampler):
         if param_name in self._priors and not any(param_name in each.params for each in others):
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+def _shown(trial: TrialRecord, objective: Objective) -> Sequence[tuple[float, float]]:
+    """Return share of the training and cost of each report; one that failed before it had any is as bad as can be.
+
+    At its end: nothing else is known of it. Else nothing would keep the next trials from the same place, such as that
+    of models that are too large.
+    """
+    shown = shares_and_costs(trial.reports, objective)
+    return [(1.0, math.inf)] if not shown and trial.state is TrialState.FAILED else shown
 
 
 def _work(trials: Sequence[TrialRecord], params: Mapping[int, Mapping[str, Any]], cube: Cube) -> WorkModel | None:

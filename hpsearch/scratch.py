@@ -1,4 +1,4 @@
-"""A temporary folder that is deleted at the latest when another process needs one, however its own process ended."""
+"""A temporary folder that is deleted at the latest when the next search begins, however its own process ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Scratch:
     def begin(self) -> None:
         """Make an empty folder."""
         self.end()
-        _remove_scratch_of_the_dead()
+        remove_scratch_of_the_dead()
         lock = _lock(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex}.lock"))
         lock.acquire()
         self._lock = lock
@@ -44,7 +44,7 @@ class Scratch:
             self._lock = None
 
 
-def _remove_scratch_of_the_dead() -> None:
+def remove_scratch_of_the_dead() -> None:
     """Delete the scratch folders whose processes are gone: a lock ends with its process."""
     for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*.lock"):
         lock = _lock(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, BertModel
 
-from hpsearch import Categorical, FixedTrial, FromPretrained, InvalidInputError, SpaceError
+from hpsearch import Categorical, FixedTrial, FromPretrained, InvalidInputError, SearchListener, SpaceError
 from tests.models import gpt2_language_model, weights_of
 
 PARTS = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -160,7 +161,19 @@ def rows(count: int) -> list[dict[str, Any]]:
     return [{"input_ids": row, "attention_mask": torch.ones(6).long(), "labels": int(row[0]) % 3} for row in tokens]
 
 
-def test_a_search_in_workers_starts_all_trials_from_the_same_weights(folder: Path, tmp_path: Path) -> None:
+class Removes(SearchListener):
+    """Deletes a folder before the first trial begins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_trial_begin(self, trial: Any) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def test_a_search_in_workers_starts_all_trials_from_the_same_weights_which_they_do_not_read(
+    folder: Path, tmp_path: Path
+) -> None:
     from hpsearch import Trainer, TrainingArguments
 
     space = {"model.hidden_dropout_prob": Categorical([0.0, 0.2]), "seed": Categorical([1, 2])}
@@ -175,7 +188,9 @@ def test_a_search_in_workers_starts_all_trials_from_the_same_weights(folder: Pat
             disable_tqdm=True,
         )
         trainer = Trainer(args=args, model_init=classifier(folder), train_dataset=rows(16), eval_dataset=rows(8))
-        best = trainer.hyperparameter_search(space, "loss", n_trials=4, n_jobs=n_jobs, pruner="none", progress=False)
+        listener = Removes(folder) if n_jobs == 2 else SearchListener()
+        options = {"n_jobs": n_jobs, "pruner": "none", "progress": listener}
+        best = trainer.hyperparameter_search(space, "loss", n_trials=4, **options)
         by_params = {str(record.params): record.values for record in best.run_summary.records}
         found.append(by_params)
     shared = found[0].keys() & found[1].keys()

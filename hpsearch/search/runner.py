@@ -9,6 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from ..files import remove_partial
+from ..scratch import remove_scratch_of_the_dead
 from .assignment import Assignment
 from .budgets import SearchBudget, TrialBudget
 from .ending import Ended, TrialEndedSearch, run_to_end
@@ -61,6 +62,7 @@ class TrialRunner:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Sign in to the study's folder while the block runs, so that other processes know whose trials these are."""
+        remove_scratch_of_the_dead()
         with self._folder.locked():
             self._session.begin()
             try:

@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,6 @@ def search_ours(trainer: Any, trials: int, n_jobs: int = SLOTS, **options: Any) 
 
 
 def search_peer(trainer: Any, trials: int) -> None:
-    torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.redirect_stdout(io.StringIO()):
         trainer.hyperparameter_search(
@@ -212,6 +212,7 @@ class Side:
     name: str
     library: Any
     search: Callable[[Any, int], None]
+    threads: int = SLOTS  # of this process, where it trains itself
 
     def run(self, work: Work, trials: int) -> tuple[float, list[TrialTimes]]:
         """Return the seconds of one search in a new folder, and its trials."""
@@ -219,6 +220,7 @@ class Side:
         with tempfile.TemporaryDirectory() as folder:
             stamps = WorkStamps(str(Path(folder, "stamps.jsonl")), work)
             trainer = make_trainer(self.library, str(Path(folder, "out")), stamps, make_data(256))
+            torch.set_num_threads(self.threads)
             begin = time.perf_counter()
             self.search(trainer, trials)
             seconds = time.perf_counter() - begin
@@ -227,8 +229,12 @@ class Side:
 
 SIDES = {
     "ours": Side("ours, 2 workers", hpsearch, search_ours),
-    "serial": Side("ours, in series", hpsearch, lambda trainer, trials: search_ours(trainer, trials, n_jobs=1)),
-    "peer": Side("peer, in series", transformers, search_peer),
+    "serial": Side("ours, in series, two threads", hpsearch, partial(search_ours, n_jobs=1)),
+    "one worker": Side(
+        "ours, one worker, two threads", hpsearch, partial(search_ours, n_jobs=1, trials_per_worker=10**6)
+    ),
+    "serial one": Side("ours, in series, one thread", hpsearch, partial(search_ours, n_jobs=1), threads=1),
+    "peer": Side("peer, in series, one thread", transformers, search_peer, threads=1),
     "ray": Side("peer on Ray, actors reused", transformers, search_peer_on_ray),
 }
 
@@ -323,18 +329,17 @@ class CoordinatorCost(hpsearch.SearchListener):
         self.ended += 1
         if self.ended % WINDOW:
             return
-        own = psutil.Process()
-        server = [each for each in own.children(recursive=True) if each.is_running()]
-        workers = 0.0
-        for each in server:
+        own, workers = psutil.Process(), [0.0, 0.0, 0.0]
+        for each in own.children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                workers += each.memory_info().rss / 1e6
+                found = each.memory_info().rss / 1e6, each.num_fds(), each.num_threads()
+                workers = [before + more for before, more in zip(workers, found, strict=True)]
         self.marks.append(
             (
                 own.memory_info().rss / 1e6,
-                workers,
                 float(own.num_fds()),
                 float(own.num_threads()),
+                *workers,
                 time.process_time() * 1e3,
                 time.perf_counter() * 1e3,
             )
@@ -349,17 +354,18 @@ def watch(trials: int) -> None:
         trainer = make_trainer(hpsearch, str(Path(folder, "out")), stamps, make_data(64))
         sampler = optuna.samplers.RandomSampler(seed=0)
         search_ours(trainer, trials, progress=cost, storage="journal", sampler=sampler)
-    names = ("memory MB", "workers MB", "files", "threads", "CPU ms/trial", "wall ms/trial")
+    names = ("memory MB", "files", "threads", *(f"workers' {name}" for name in ("MB", "files", "threads")))
+    names = (*names, "CPU ms/trial", "wall ms/trial")
     print(f"{trials} short trials, journal storage, random sampler: the process that searches, after each {WINDOW}")
-    print(f"{'trials':>8}" + "".join(f"{name:>15}" for name in names))
+    print(f"{'trials':>8}" + "".join(f"{name:>18}" for name in names))
     rows, middles = [], []
     for place, (before, now) in enumerate(itertools.pairwise(cost.marks), start=2):
-        row = (*now[:4], *((now[column] - before[column]) / WINDOW for column in (4, 5)))
+        row = (*now[:6], *((now[column] - before[column]) / WINDOW for column in (6, 7)))
         rows.append(row)
         middles.append((place - 0.5) * WINDOW)
-        print(f"{place * WINDOW:8}" + "".join(f"{each:15.1f}" for each in row), flush=True)
+        print(f"{place * WINDOW:8}" + "".join(f"{each:18.1f}" for each in row), flush=True)
     slopes = [statistics.linear_regression(middles, column).slope * 100 for column in zip(*rows, strict=True)]
-    print(f"{'in 100':>8}" + "".join(f"{each:+15.2f}" for each in slopes), flush=True)
+    print(f"{'in 100':>8}" + "".join(f"{each:+18.2f}" for each in slopes), flush=True)
 
 
 def main() -> None:

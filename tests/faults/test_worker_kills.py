@@ -109,7 +109,14 @@ def test_killed_workers_cost_a_search_with_rungs_no_trial(tmp_path: Path) -> Non
     trainer = small_trainer(tmp_path, WritesSteps(diary), num_train_epochs=6)
     try:
         best = trainer.hyperparameter_search(
-            RATE, "loss", n_trials=40, n_jobs=2, storage="journal", trial_retries=15, progress=False
+            RATE,
+            "loss",
+            n_trials=40,
+            n_jobs=2,
+            storage="journal",
+            trial_retries=15,
+            paused_memory=30e3,  # some of those that wait are there, the others on disk
+            progress=False,
         )
     finally:
         killer.is_over.set()

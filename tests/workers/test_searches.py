@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -473,11 +474,20 @@ def test_ctrl_c_ends_all_within_five_seconds_and_the_same_program_goes_on(tmp_pa
         assert [first, *others] == [*range(first, 81)]
 
 
-def test_workers_end_at_once_when_the_process_that_searches_is_killed(tmp_path: Path) -> None:
+def test_workers_end_at_once_when_the_process_that_searches_is_killed_and_the_next_search_tidies_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     with Script(tmp_path) as script:
         script.wait_until_held()
         script.send(signal.SIGKILL)
         assert are_gone(script.workers(), 2.0)
+    assert list(scratch.glob("hpsearch-*/data"))
+    search(tmp_path / "another", 1, n_jobs=1)
+    assert not list(scratch.glob("hpsearch-*"))
     (tmp_path / "go").touch()
     with Script(tmp_path) as script:
         code, told = script.result()

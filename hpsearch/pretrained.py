@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from .errors import InvalidInputError, SpaceError, StudyError, nearest_name
+from .errors import HpsearchError, InvalidInputError, SpaceError, StudyError, nearest_name
 
 _MODEL = "model."
 
@@ -109,9 +109,11 @@ class FromPretrained:
                 model, report = self._asked_class.from_pretrained(
                     self._source, output_loading_info=True, **self._options
                 )
-        except (OSError, ValueError) as error:
+        except HpsearchError:
+            raise
+        except Exception as error:  # of files: some have errors of their own kind
             shown = f"{getattr(self._asked_class, '__name__', self._asked_class)}, {str(self._source)!r}"
-            raise StudyError(f"FromPretrained({shown}) cannot be loaded: {error}") from error
+            raise StudyError(f"FromPretrained({shown}) cannot be loaded: {type(error).__name__}: {error}") from error
         _check_plain(model)
         new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
         known = inspect.signature(type(model).__init__).parameters

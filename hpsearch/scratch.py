@@ -45,12 +45,13 @@ class Scratch:
 
 
 def remove_scratch_of_the_dead() -> None:
-    """Delete the scratch folders whose processes are gone: a lock ends with its process."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*.lock"):
-        lock = _lock(path)
-        with contextlib.suppress(Timeout, OSError):
-            lock.acquire(timeout=0)
-            _remove_scratch(lock)
+    """Delete the scratch folders whose processes are gone, as far as that is possible: a lock ends with its process."""
+    with contextlib.suppress(OSError):  # there may be no temporary folder
+        for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*.lock"):
+            lock = _lock(path)
+            with contextlib.suppress(Timeout, OSError, NotImplementedError):
+                lock.acquire(timeout=0)
+                _remove_scratch(lock)
 
 
 def _lock(path: Path) -> FileLock:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .errors import StudyError
 from .model_init import takes_trial
-from .search.set_arguments import start_without, without_set_arguments
+from .search.set_arguments import all_names, start_without, without_set_arguments
 
 
 class SearchPlan:
@@ -83,9 +83,11 @@ class SearchPlan:
             SpaceError: one that is set is in a branch of the space, or nothing is left to search.
         """
         settings = {"hp_space": self.hp_space, **self.search, **(search or {})}
-        settings["hp_space"], names = without_set_arguments(settings["hp_space"], arguments or {})
-        if "start_with" in settings:
-            settings["start_with"] = start_without(settings["start_with"], names)
+        whole = settings["hp_space"]
+        settings["hp_space"], names = without_set_arguments(whole, arguments or {})
+        if names and "start_with" in settings:
+            gone = all_names(whole) - all_names(settings["hp_space"])
+            settings["start_with"] = start_without(settings["start_with"], gone)
         return settings, names
 
     def __repr__(self) -> str:

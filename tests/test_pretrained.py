@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, BertModel
 
-from hpsearch import Categorical, FixedTrial, FromPretrained, InvalidInputError, SearchListener, SpaceError
+from hpsearch import Categorical, FixedTrial, FromPretrained, InvalidInputError, SearchListener, SpaceError, StudyError
 from tests.models import gpt2_language_model, weights_of
 
 PARTS = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -159,6 +159,15 @@ def test_what_it_cannot_use_is_refused_at_once(model_class: Any, options: Any, m
 def rows(count: int) -> list[dict[str, Any]]:
     tokens = torch.randint(0, 50, (count, 6), generator=torch.Generator().manual_seed(0))
     return [{"input_ids": row, "attention_mask": torch.ones(6).long(), "labels": int(row[0]) % 3} for row in tokens]
+
+
+def test_a_file_that_is_damaged_is_what_the_error_says(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(
+        StudyError, match=r"FromPretrained\(AutoModelForSequenceClassification, .*cannot be loaded: Safe"
+    ):
+        classifier(folder)()
 
 
 class Removes(SearchListener):

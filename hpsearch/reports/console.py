@@ -196,7 +196,7 @@ class LiveView(LineView):
         self._shown: set[int] = set()
         self._not_timed: set[int] = set()
         self._new: set[int] = set()
-        self._known, self._has_waited = 0, False
+        self._has_waited = False
         self._most_at_once = 0
         self._begin = self._last_end = clock()
 
@@ -205,7 +205,7 @@ class LiveView(LineView):
         super().on_search_begin(study, records, notes)
         self._running, self._shown, self._most_at_once = {}, set(), 0
         self._not_timed = {record.number for record in records if record.state.is_counted}
-        self._new, self._known = set(), sum(each.state is not TrialState.REFUSED for each in records)
+        self._new = set()
         self._has_waited = any(each.state is TrialState.PAUSED for each in records)
         self._begin = self._last_end = self._clock()
         self._live.start()
@@ -235,6 +235,8 @@ class LiveView(LineView):
         """Print the trial's line above the display."""
         has_begun = self._running.pop(record.number, None) is not None
         self._has_waited |= record.state is TrialState.PAUSED
+        if record.state is TrialState.REFUSED:
+            self._new.discard(record.number)
         if record.state.is_counted and has_begun:
             self._last_end = self._clock()
         elif record.state.is_counted:
@@ -312,7 +314,9 @@ class LiveView(LineView):
         if timed < max(1, 2 * self._most_at_once) or self._study.max_epochs is not None:
             return None
         if self._has_waited:
-            left = (self._study.n_trials - self._known - len(self._new)) * seconds / len(self._new)
+            known = list(self._records.values())  # also of other searches
+            begun = self._new.union(each.number for each in known if each.state is not TrialState.REFUSED)
+            left = (self._study.n_trials - len(begun)) * seconds / len(self._new)
         else:
             until_last = self._last_end - self._begin
             left = (self._study.n_trials - self._done) * until_last / timed - (seconds - until_last)

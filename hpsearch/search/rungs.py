@@ -135,7 +135,7 @@ class Rungs:
         """
         costs = {each.number: self._climb(each)[-1][1] for each in trials if each.reports}
         paused = [each for each in trials if each.state is TrialState.PAUSED and costs[each.number] < math.inf]
-        waiting = [each for each in paused if _holds(each.reports[-1])]
+        waiting = [each for each in paused if all(by <= 0 for by in each.violations.values())]
         best = min(waiting, key=lambda each: costs[each.number], default=None)
         sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
         results = [sign * each.values[0] for each in trials if each.is_eligible]

@@ -25,7 +25,7 @@ from .constraints import Constraint
 from .objective import MINIMIZE, Objective, sum_of_losses
 from .trial import Report, TrialRecord
 
-_BROKEN = 1e100
+BROKEN = 1e100
 _WINDOWS = {"avg": None, "last-5-avg": 5, "last-10-avg": 10}
 
 
@@ -140,7 +140,7 @@ def cost_of(report: Report, value: float, objective: Objective) -> float:
         return math.inf
     broken = math.fsum(max(each, 0.0) for each in report.violations.values())
     if broken > 0:
-        return _BROKEN * (1 + broken)
+        return BROKEN * (1 + broken)
     return value if objective.direction == MINIMIZE else -value
 
 

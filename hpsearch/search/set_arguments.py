@@ -53,21 +53,29 @@ def without_set_arguments(hp_space: Any, arguments: Mapping[str, Any]) -> tuple[
     return left, found
 
 
+def all_names(hp_space: Any) -> set[str]:
+    """Return the names of all parameters of a space, those in branches included; none of a function."""
+    space = as_space(hp_space) if hp_space is None else hp_space
+    if not isinstance(space, Mapping):
+        return set()
+    return {*space, *(name for each in space.values() for name in _in_branches(each))}
+
+
 def start_without(start_with: Any, names: Collection[str]) -> Any:
-    """Return the parameters that a search starts with, without those of these names.
+    """Return the parameters that a search starts with, without those of these names; what has no others is left out.
 
     Args:
         start_with: as in `Trainer.hyperparameter_search`; what is none there is returned as it is.
         names: of what is not searched.
 
     Example:
-        >>> start_without([{"learning_rate": 1e-3, "seed": 1}, "defaults"], ["seed"])
+        >>> start_without([{"learning_rate": 1e-3, "seed": 1}, {"seed": 2}, "defaults"], ["seed"])
         [{'learning_rate': 0.001}, 'defaults']
     """
     if isinstance(start_with, Mapping):
-        return {name: value for name, value in start_with.items() if name not in names}
+        return {name: value for name, value in start_with.items() if name not in names} or None
     if isinstance(start_with, (list, tuple)):
-        return [start_without(each, names) for each in start_with]
+        return [left for each in start_with if (left := start_without(each, names)) is not None or each is None]
     return start_with
 
 

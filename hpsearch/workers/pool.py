@@ -25,6 +25,9 @@ from .slots import Slot
 from .worker import Abandon, Ready, Unusable, receive, send, work
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
+# A process that was killed gives back all that it has of a GPU before it is gone.
+_SECONDS_TO_DIE = 30.0
+_TOO_LONG = "AF_UNIX path too long"
 _MOST_FAILED_STARTS = 3
 logger = logging.getLogger(__name__)
 
@@ -106,12 +109,13 @@ class Worker:
             self._process.join(seconds)
         self._end_group()
         self._process.kill()
-        self._process.join(_SECONDS_TO_END)
+        self._process.join(_SECONDS_TO_DIE)
         self.connection.close()
         if self.is_over:
             self._process.close()
         else:
             logger.warning("Worker %d (process %d) cannot be ended.", self.number, self.pid)
+            multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined] # nobody waits for it
 
     def _end_group(self) -> None:
         """End the process with those that it has started, where there are groups."""
@@ -273,7 +277,8 @@ class Workers:
     def _note_failed_start(self, number: int, reason: str) -> None:
         self._failed_starts[number] += 1
         if self._failed_starts[number] >= _MOST_FAILED_STARTS:
-            raise StudyError(f"No worker can be started: {reason}.")
+            hint = " The variable TMPDIR must name a folder with a shorter path." if _TOO_LONG in reason else ""
+            raise StudyError(f"No worker can be started: {reason}.{hint}")
 
 
 def _that_tell(workers: Sequence[Worker], seconds: float) -> list[Worker]:

@@ -14,6 +14,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 from ..surroundings import environment, ignoring_ctrl_c
@@ -22,14 +23,17 @@ _FIRST, _LAST = "hpsearch.trainer", "hpsearch.workers.preload"
 # What this process has imported of these is imported there too: trials will need it, and it takes time.
 _PACKAGES = ("transformers.models.", "peft.")
 _MODULES = ("evaluate", "sentence_transformers", "sklearn.metrics", "transformers.trainer", "trl")
+_INSTALLED = {"site-packages", "dist-packages"}
 _LOCK = threading.Lock()
 _server: forkserver.ForkServer | None = None
+# What is changed for all threads while a process starts, as it was before.
+_before: tuple[types.ModuleType, Callable[..., Any]] | None = None
 
 
 def prepare() -> None:
     """Start the server, which imports meanwhile; if it cannot be now, workers try again."""
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, EOFError), _LOCK, _without_main():
+        with contextlib.suppress(OSError, EOFError), _LOCK:
             _running()
 
 
@@ -42,11 +46,9 @@ def start(target: Callable[..., None], arguments: Sequence[Any], name: str) -> A
     is_forked = sys.platform == "linux"
     context: Any = multiprocessing.get_context("forkserver" if is_forked else "spawn")
     process = context.Process(target=target, args=tuple(arguments), name=name)
-    with _LOCK, _without_main():
-        if is_forked:
-            with _in_place_of_the_programs(_running()):
-                process.start()
-        else:
+    with _LOCK:
+        server = _running() if is_forked else None
+        with _in_place_of_the_programs(server):
             process.start()
     return process
 
@@ -59,42 +61,63 @@ def _running() -> forkserver.ForkServer:
     _server.set_forkserver_preload([_FIRST, *_imported_here(), _LAST])
     # To ask whether there is a GPU must not touch it: a process that has cannot be forked. Nor may Ctrl-C end it while
     # it imports. And it has to find what this process finds, wherever that is.
-    places = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    with environment({"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONPATH": places}), ignoring_ctrl_c():
-        _server.ensure_running()
+    with _only_texts_in_the_path() as places:
+        settings = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONPATH": os.pathsep.join(places)}
+        with environment(settings), ignoring_ctrl_c():
+            _server.ensure_running()
     return _server
 
 
+@contextlib.contextmanager
+def _only_texts_in_the_path() -> Iterator[list[str]]:
+    """Take from `sys.path` what is no text, which Python does not look at, but would be told to the server."""
+    before = sys.path
+    sys.path = [each for each in before if isinstance(each, str)]
+    try:
+        yield [each or os.getcwd() for each in sys.path]
+    finally:
+        sys.path = before
+
+
 def _imported_here() -> list[str]:
-    """Return which modules this process has imported that trials will need."""
-    return sorted(name for name in sys.modules if name.startswith(_PACKAGES) or name in _MODULES)
+    """Return which modules this process has imported that trials will need; a file of the user's is none of them."""
+    known = list(sys.modules.items())
+    installed = (name for name, each in known if name in _MODULES and _INSTALLED & {*Path(_file(each)).parts})
+    return sorted([*(name for name, _ in known if name.startswith(_PACKAGES)), *installed])
+
+
+def _file(module: Any) -> str:
+    return str(getattr(module, "__file__", None) or "")
 
 
 @contextlib.contextmanager
-def _in_place_of_the_programs(server: forkserver.ForkServer) -> Iterator[None]:
-    """Let a new process of `multiprocessing` come from this server."""
-    before = forkserver.connect_to_new_process
-    forkserver.connect_to_new_process = server.connect_to_new_process
-    try:
-        yield
-    finally:
-        forkserver.connect_to_new_process = before
+def _in_place_of_the_programs(server: forkserver.ForkServer | None) -> Iterator[None]:
+    """Let a new process of `multiprocessing` come from this server, and not import the program itself.
 
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Keep a new process from importing the program itself: what is defined there travels along."""
-    main = sys.modules["__main__"]
+    What is defined there travels along.
+    """
+    global _before
+    _before = sys.modules["__main__"], forkserver.connect_to_new_process
     sys.modules["__main__"] = types.ModuleType("__main__")
+    if server is not None:
+        forkserver.connect_to_new_process = server.connect_to_new_process
     try:
         yield
     finally:
-        sys.modules["__main__"] = main
+        _put_back()
+
+
+def _put_back() -> None:
+    global _before
+    if _before is not None:
+        sys.modules["__main__"], forkserver.connect_to_new_process = _before
+        _before = None
 
 
 def _forget() -> None:
     """Forget the server in a process that was forked: it is its parent's, and would live as long as both."""
     global _LOCK, _server
+    _put_back()
     inherited = getattr(_server, "_forkserver_alive_fd", None)
     if inherited is not None:
         with contextlib.suppress(OSError):

@@ -274,6 +274,9 @@ def test_with_rungs_a_trial_that_goes_on_waits_no_more_and_the_time_left_is_that
     screen.end(0)
     assert screen.lines[0].endswith("1/100, 3 waiting, 2:00, 2.0 trials/min, about 48 min left")
     assert screen.lines[1] == "  best 0.5 (trial 0)"
+    others = [record(number, 0.5, TrialState.PRUNED) for number in range(50, 98)]  # of another search at the study
+    screen.view.on_records([record(0, 0.5), *others])
+    assert screen.lines[0].endswith("about 24 min left")
 
 
 def test_events_of_several_threads_and_the_display_do_not_disturb_each_other() -> None:

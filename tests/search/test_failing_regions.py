@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpsearch import Float
+from hpsearch.backends.optuna_backend.cube import Cube
 from tests.backends.contract import states
 from tests.search.short_searches import params_of, search, weight_is_measured
+from tests.search.small_trainer import TwoLayers
+
+
+def test_a_trial_that_fails_before_it_has_all_its_parameters_says_nothing_of_them(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> Any:
+        if trial.number in (2, 5):
+            raise OSError("the weights cannot be downloaded")
+        if trial.params["weight_decay"] < 10 or trial.number == 7:
+            trial.suggest_int("hidden", 2, 9)
+            raise RuntimeError("unlucky")
+        return TwoLayers(trial.suggest_int("hidden", 2, 9))
+
+    space = {"weight_decay": Float(0.0, 100.0)}
+    best = search(tmp_path, 12, pruner="rungs", space=space, trainer={"model_init": model_init, "num_train_epochs": 3})
+    study, records = best.run_summary.engine_study, best.run_summary.records
+    sampler = study.sampler
+    cube = Cube(sampler.infer_relative_search_space(study, None))
+    curves = sampler._curves(study, records, cube)
+    assert len(curves) == 10
+    as_bad_as_can_be = [curve for curve in curves if curve.reports == [(1.0, math.inf)]]
+    failed = [each for each in records if each.state.value == "failed"]
+    assert len(as_bad_as_can_be) == len(failed) - 2 >= 1
+
+
+def test_a_search_in_which_all_trials_fail_says_so_and_not_more(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> Any:
+        raise RuntimeError("no such model")
+
+    best = search(tmp_path, 14, pruner="rungs", max_failures=None, trainer={"model_init": model_init})
+    assert states(best) == ["failed"] * 14
+    assert len({params["learning_rate"] for params in params_of(best)}) == 14
+
 
 MOST = 55.0  # from where on a model cannot be made; the best weight would be 70
 

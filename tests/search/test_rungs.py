@@ -91,6 +91,16 @@ def test_what_is_known_of_a_trial_is_that_of_its_reports_as_they_are_now() -> No
     assert judge.verdict(running(9, 0.05, 0.5), better, earlier=earlier) == GO_ON
 
 
+def test_what_a_budget_leaves_as_the_best_holds_the_constraints_by_the_scope() -> None:
+    holds = trial(0, 0.5, 0.4, violations={"size": -1.0})
+    breaks = trial(1, 0.3, 0.2, violations={"size": 1.0})
+    assert rungs().best_waiting([holds, breaks]) is holds
+    assert rungs().best_waiting([breaks]) is None
+    late = replace(holds.reports[1], violations={"size": 1.0})  # its first report stands for it
+    of_the_best = replace(holds, reports=(holds.reports[0], late))
+    assert rungs(scope="all").best_waiting([of_the_best]) is of_the_best
+
+
 def test_a_trial_with_many_reports_is_judged_in_no_time() -> None:
     judge, epochs = rungs(), tuple(epoch / 100 for epoch in range(1, 1001))
     long = running(9, *(1 / epoch for epoch in epochs), epochs=epochs)

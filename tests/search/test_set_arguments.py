@@ -71,8 +71,11 @@ def test_the_trials_that_a_search_starts_with_do_not_give_what_is_set() -> None:
     assert settings == {
         "hp_space": {"weight_decay": DECAY, "seed": SEED},
         "n_trials": 8,
-        "start_with": [{"weight_decay": 0.05}, "defaults", {}],
+        "start_with": [{"weight_decay": 0.05}, "defaults"],
     }
+    closed, _ = plan.settings({"optim": "adamw_torch"})
+    assert closed["start_with"] == ["defaults"]
+    assert plan.settings({"seed": 1}, {"start_with": {"seed": 2}})[0]["start_with"] is None
     assert plan.settings({"seed": 1}, {"start_with": {"seed": 2, "optim": "sgd"}})[0]["start_with"] == {"optim": "sgd"}
     assert plan.settings({"output_dir": "out"})[0]["start_with"] == starts  # with its mistakes, if it has any
 

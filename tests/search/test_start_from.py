@@ -11,6 +11,8 @@ import optuna
 import pytest
 
 from hpsearch import BestRun, Categorical, Float, StudyError
+from hpsearch.backends.optuna_backend.learning import can_be_compared, far_off
+from hpsearch.search.objective import resolve_objectives
 from tests.backends.contract import Events, HearsNotices, states
 from tests.search.short_searches import params_of, search, search_for_70, study_about_70
 
@@ -195,6 +197,28 @@ def test_a_search_that_was_killed_while_it_learnt_takes_in_the_others(
     best = search_for_70(tmp_path / "killed", 4, start_from=given, **WITH_RUNGS)
     assert params_of(best) == params_of(whole)
     assert len(best.run_summary.engine_study.trials) == 34
+
+
+@pytest.mark.parametrize(
+    ("shown", "own", "is_far"),
+    [
+        ([0.31], [0.30, 0.32, 0.33], False),
+        ([0.31, 0.5], [0.7, 0.9, 1.1], True),
+        ([0.31, 0.5], [0.2, 3.0, 5.0], False),
+        ([0.31, 0.5, 2e100], [30.0, 31.0, 32.0], True),  # one that breaks a constraint
+    ],
+)
+def test_values_are_far_from_those_of_another_study_if_none_is_near(
+    shown: list[float], own: list[float], is_far: bool
+) -> None:
+    def trial(value: float, **attributes: Any) -> Any:
+        return optuna.trial.create_trial(value=value, user_attrs=attributes)
+
+    taught = [trial(0.0, **{"hpsearch:origin": "first/0", "hpsearch:curve": [(1.0, cost)]}) for cost in shown]
+    [objective] = resolve_objectives("loss", "minimize", has_metrics=False)
+    assert can_be_compared([*taught, *map(trial, own)])
+    assert not can_be_compared([*taught, *map(trial, own[:2])])
+    assert (far_off([*taught, *map(trial, own)], objective) is not None) == is_far
 
 
 def a_hundred_times_as_far(metrics: dict[str, float]) -> float:

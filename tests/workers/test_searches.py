@@ -477,17 +477,16 @@ def test_ctrl_c_ends_all_within_five_seconds_and_the_same_program_goes_on(tmp_pa
 def test_workers_end_at_once_when_the_process_that_searches_is_killed_and_the_next_search_tidies_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    with Script(tmp_path) as script:
-        script.wait_until_held()
-        script.send(signal.SIGKILL)
-        assert are_gone(script.workers(), 2.0)
-    assert list(scratch.glob("hpsearch-*/data"))
-    search(tmp_path / "another", 1, n_jobs=1)
-    assert not list(scratch.glob("hpsearch-*"))
+    with tempfile.TemporaryDirectory() as scratch:  # its path is short enough for a socket
+        monkeypatch.setenv("TMPDIR", scratch)
+        monkeypatch.setattr(tempfile, "tempdir", scratch)
+        with Script(tmp_path) as script:
+            script.wait_until_held()
+            script.send(signal.SIGKILL)
+            assert are_gone(script.workers(), 2.0)
+        assert list(Path(scratch).glob("hpsearch-*/data"))
+        search(tmp_path / "another", 1, n_jobs=1)
+        assert not list(Path(scratch).glob("hpsearch-*"))
     (tmp_path / "go").touch()
     with Script(tmp_path) as script:
         code, told = script.result()
@@ -555,6 +554,8 @@ BESIDE_A_SERVER_OF_THE_PROGRAM = """
     forkserver.ensure_running()  # it knows nothing of torch
 
     sys.path.insert(0, sys.argv[2])  # nowhere else is hpsearch
+    sys.path.insert(0, Path(sys.argv[2]))  # Python does not look at it
+    import evaluate  # the program's own
     from hpsearch import Float
     from tests.search.small_trainer import small_trainer
     from transformers import AutoModelForSequenceClassification, TrainerCallback
@@ -573,6 +574,7 @@ BESIDE_A_SERVER_OF_THE_PROGRAM = """
 def test_workers_are_warm_whatever_the_program_has_forked_before_and_wherever_it_finds_us(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(BESIDE_A_SERVER_OF_THE_PROGRAM))
+    (tmp_path / "evaluate.py").write_text("import sys\nassert sys.argv[0] != '-c', 'imported by the server'\n")
     told = subprocess.run(
         [sys.executable, str(script), str(tmp_path), str(ROOT)],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
+from optuna.trial import TrialState as EngineState
 
 from ...search.curves import Curve, CurveModel, model_of, propose
 from ...search.objective import Objective
@@ -120,7 +121,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Return what trials have shown, of this study and of the one that it started from."""
         stored = trials_as_read(study)
         params = {each.number: each.params for each in stored}
-        own = [set(each.params) for each in stored if not is_taught(each) and each.params]
+        own = [set(each.params) for each in stored if not is_taught(each) and each.params and not _has_failed(each)]
         needed = set.intersection(*own) if own else set()  # by a function; of a space they have all
         taught = [
             (each.params, taught_curve(each, self._objective))
@@ -128,7 +129,11 @@ class CurveSampler(optuna.samplers.BaseSampler):
             if is_taught(each) and needed <= set(each.params) and cube.holds(each.params)
         ]
         known = [each for each in trials if each.number in params]
-        seen = [(params[each.number], _shown(each, self._objective)) for each in known]
+        seen = [
+            (params[each.number], _shown(each, self._objective))
+            for each in known
+            if each.reports or (params[each.number] and needed <= set(params[each.number]))  # it has failed with them
+        ]
         return [Curve(cube.point(had), reports) for had, reports in [*taught, *seen] if reports]
 
     def sample_independent(
@@ -139,6 +144,10 @@ class CurveSampler(optuna.samplers.BaseSampler):
         if param_name in self._priors and not any(param_name in each.params for each in others):
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+def _has_failed(trial: FrozenTrial) -> bool:
+    return trial.state is EngineState.FAIL
 
 
 def _shown(trial: TrialRecord, objective: Objective) -> Sequence[tuple[float, float]]:

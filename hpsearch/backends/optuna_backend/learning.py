@@ -14,7 +14,7 @@ from optuna.trial import TrialState as EngineState
 from ...errors import StudyError
 from ...search.objective import MINIMIZE, Objective
 from ...search.parameters import Categorical, Float, Parameter
-from ...search.selection import shares_and_costs
+from ...search.selection import BROKEN, shares_and_costs
 from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import Report
@@ -27,6 +27,8 @@ _CURVE = "hpsearch:curve"
 _IS_LEARNED = "hpsearch:is_learned"
 # So many values of this study tell whether it is like the other one.
 _ENOUGH = 3
+# Values that differ by less than this share of them are near each other.
+_SHARE_NEAR = 0.25
 # An infinite cost is no JSON, which the dashboard reads.
 _MOST = 1e300
 
@@ -120,27 +122,36 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
     return [f"learns from {len(fitting)} trials of {learned.name!r}{left_out}"]
 
 
+def can_be_compared(trials: Sequence[FrozenTrial]) -> bool:
+    """Tell whether there are enough values of this study, and another one's, to see whether they are of one kind."""
+    return any(map(is_taught, trials)) and len(_own_values(trials)) >= _ENOUGH
+
+
 def far_off(trials: Sequence[FrozenTrial], objective: Objective) -> str | None:
-    """Return in words that no value here is near what the other study had shown; None if one is, or there are few.
+    """Return in words that no value here is near what the other study had shown; None if one is.
 
     Args:
         trials: of this study, with those of the other one.
         objective: of this study.
     """
     sign = 1.0 if objective.direction == MINIMIZE else -1.0
-    taught = [each for each in trials if is_taught(each)]
-    shown = [sign * cost for each in taught for _, cost in taught_curve(each, objective) if cost < _MOST]
-    own = [each.value for each in trials if not is_taught(each) and each.value is not None]
-    if not shown or len(own) < _ENOUGH:
+    taught, own = [each for each in trials if is_taught(each)], _own_values(trials)
+    shown = [sign * cost for each in taught for _, cost in taught_curve(each, objective) if abs(cost) < BROKEN]
+    if not shown:
         return None
     least, most = min(shown), max(shown)
-    if any(least - (most - least) <= value <= most + (most - least) for value in own):
+    reach = max(most - least, _SHARE_NEAR * max(abs(least), abs(most)))
+    if any(least - reach <= value <= most + reach for value in own):
         return None
     name, _, _ = taught[0].user_attrs[ORIGIN].rpartition("/")
     return (
         f"the {len(own)} trials that have ended have {min(own):.4g} to {max(own):.4g}, those of {name!r} had "
         f"{least:.4g} to {most:.4g}: where they were of another task, a new study without start_from does better"
     )
+
+
+def _own_values(trials: Sequence[FrozenTrial]) -> list[float]:
+    return [each.value for each in trials if not is_taught(each) and each.value is not None]
 
 
 def _origin(trial: FrozenTrial, learned: Learned) -> str:

@@ -20,7 +20,7 @@ from ...search.trial import TrialRecord, TrialState
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .engine_trials import forget_trials, read_trials, renew_trial
-from .learning import ORIGIN, far_off, is_taught
+from .learning import ORIGIN, can_be_compared, far_off
 from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
 from .trial import Judge, OptunaTrial
@@ -83,7 +83,7 @@ class StoredTrials:
         self._study, self._engine, self._sampling = study, engine, sampling
         self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
         self._ended = _Ended()
-        self._has_warned = False
+        self._is_compared = False
         self.ended_early: str | None = None
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
@@ -142,11 +142,11 @@ class StoredTrials:
 
     def _warn_of_other_study(self, trials: Sequence[FrozenTrial], runner: TrialRunner) -> None:
         """Say, once, that the study which this one learns from was of something else."""
-        if self._has_warned or not any(map(is_taught, trials)):
+        if self._is_compared or not can_be_compared(trials):
             return
+        self._is_compared = True
         notice = far_off(trials, self._study.objectives[0])
         if notice is not None:
-            self._has_warned = True
             runner.announce(notice)
 
     def _reason_not_to_begin(self) -> str | None:

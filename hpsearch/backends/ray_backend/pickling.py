@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from ...errors import StudyError
+from ...errors import HpsearchError, StudyError
 from ...workers.pickling import REMEDY, culprit, first_line
 
 
@@ -18,6 +18,8 @@ def put(recipe: Any) -> ray.ObjectRef[Any]:
     """
     try:
         return ray.put(recipe)
+    except HpsearchError:  # of a part that says itself what is wrong with it
+        raise
     except Exception as error:
         found = culprit(recipe)
         if found is None:

@@ -1,0 +1,37 @@
+"""The server that workers are forked from changes nothing of the program, in whatever moment that forks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from multiprocessing import forkserver
+
+import pytest
+
+from hpsearch.workers import server
+from hpsearch.workers.pool import Workers
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_process_that_is_forked_while_a_worker_starts_is_the_program_as_it_was() -> None:
+    main, connect = sys.modules["__main__"], forkserver.connect_to_new_process
+    ours = forkserver.ForkServer()
+    with server._in_place_of_the_programs(ours):
+        assert sys.modules["__main__"] is not main
+        assert forkserver.connect_to_new_process == ours.connect_to_new_process
+        child = os.fork()
+        if child == 0:
+            is_as_before = sys.modules["__main__"] is main and forkserver.connect_to_new_process == connect
+            os._exit(0 if is_as_before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert sys.modules["__main__"] is main
+    assert forkserver.connect_to_new_process == connect
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_what_the_error_says() -> None:
+    workers = Workers([], None)  # type: ignore[arg-type]
+    workers._failed_starts[0] = 2
+    with pytest.raises(
+        Exception, match=r"AF_UNIX path too long\. The variable TMPDIR must name a folder with a shorter"
+    ):
+        workers._note_failed_start(0, "AF_UNIX path too long")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -48,6 +49,22 @@ def test_the_table_has_a_row_for_each_strategy_and_regret_never_rises_with_the_b
         early, late = each["regrets"]
         assert early >= late, each
         assert all(before < after for before, after in itertools.pairwise(each["seen"])), each
+
+
+def test_of_whole_searches_the_end_is_shown_too(tmp_path: Path) -> None:
+    size = ["--tasks", "1", "--seeds", "1", "--budgets", "2", "--trials", "6", "--strategies", "ours", "random in full"]
+    done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    heading, ours, random = done.stdout.splitlines()[1:4]
+    assert heading.split() == ["regret", "at", "2", "trainings", "the", "end", "trials", "trainings", "CPU", "s"]
+    assert ours.split()[-3] == random.split()[-3] == "6"
+    assert float(random.split()[-2]) == 6.0 > float(ours.split()[-2])
+    found = json.loads((tmp_path / "runs.json").read_text())
+    assert found["budgets"] == [2.0, None]
+    (best,) = found["best_known"].values()
+    for each in found["runs"]:
+        assert each["regrets"][1] == best - each["result"]
+    assert "--budgets must be finite" in run("--budgets", "inf", folder=tmp_path).stderr
 
 
 def test_without_the_data_one_line_says_so(tmp_path: Path) -> None:
@@ -97,6 +114,22 @@ def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int,
     assert 8 * EPOCHS - workers <= spent <= 8 * EPOCHS + workers * EPOCHS
 
 
+@pytest.mark.parametrize("name", ALL_STRATEGIES)
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_search_of_so_many_trials_begins_them_all_and_returns_one_that_was_trained_to_its_end(
+    name: str, workers: int
+) -> None:
+    task = SyntheticTasks().task("synthetic-0")
+    strategy = ALL_STRATEGIES[name](task, 0, 20)
+    searched = simulate(task, strategy, workers, math.inf)
+    assert len(strategy.points) == 20
+    assert np.isclose(task.curves(np.array(strategy.points))[:, -1], searched.result).any()
+    in_full = 20.0 if workers == 1 else 20.0 + workers  # the last ones may have nothing to do
+    assert searched.spent <= in_full
+    if name.startswith("ours"):
+        assert searched.spent < in_full / 2
+
+
 class Hill(Task):
     """Accuracy is that of how near the parameters are to a place, and rises over a fifth of the training."""
 
@@ -112,7 +145,7 @@ class Hill(Task):
 
 def test_ours_is_far_ahead_of_random_parameters_and_of_the_peer_where_parameters_matter() -> None:
     def regret(strategy: str) -> float:
-        found = [simulate(Hill(), ALL_STRATEGIES[strategy](Hill(), seed), 1, 8.0)[-1][1] for seed in range(4)]
+        found = [simulate(Hill(), ALL_STRATEGIES[strategy](Hill(), seed), 1, 8.0).seen[-1][1] for seed in range(4)]
         return Hill.best - float(np.mean(found))
 
     ours = regret("ours")
@@ -129,15 +162,17 @@ def test_workers_share_the_budget() -> None:
             assert len(accuracies) == EPOCHS
 
     for workers in (1, 4):
-        seen = simulate(Rising(), InFull(Rising(), 0), workers, 2)
+        seen, spent, result = simulate(Rising(), InFull(Rising(), 0), workers, 2)
         reached = min(EPOCHS, 2 * EPOCHS // workers)
         assert seen[-1] == pytest.approx((reached * workers / EPOCHS, reached))
+        assert spent == 2
+        assert result == (EPOCHS if workers == 1 else 0)
 
 
 def test_the_regret_of_ours_is_compared_at_the_same_tasks() -> None:
     accuracies = {"ours": (90.0, 60.0), "random in full": (80.0, 20.0)}
     runs = [
-        Run(strategy, task, 0, ((1.0, accuracy),), 1, 0.0)
+        Run(strategy, task, 0, ((1.0, accuracy),), 1.0, accuracy, 1, 0.0)
         for strategy, values in accuracies.items()
         for task, accuracy in zip("ab", values, strict=True)
     ]

@@ -185,6 +185,25 @@ def model_of(curves: Sequence[Curve]) -> CurveModel:
     return CurveModel(np.array(points), np.array(shares), np.array(costs))
 
 
+class LatestModel:
+    """Makes models of curves, and keeps the last one: what it was made of is often asked for again."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Any, CurveModel] | None = None
+
+    def of(self, curves: Sequence[Curve]) -> CurveModel:
+        """Return the model of these curves, in whatever order; more reports of them may come, but never others."""
+        ordered = sorted(curves, key=_point_and_count)
+        made_of = tuple(map(_point_and_count, ordered))
+        if self._latest is None or self._latest[0] != made_of:
+            self._latest = made_of, model_of(ordered)
+        return self._latest[1]
+
+
+def _point_and_count(curve: Curve) -> tuple[bytes, int]:
+    return curve.point.tobytes(), len(curve.reports)
+
+
 def propose(
     curves: Sequence[Curve],
     under_way: Sequence[Array],

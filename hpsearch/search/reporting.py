@@ -173,9 +173,15 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Spare a trial that was stopped another evaluation: it has been evaluated, or goes on in the next session."""
-        goes_on = self.stop is not None and self.stop.ends_study and not float(state.epoch).is_integer()
-        if (self.was_evaluated and (self.stop is not None or self.pruned or self.paused)) or goes_on:
+        """Spare a trial that was stopped another evaluation: it has been evaluated, or goes on in the next session.
+
+        Unless the epoch that ends is a whole one, which was not evaluated.
+        """
+        is_whole = float(state.epoch).is_integer()
+        is_stopped = self.stop is not None or self.pruned or self.paused
+        was_evaluated = self.was_evaluated and (not is_whole or self.reports[-1].step == state.global_step)
+        goes_on = self.stop is not None and self.stop.ends_study and not is_whole
+        if (was_evaluated and is_stopped) or goes_on:
             control.should_evaluate = control.should_save = False
         return control
 

@@ -103,9 +103,14 @@ class TrialRunner:
         """Return what an earlier session left of a trial; None if it had not come so far; under `locked()`."""
         return next((each for each in self._folder.read_records() if each.number == number), None)
 
-    def is_alone(self) -> bool:
-        """Tell whether no other search is at work in the study's folder; under `locked()`."""
-        return self._session.is_alone()
+    def is_last(self) -> bool:
+        """Tell whether no search has a trial of the study under way any more, nor will have; under `locked()`.
+
+        Asked when no further trial may begin in this one.
+        """
+        if not self.under_way:
+            self._session.leave()
+        return self._session.is_last()
 
     def is_alive(self, session: str | None) -> bool:
         """Tell whether the process that is at a trial is still there."""
@@ -128,12 +133,13 @@ class TrialRunner:
         return None if stop is None else stop.reason
 
     def known_trials(self) -> list[TrialRecord]:
-        """Return all trials of the study that are known, those under way as far as they have told.
+        """Return all trials of the study that are known, by number, those under way as far as they have told.
 
         Those that other searches are at are as they were when these began with them.
         """
         elsewhere = {each.number: each for each in self._running_elsewhere}
-        return list({**elsewhere, **{each.number: each for each in self.records}, **self.under_way}.values())
+        known = {**elsewhere, **{each.number: each for each in self.records}, **self.under_way}
+        return sorted(known.values(), key=attrgetter("number"))
 
     def announce(self, notice: str) -> None:
         """Say something about the search while it runs, such as why it ends early."""

@@ -39,6 +39,7 @@ class Session:
         self.name = f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._folder = study_folder / SESSIONS_FOLDER
         self._is_over = threading.Event()
+        self._is_leaving = False
         self._changed = 0
         self._heart: threading.Thread | None = None
 
@@ -79,6 +80,17 @@ class Session:
         """Tell whether no other session is at work; the caller holds the lock."""
         return not any(path.name != self.name and self.is_alive(path.name) for path in entries(self._folder, ""))
 
+    def is_last(self) -> bool:
+        """Tell whether all other sessions at work are leaving; the caller holds the lock."""
+        others = [path for path in entries(self._folder, "") if path.name != self.name and self.is_alive(path.name)]
+        return all(_is_leaving(path) for path in others)
+
+    def leave(self) -> None:
+        """Show that this session has nothing under way, nor will have; it signs out soon. The caller holds the lock."""
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._sign_in()
+
     def is_alive(self, name: str | None) -> bool:
         """Tell whether the session `name` is still at work."""
         if name in _OWN:
@@ -107,7 +119,8 @@ class Session:
                 self._touch()
 
     def _sign_in(self) -> None:
-        write_json(self._folder / self.name, {"host": host(), "pid": os.getpid(), "started": _started(os.getpid())})
+        process = {"host": host(), "pid": os.getpid(), "started": _started(os.getpid())}
+        write_json(self._folder / self.name, {**process, "is_leaving": self._is_leaving})
 
     def _touch(self) -> None:
         """Show that this session is alive; sign in again if another machine took it for dead, after a long sleep."""
@@ -136,6 +149,13 @@ def are_all_on_this_machine(study_folder: Path) -> bool:
 def is_any_on_this_machine(study_folder: Path) -> bool:
     """Tell whether a session has signed in to a study's folder that is on this machine."""
     return any(each == host() for each in _hosts(study_folder))
+
+
+def _is_leaving(file: Path) -> bool:
+    with contextlib.suppress(ValueError):
+        session = read_json(file)
+        return session is None or bool(session.get("is_leaving"))
+    return False
 
 
 def _hosts(study_folder: Path) -> Iterator[str]:

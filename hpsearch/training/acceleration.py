@@ -32,16 +32,17 @@ def forget_loader(loader: Any) -> None:
 def make_accelerator(args: TrainingArguments) -> Accelerator:
     """Build the accelerator that `args` describe; the loop accumulates gradients itself, so accelerate does not.
 
-    accelerate keeps one shared state per process; it is set anew when this run's precision differs from the last's,
-    and for DeepSpeed.
+    accelerate keeps one shared state per process; it is set anew when this run's precision or compilation differs from
+    the last's, and for DeepSpeed.
 
     Raises:
         ArgumentError: `fsdp` is asked for in a single process, or after or before a run in this process that did not
             shard its model.
     """
     _check_sharding(args)
-    state = AcceleratorState._shared_state
-    if state and (state.get("_mixed_precision") != args.mixed_precision or args.deepspeed_plugin is not None):
+    compiling = {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode} if args.torch_compile else {}
+    dynamo_plugin = TorchDynamoPlugin(**compiling)
+    if _is_other(AcceleratorState._shared_state, args, dynamo_plugin):
         AcceleratorState._reset_state(reset_partial_state=False)
         if args.fsdp_plugin_args is not None:  # accelerate takes the plugin only where FSDP is not yet switched on
             kind = {"cpu": "CPU", "cuda": "GPU"}.get(args.device.type, args.device.type.upper())
@@ -61,13 +62,12 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
     if ddp["find_unused_parameters"] is None:
         ddp["find_unused_parameters"] = not args.activation_checkpointing
     options: dict[str, Any] = {}
-    if args.torch_compile:
-        options["dynamo_plugin"] = TorchDynamoPlugin(backend=args.torch_compile_backend, mode=args.torch_compile_mode)
     if args.fsdp_plugin_args is not None:
         options["fsdp_plugin"] = FullyShardedDataParallelPlugin(**args.fsdp_plugin_args)
     accelerator = Accelerator(
         mixed_precision=args.mixed_precision,
         deepspeed_plugin=args.deepspeed_plugin,
+        dynamo_plugin=dynamo_plugin,
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
         dataloader_config=DataLoaderConfiguration(
             split_batches=config.split_batches,
@@ -87,6 +87,12 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
     if "fsdp_plugin" in options and accelerator.distributed_type == DistributedType.MULTI_CPU:
         _shard_over_cpus(accelerator, options["fsdp_plugin"], args)
     return accelerator
+
+
+def _is_other(state: dict[str, Any], args: TrainingArguments, dynamo_plugin: TorchDynamoPlugin) -> bool:
+    """Tell whether accelerate's state is that of a run that is trained in another way."""
+    had = state.get("_mixed_precision"), state.get("dynamo_plugin")
+    return bool(state) and (had != (args.mixed_precision, dynamo_plugin) or args.deepspeed_plugin is not None)
 
 
 @functools.cache

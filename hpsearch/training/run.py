@@ -282,7 +282,10 @@ class TrainingRun:
             self._model_hooks = None
 
     def release(self) -> None:
-        """Drop model, optimizer, schedule and loaders, so that their memory is free when this returns."""
+        """Drop model, optimizer, schedule and loaders, so that their memory is free when this returns.
+
+        That of a GPU as well, for other processes there: other workers, say.
+        """
         self.remove_hooks()
         unwrap_forward(self.model)
         end_trial(self.callback_handler.callbacks, FAILED)  # nobody has told them otherwise
@@ -299,6 +302,8 @@ class TrainingRun:
         self._parameters, self._eval_loaders = [], []
         self.model = self.model_wrapped = self.optimizer = self.lr_scheduler = self.label_smoother = None
         self._is_prepared = False
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
 
 def _checkpoint_activations(model: Any, kwargs: dict[str, Any]) -> None:

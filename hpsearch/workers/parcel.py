@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import mmap
 import pickle
+import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,11 +44,19 @@ class Parcel:
         return self.file.stat().st_size
 
     def open(self) -> Any:
-        """Return the object; its large data stay in the file, and are read as they are needed."""
+        """Return the object; its large data stay in the file, and are read as they are needed.
+
+        Functions and classes of the program itself that came with it are found in `__main__` here, too, by those who
+        know them by name: standard pickle does.
+        """
         with self.file.open("rb") as stream:
             memory = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
         content, *buffers = (memory[start : start + length] for start, length in (self.content, *self.extents))
-        return pickle.loads(content, buffers=buffers)  # noqa: S301 - our own pickle
+        value, of_the_program = pickle.loads(content, buffers=buffers)  # noqa: S301 - our own pickle
+        for name, each in of_the_program.items():
+            if not hasattr(sys.modules["__main__"], name):
+                setattr(sys.modules["__main__"], name, each)
+        return value
 
 
 class CannotBeWritten(Exception):
@@ -74,7 +84,8 @@ def pack(value: Any, file: Path) -> Parcel:
             return False
 
         pickled = io.BytesIO()
-        Pickler(pickled, buffer_callback=outside).dump(value)
+        pickler = Pickler(pickled, buffer_callback=outside)
+        pickler.dump((value, pickler.of_the_program))
         begin = stream.tell()
         _write(stream, pickled.getbuffer())
     return Parcel(file, (begin, pickled.getbuffer().nbytes), tuple(extents))
@@ -101,10 +112,14 @@ class Pickler(cloudpickle.Pickler):
     """Pickles functions and classes of `__main__` by value, and tensors of the CPU as parts of their storages.
 
     Torch itself would pickle the whole storage with each of its views.
+
+    Attributes:
+        of_the_program: the functions and classes of `__main__` so far, by name.
     """
 
     def __init__(self, stream: Any, buffer_callback: Any) -> None:
         super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
+        self.of_the_program: dict[str, Any] = {}
         self._storages: dict[tuple[int, int], _Storage] = {}
 
     def reducer_override(self, value: Any) -> Any:
@@ -112,6 +127,8 @@ class Pickler(cloudpickle.Pickler):
         if type(value) is torch.Tensor and _is_plain(value):
             parts = (value.storage_offset(), tuple(value.shape), value.stride())
             return _tensor, (self._storage_of(value), value.dtype, *parts, value.requires_grad)
+        if isinstance(value, (type, types.FunctionType)) and _is_of_the_program(value):
+            self.of_the_program[value.__qualname__] = value
         return super().reducer_override(value)
 
     def _storage_of(self, tensor: torch.Tensor) -> _Storage:
@@ -121,6 +138,11 @@ class Pickler(cloudpickle.Pickler):
         if known is None:
             known = self._storages[place] = _Storage(storage)
         return known
+
+
+def _is_of_the_program(value: Any) -> bool:
+    """Tell whether a function or class is known in `__main__` by its name."""
+    return value.__module__ == "__main__" and getattr(sys.modules["__main__"], value.__qualname__, None) is value
 
 
 class _Storage:

@@ -33,7 +33,7 @@ def check_objectives(study: Study, where: str) -> None:
             if reason is not None:
                 raise StudyError(
                     f"{argument}: the function {part.name!r} cannot be sent to {where}, because it cannot be pickled "
-                    f"({reason})."
+                    f"({reason}). {REMEDY}"
                 )
 
 

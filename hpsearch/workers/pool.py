@@ -19,6 +19,7 @@ import psutil
 from ..errors import StudyError
 from ..machine import WORKER
 from ..search.assignment import Assignment
+from .logged import LoggingSettings
 from .parcel import Parcel
 from .server import start
 from .slots import Slot
@@ -52,7 +53,7 @@ class Worker:
     def __init__(self, number: int, slot: Slot, parcel: Parcel) -> None:
         self.number, self.slot, self.trials, self.is_ready = number, slot, 0, False
         self.connection, theirs = multiprocessing.Pipe()
-        given = (theirs, slot, parcel, dict(os.environ))
+        given = (theirs, slot, parcel, dict(os.environ), LoggingSettings.here())
         try:
             self._process = start(work, given, f"{WORKER} {number}")
         except BaseException:
@@ -70,8 +71,11 @@ class Worker:
     def memory(self) -> int:
         """Its resident memory in bytes, without what files hold for all processes; 0 if it is gone."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            used = psutil.Process(self.pid).memory_info()
-            return int(used.rss) - int(getattr(used, "shared", 0))
+            process = psutil.Process(self.pid)
+            used = process.memory_info()
+            if hasattr(used, "shared"):
+                return int(used.rss) - int(used.shared)
+            return int(process.memory_full_info().uss)  # slower, where the system does not tell
         return 0
 
     @property

@@ -48,7 +48,7 @@ def start(target: Callable[..., None], arguments: Sequence[Any], name: str) -> A
     process = context.Process(target=target, args=tuple(arguments), name=name)
     with _LOCK:
         server = _running() if is_forked else None
-        with _in_place_of_the_programs(server):
+        with _places(), _in_place_of_the_programs(server):
             process.start()
     return process
 
@@ -61,7 +61,7 @@ def _running() -> forkserver.ForkServer:
     _server.set_forkserver_preload([_FIRST, *_imported_here(), _LAST])
     # To ask whether there is a GPU must not touch it: a process that has cannot be forked. Nor may Ctrl-C end it while
     # it imports. And it has to find what this process finds, wherever that is.
-    with _only_texts_in_the_path() as places:
+    with _places() as places:
         settings = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONPATH": os.pathsep.join(places)}
         with environment(settings), ignoring_ctrl_c():
             _server.ensure_running()
@@ -69,12 +69,16 @@ def _running() -> forkserver.ForkServer:
 
 
 @contextlib.contextmanager
-def _only_texts_in_the_path() -> Iterator[list[str]]:
-    """Take from `sys.path` what is no text, which Python does not look at, but would be told to the server."""
+def _places() -> Iterator[list[str]]:
+    """Let `sys.path`, as it is told to other processes, name the places where this process finds modules.
+
+    That of an interactive session is the folder it is in now, not the one it began in. What is no text is none of them:
+    Python does not look there.
+    """
     before = sys.path
-    sys.path = [each for each in before if isinstance(each, str)]
+    sys.path = [each or os.getcwd() for each in before if isinstance(each, str)]
     try:
-        yield [each or os.getcwd() for each in sys.path]
+        yield sys.path
     finally:
         sys.path = before
 
@@ -94,13 +98,18 @@ def _file(module: Any) -> str:
 def _in_place_of_the_programs(server: forkserver.ForkServer | None) -> Iterator[None]:
     """Let a new process of `multiprocessing` come from this server, and not import the program itself.
 
-    What is defined there travels along.
+    What is defined there travels along. Other threads find the program as it was while the server is waited for.
     """
     global _before
     _before = sys.modules["__main__"], forkserver.connect_to_new_process
     sys.modules["__main__"] = types.ModuleType("__main__")
     if server is not None:
-        forkserver.connect_to_new_process = server.connect_to_new_process
+
+        def connect(fds: Sequence[int]) -> tuple[int, int]:
+            _put_back()
+            return server.connect_to_new_process(fds)
+
+        forkserver.connect_to_new_process = connect
     try:
         yield
     finally:

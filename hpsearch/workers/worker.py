@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import pickle
@@ -23,6 +24,7 @@ from ..search.assignment import Assignment
 from ..search.distant_trial import Abandoned, Line, train_as_told
 from ..search.execution import described
 from ..search.messages import Progress
+from .logged import LoggingSettings
 from .parcel import Parcel
 from .slots import Slot
 
@@ -30,6 +32,7 @@ from .slots import Slot
 OUTPUT_FILE = "output.log"
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_BETWEEN_PROGRESS = 0.25
+logger = logging.getLogger(__name__)
 
 
 class Abandon:
@@ -62,13 +65,16 @@ def receive(connection: Connection) -> Any:
     return pickle.loads(connection.recv_bytes())  # noqa: S301 - from our own process
 
 
-def work(connection: Connection, slot: Slot, parcel: Parcel, variables: dict[str, str]) -> None:
+def work(
+    connection: Connection, slot: Slot, parcel: Parcel, variables: dict[str, str], what_is_logged: LoggingSettings
+) -> None:
     """Train trials until there are none left, or the process that searches is gone."""
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # it ends with all that it starts; and Ctrl-C is for the process that searches
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.clear()
     os.environ.update(variables)
+    what_is_logged.apply()
     threading.Thread(target=_end_with_the_search, name="hpsearch lifeline", daemon=True).start()
     if slot.device is None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -144,11 +150,20 @@ def _nth_visible(device: int) -> str:
 
 @contextlib.contextmanager
 def _output_to(file: Path) -> Iterator[None]:
-    """Let everything that this process prints go to the end of a file while the block runs."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Let everything that this process prints go to the end of a file while the block runs.
+
+    If there can be no such file, it goes where the program prints: what the trial comes to does not hang on that.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream = file.open("ab")
+    except OSError as error:
+        logger.warning("What a trial prints cannot be written: %s", error)
+        yield
+        return
     _flush()
     before = [os.dup(number) for number in (1, 2)]
-    with file.open("ab") as stream:
+    with stream:
         for number in (1, 2):
             os.dup2(stream.fileno(), number)
     try:

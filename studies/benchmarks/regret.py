@@ -24,6 +24,8 @@ class Run:
 
     Attributes:
         seen: the best accuracy so far wherever it rose, and the budget until then.
+        spent: the budget until its end.
+        result: the best accuracy of a trial at its end; 0 if none came there.
         trials: how many have begun.
         seconds: of processor time, for choices and curves.
     """
@@ -32,13 +34,19 @@ class Run:
     task: str
     seed: int
     seen: tuple[tuple[float, float], ...]
+    spent: float
+    result: float
     trials: int
     seconds: float
 
     def best_at(self, budgets: Sequence[float]) -> Array:
-        """Return the best accuracy seen within each of these budgets; 0 where none was."""
+        """Return the best accuracy seen within each of these budgets, 0 where none was; at infinity, the result.
+
+        For what a search has seen of a trial that it did not train to its end is not what it returns.
+        """
         spent, accuracies = np.array([(0.0, 0.0), *self.seen]).T
-        return np.asarray(accuracies[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1])
+        seen = accuracies[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1]
+        return np.where(np.isinf(budgets), self.result, seen)
 
 
 @dataclass(frozen=True)
@@ -117,26 +125,27 @@ def _estimates(values: Array, drawn: Array) -> list[Estimate]:
 def show(results: Results, budgets: Sequence[float]) -> None:
     """Print the table, and how ours compares."""
     width = max(map(len, [*results.strategies, "ours / the best of the others"])) + 2
-    print(
-        f"{'regret at':<{width}}" + "".join(f"{f'{budget:g} trainings':>22}" for budget in budgets) + "  trials  CPU s"
-    )
+    headings = "".join(f"{_described(budget):>22}" for budget in budgets)
+    print(f"{'regret at':<{width}}{headings}  trials  trainings  CPU s")
     for strategy in results.strategies:
         cells = "".join(f"{each!s:>22}" for each in results.means(strategy, budgets))
         runs = results.of(strategy)
-        trials, seconds = (
-            float(np.mean(each)) for each in ([run.trials for run in runs], [run.seconds for run in runs])
-        )
-        print(f"{strategy:<{width}}{cells}{trials:8.0f}{seconds:7.1f}")
+        trials, spent, seconds = np.mean([(run.trials, run.spent, run.seconds) for run in runs], axis=0)
+        print(f"{strategy:<{width}}{cells}{trials:8.0f}{spent:11.1f}{seconds:7.1f}")
     if OURS in results.strategies and len(results.strategies) > 1:
         best = [results.best_other(budget) for budget in budgets]
         _show_ratios(results, "ours / the best of the others", budgets, best, width)
         if PEER in results.strategies:
             _show_ratios(results, "ours / the peer's (target 1)", budgets, [PEER] * len(budgets), width)
         for budget, strategy in zip(budgets, best, strict=True):
-            print(f"the best of the others at {budget:g}: {strategy}")
-    beaten = sum(run.best_at([max(budgets)])[0] > results.best[run.task] for run in results.runs)
+            print(f"the best of the others at {_described(budget)}: {strategy}")
+    beaten = sum(run.seen[-1][1] > results.best[run.task] for run in results.runs if run.seen)
     if beaten:
         print(f"{beaten} of {len(results.runs)} runs found a better accuracy than the best known before")
+
+
+def _described(budget: float) -> str:
+    return "the end" if math.isinf(budget) else f"{budget:g} trainings"
 
 
 def _show_ratios(results: Results, name: str, budgets: Sequence[float], others: Sequence[str], width: int) -> None:
@@ -189,4 +198,5 @@ def write(results: Results, budgets: Sequence[float], file: Path) -> None:
     runs = [
         {**asdict(run), "regrets": (results.best[run.task] - run.best_at(budgets)).tolist()} for run in results.runs
     ]
-    file.write_text(json.dumps({"budgets": list(budgets), "best_known": results.best, "runs": runs}))
+    named = [None if math.isinf(budget) else budget for budget in budgets]  # None: the end
+    file.write_text(json.dumps({"budgets": named, "best_known": results.best, "runs": runs}))

@@ -1,8 +1,8 @@
 """How good a search is for what it costs: ours and others, on learning curves that are looked up in place of training.
 
     python -m studies.benchmarks.simulated [--tasks 34] [--seeds 10] [--workers 1] [--budgets 5 10 20 60]
-        [--curves lcbench] [--clock epochs] [--data FOLDER] [--strategies ours "random in full"] [--processes 1]
-        [--cache FOLDER] [--plot FILE.png] [--json FILE]
+        [--trials 50] [--curves lcbench] [--clock epochs] [--data FOLDER] [--strategies ours "random in full"]
+        [--processes 1] [--cache FOLDER] [--plot FILE.png] [--json FILE]
 
 Ours is the search code of this project: its rungs decide which trials pause and go on, its model of learning curves
 chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies, or with `--clock seconds`
@@ -10,11 +10,12 @@ the time that it takes with its parameters; whoever is free asks for the next jo
 no time. With `--curves lcbench+lengths` the length of the training is one more parameter.
 
 Measured is regret: the best accuracy known for the task, less the best one seen so far, at any epoch of any trial, in
-points of percent. Budgets are in trainings of full length, 52 epochs, of all workers together. Of each strategy the
-mean over all tasks and seeds is printed, with a 95 % confidence interval by bootstrap over tasks, since the seeds of a
-task are alike (with one task: over its seeds). Then ours is divided by the best of the others, which these very means
-tell, and by the peer's: TPE with median pruning. A ratio is marked + if its whole interval is below 1, and - if it is
-above.
+points of percent. Budgets are in trainings of full length, 52 epochs, of all workers together. With `--trials` each
+search has so many trials and is simulated to its end. There the regret is that of the trial which a search returns, the
+best of those that were trained to their end, after their last epoch. Of each strategy the mean over all tasks and seeds
+is printed, with a 95 % confidence interval by bootstrap over tasks, since the seeds of a task are alike (with one task:
+over its seeds). Then ours is divided by the best of the others, which these very means tell, and by the peer's: TPE
+with median pruning. A ratio is marked + if its whole interval is below 1, and - if it is above.
 
 The best accuracy known is that of a long search of each task alone, and is kept in the folder `--cache`.
 Set OMP_NUM_THREADS=1 with several processes.
@@ -26,6 +27,7 @@ import argparse
 import functools
 import heapq
 import itertools
+import math
 import multiprocessing
 import sys
 import tempfile
@@ -35,12 +37,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
 
 from hpsearch.files import read_json, write_json
+from hpsearch.search.rungs import FACTOR
 
 from .learning_curves import (
     EPOCHS,
@@ -54,7 +57,7 @@ from .learning_curves import (
     best_known,
 )
 from .regret import Results, Run, plot, show, write
-from .strategies import ALL_STRATEGIES, STRATEGIES, Strategy
+from .strategies import ALL_STRATEGIES, NO_END, STRATEGIES, Strategy
 
 _CURVES = ["lcbench", "lcbench+lengths", "synthetic", "synthetic+lengths"]
 # Trainings at random, of which the mean time is that of one.
@@ -74,6 +77,21 @@ class Plan:
     workers: int
     budget: float
     clock: str
+    trials: int = NO_END
+
+
+class Searched(NamedTuple):
+    """What came of a search.
+
+    Attributes:
+        seen: the best accuracy so far wherever it rose, and the budget until then.
+        spent: the budget until its end.
+        result: the best accuracy of a trial at its end; 0 if none came there.
+    """
+
+    seen: tuple[tuple[float, float], ...]
+    spent: float
+    result: float
 
 
 @functools.cache
@@ -84,16 +102,14 @@ def tasks_of(curves: str, data: Path) -> Tasks:
     return SeveralLengths(tasks) if lengths else tasks
 
 
-def simulate(
-    task: Task, strategy: Strategy, workers: int, budget: float, clock: str = "epochs"
-) -> tuple[tuple[float, float], ...]:
-    """Return the best accuracy so far wherever it rose, and the budget until then.
+def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock: str = "epochs") -> Searched:
+    """Return what comes of a search.
 
     Args:
         task: what is searched.
         strategy: that searches it; new.
         workers: how many train at a time.
-        budget: in trainings of full length, of mean time.
+        budget: in trainings of full length, of mean time; infinite if the strategy itself comes to an end.
         clock: `epochs`, of which each takes as long as any other, or `seconds`.
     """
     times_of = _clock(task, clock)
@@ -104,6 +120,7 @@ def simulate(
     curves: list[Array] = []
     times: list[Array] = []  # from the beginning of each training on
     seen: list[tuple[float, float]] = []
+    result = 0.0
     while True:
         while idle and (job := strategy.next()) is not None:
             new = [point[None] for point in strategy.points[len(curves) :]]
@@ -114,9 +131,13 @@ def simulate(
             heapq.heappush(busy, (until[job.end], next(order), job.trial, job.end))
             idle -= 1
         if not busy or busy[0][0] > end:
-            return _rises(((moment * workers / EPOCHS, accuracy) for moment, accuracy in sorted(seen) if moment <= end))
+            unit = workers / EPOCHS
+            rises = _rises((moment * unit, accuracy) for moment, accuracy in sorted(seen) if moment <= end)
+            return Searched(rises, (end if busy else now) * unit, result)
         now, _, trial, epoch = heapq.heappop(busy)
         idle += 1
+        if epoch == task.length(strategy.points[trial]):
+            result = max(result, float(curves[trial][epoch - 1]))
         strategy.told(trial, curves[trial][:epoch], float(times[trial][epoch]))
 
 
@@ -144,10 +165,10 @@ def carry_out(plan: Plan) -> Run:
     _quieten()
     task = tasks_of(plan.curves, plan.data).task(plan.task)
     begin = time.process_time()
-    strategy = ALL_STRATEGIES[plan.strategy](task, plan.seed)
-    seen = simulate(task, strategy, plan.workers, plan.budget, plan.clock)
+    strategy = ALL_STRATEGIES[plan.strategy](task, plan.seed, plan.trials)
+    searched = simulate(task, strategy, plan.workers, plan.budget, plan.clock)
     seconds = time.process_time() - begin
-    return Run(plan.strategy, plan.task, plan.seed, seen, len(strategy.points), seconds)
+    return Run(plan.strategy, plan.task, plan.seed, *searched, len(strategy.points), seconds)
 
 
 def _quieten() -> None:
@@ -197,9 +218,9 @@ def _chosen(asked: Sequence[str], names: Sequence[str]) -> list[str]:
 def search_all(options: argparse.Namespace, names: Sequence[str], each: Map) -> Results:
     """Return the runs of all strategies, and tell on stderr how far they are."""
     best = best_of(options.curves, options.data, names, options.cache, each)
-    most = max(options.budgets)
+    most, trials = max(options.budgets), options.trials
     plans = [
-        Plan(options.curves, options.data, strategy, task, seed, options.workers, most, options.clock)
+        Plan(options.curves, options.data, strategy, task, seed, options.workers, most, options.clock, trials)
         for strategy in options.strategies
         for task in names
         for seed in range(options.seeds)
@@ -219,6 +240,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=10, help="runs of each strategy at each task")
     parser.add_argument("--workers", type=int, default=1, help="that train at a time, in simulated time")
     parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20, 60], help="in trainings of full length")
+    parser.add_argument("--trials", type=int, default=NO_END, help="of each search, simulated to its end")
     parser.add_argument("--curves", choices=_CURVES, default="lcbench")
     parser.add_argument("--clock", choices=["epochs", "seconds"], default="epochs", help="what the budget is made of")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the surrogate of LCBench")
@@ -228,11 +250,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="picture to draw, with matplotlib")
     parser.add_argument("--json", type=Path, help="file for all runs")
     options = parser.parse_args()
+    if options.trials <= FACTOR:
+        parser.error(f"--trials must be above {FACTOR}: shorter searches have no rungs")
     for name in ("seeds", "workers", "processes"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be 1 at least")
-    if min(options.budgets) <= 0:
-        parser.error("--budgets must be above 0")
+    if min(options.budgets) <= 0 or math.inf in options.budgets:
+        parser.error("--budgets must be finite, and above 0")
+    if options.trials < NO_END:
+        options.budgets.append(math.inf)
     return options
 
 
@@ -253,7 +279,7 @@ def main() -> None:
     print(f"{options.curves}: {len(names)} task(s), {options.seeds} seed(s), {workers}; means [95 % intervals]")
     show(results, options.budgets)
     if options.plot:
-        plot(results, max(options.budgets), options.plot)
+        plot(results, max(run.spent for run in results.runs), options.plot)
     if options.json:
         write(results, options.budgets, options.json)
 

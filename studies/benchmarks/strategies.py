@@ -15,7 +15,7 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState as EngineState
 
-from hpsearch.search.curves import MOST_AT_RANDOM, Curve, CurveModel, model_of, propose
+from hpsearch.search.curves import Curve, LatestModel, count_at_random, propose
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.parameters import Float
 from hpsearch.search.priors import Belief
@@ -27,6 +27,9 @@ from hpsearch.search.trial import Report, TrialRecord, TrialState
 from hpsearch.search.work import WorkModel, work_model
 
 from .learning_curves import EPOCHS, Array, Task
+
+# Without an end in sight, no waiting trial is given up.
+NO_END = 10**6
 
 
 class Job(NamedTuple):
@@ -43,20 +46,21 @@ class Strategy(ABC):
     Args:
         task: what is searched.
         seed: of its random draws.
+        n_trials: how many trials there are to be.
 
     Attributes:
         points: the parameters of each trial, by number.
     """
 
-    def __init__(self, task: Task, seed: int) -> None:
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         self.points: list[Array] = []
-        self._task = task
+        self._task, self._n_trials = task, n_trials
         self._dimensions, self._seed = task.dimensions, seed
         self._random = np.random.default_rng(seed)
 
     @abstractmethod
     def next(self) -> Job | None:
-        """Return what a free worker is to train; None if it has to wait for another one."""
+        """Return what a free worker is to train; None if it has to wait for another one, or all trials have ended."""
 
     @abstractmethod
     def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
@@ -69,6 +73,10 @@ class Strategy(ABC):
             accuracies: after each of the trial's epochs so far.
             elapsed: the time that they took.
         """
+
+    @property
+    def _has_begun_all(self) -> bool:
+        return len(self.points) >= self._n_trials
 
     def _add(self, point: Array) -> int:
         """Return the number of a new trial."""
@@ -86,8 +94,10 @@ class Strategy(ABC):
 class RandomInFull(Strategy):
     """Trains all trials to their end, with parameters at random."""
 
-    def next(self) -> Job:
+    def next(self) -> Job | None:
         """Return a new trial."""
+        if self._has_begun_all:
+            return None
         trial = self._add(self._anywhere())
         return Job(trial, 0, self._length(trial))
 
@@ -100,8 +110,8 @@ class OneEpochFirst(Strategy):
 
     _MANY, _FEW = 64, 4
 
-    def __init__(self, task: Task, seed: int) -> None:
-        super().__init__(task, seed)
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
+        super().__init__(task, seed, n_trials)
         self._begun = 0
         self._after_one: dict[int, float] = {}
         self._chosen: deque[int] = deque()
@@ -111,7 +121,7 @@ class OneEpochFirst(Strategy):
         if self._chosen:
             trial = self._chosen.popleft()
             return Job(trial, 1, self._length(trial))
-        if self._begun == self._MANY:
+        if self._begun == self._MANY or self._has_begun_all:
             return None
         self._begun += 1
         return Job(self._add(self._anywhere()), 0, 1)
@@ -121,7 +131,7 @@ class OneEpochFirst(Strategy):
         if len(accuracies) > 1:
             return
         self._after_one[trial] = accuracies[0]
-        if len(self._after_one) == self._MANY:
+        if len(self._after_one) == self._MANY or (self._has_begun_all and len(self._after_one) == self._begun):
             best = sorted(self._after_one, key=lambda number: -self._after_one[number])
             self._chosen.extend(best[: self._FEW])
             self._begun, self._after_one = 0, {}
@@ -154,13 +164,15 @@ class _Engine:
 class TPEInFull(Strategy):
     """Trains all trials to their end, with parameters by Optuna's TPE as it is by default."""
 
-    def __init__(self, task: Task, seed: int) -> None:
-        super().__init__(task, seed)
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
+        super().__init__(task, seed, n_trials)
         self._engine = _Engine(task.dimensions, seed, self._pruner())
         self._trials: list[optuna.Trial] = []
 
-    def next(self) -> Job:
+    def next(self) -> Job | None:
         """Return a new trial."""
+        if self._has_begun_all:
+            return None
         trial = self._ask()
         return Job(trial, 0, self._length(trial))
 
@@ -180,13 +192,15 @@ class TPEInFull(Strategy):
 class TPEMedianPruning(TPEInFull):
     """TPE, with a pruner that is asked after each epoch: the default of transformers' own search with Optuna."""
 
-    def __init__(self, task: Task, seed: int) -> None:
-        super().__init__(task, seed)
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
+        super().__init__(task, seed, n_trials)
         self._go_on: deque[Job] = deque()
 
-    def next(self) -> Job:
+    def next(self) -> Job | None:
         """Return the next epoch of the trial that was just told, else the first of a new one."""
-        return self._go_on.popleft() if self._go_on else Job(self._ask(), 0, 1)
+        if self._go_on:
+            return self._go_on.popleft()
+        return None if self._has_begun_all else Job(self._ask(), 0, 1)
 
     def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
         """Report an epoch, and ask the pruner."""
@@ -210,14 +224,11 @@ class TPEHyperbandPruning(TPEMedianPruning):
         return optuna.pruners.HyperbandPruner(max_resource=EPOCHS)
 
 
-# Without an end in sight, no waiting trial is given up.
-_STUDY = Study(
-    name="simulated",
-    folder=Path("simulated"),
-    space=SearchSpace({"x": Float(0, 1)}),
-    objectives=resolve_objectives("eval_accuracy", "maximize", has_metrics=True),
-    n_trials=10**6,
-)
+_OBJECTIVES = resolve_objectives("eval_accuracy", "maximize", has_metrics=True)
+
+
+def _study(n_trials: int) -> Study:
+    return Study("simulated", Path("simulated"), SearchSpace({"x": Float(0, 1)}), _OBJECTIVES, n_trials)
 
 
 @functools.cache
@@ -231,19 +242,23 @@ def _evaluated(length: int) -> tuple[int, ...]:
 class OursAtRandom(Strategy):
     """Our rungs, where trials pause and go on, with parameters at random."""
 
-    def __init__(self, task: Task, seed: int) -> None:
-        super().__init__(task, seed)
-        self._rungs = Rungs(_STUDY)
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
+        super().__init__(task, seed, n_trials)
+        self._rungs = Rungs(_study(n_trials))
         self._records: list[TrialRecord] = []
         self._go_on: deque[TrialRecord] = deque()
 
-    def next(self) -> Job:
+    def next(self) -> Job | None:
         """Return the trial that was just told if it goes on, else one that has waited at a rung, else a new one."""
-        record = self._go_on.popleft() if self._go_on else self._rungs.next(self._records, self._promise(self._records))
-        if record is None:
+        record = self._go_on.popleft() if self._go_on else self._promoted()
+        if record is None and not self._has_begun_all:
             number = self._add(self._choose())
             record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, {})
             self._records.append(record)
+        if record is None and not any(each.state is TrialState.RUNNING for each in self._records):
+            record = self._promoted(is_last_chance=True)
+        if record is None:
+            return None
         self._records[record.number] = replace(record, state=TrialState.RUNNING)
         begin = int(record.reports[-1].resource) if record.reports else 0
         evaluated = _evaluated(self._length(record.number))
@@ -266,6 +281,12 @@ class OursAtRandom(Strategy):
                 self._go_on.append(record)
         self._records[trial] = record
 
+    def _promoted(self, is_last_chance: bool = False) -> TrialRecord | None:
+        """Return the trial that has waited at a rung and may go on; give up those without hope."""
+        for record in self._rungs.hopeless(self._records):
+            self._records[record.number] = replace(record, state=TrialState.PRUNED)
+        return self._rungs.next(self._records, self._promise(self._records), is_last_chance)
+
     def _choose(self) -> Array:
         """Return the parameters of a new trial."""
         return self._anywhere()
@@ -279,7 +300,11 @@ class Ours(OursAtRandom):
     """Our default: rungs, and parameters by the model of all learning curves."""
 
     _belief: Belief | None = None
-    _latest: tuple[int, CurveModel] | None = None
+    _is_limited = False
+
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
+        super().__init__(task, seed, n_trials)
+        self._models, self._first = LatestModel(), count_at_random(n_trials, self._is_limited)
 
     def _choose(self) -> Array:
         curves = [self._curve(each) for each in self._records if each.reports]
@@ -288,30 +313,24 @@ class Ours(OursAtRandom):
             curves,
             under_way,
             self._random,
-            model_by=self._model_of,
+            model_by=self._models.of,
             belief=self._belief,
+            first=self._first,
             work=self._work(self._records),
         )
         return self._anywhere() if point is None else point
 
     def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
         """Rate by what is expected of them, once enough trials have reported."""
-        if sum(bool(each.reports) for each in records) < MOST_AT_RANDOM:
+        if sum(bool(each.reports) for each in records) < self._first:
             return None
 
         def promise(candidates: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Sequence[float]:
-            model = self._model_of([self._curve(each) for each in known if each.reports])
+            model = self._models.of([self._curve(each) for each in known if each.reports])
             points = np.array([self.points[each.number] for each in candidates])
             return list(model.improvement_for_work(points, self._work(known)))
 
         return promise
-
-    def _model_of(self, curves: Sequence[Curve]) -> CurveModel:
-        """Return the model of these curves; reports only come to those there were."""
-        reports = sum(len(each.reports) for each in curves)
-        if self._latest is None or self._latest[0] != reports:
-            self._latest = reports, model_of(curves)
-        return self._latest[1]
 
     def _work(self, records: Sequence[TrialRecord]) -> WorkModel | None:
         """Return a model of how much work trials are: the time they take, where a search takes weights times epochs."""
@@ -323,7 +342,7 @@ class Ours(OursAtRandom):
     def _curve(self, record: TrialRecord) -> Curve:
         return Curve(
             self.points[record.number],
-            [(each.resource / each.horizon, cost_of(each, each.value, _STUDY.objective)) for each in record.reports],
+            [(each.resource / each.horizon, cost_of(each, each.value, _OBJECTIVES[0])) for each in record.reports],
         )
 
 
@@ -332,8 +351,8 @@ class OursWithRightPrior(Ours):
 
     _RANKED, _PLACE = 100, -1
 
-    def __init__(self, task: Task, seed: int) -> None:
-        super().__init__(task, seed)
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
+        super().__init__(task, seed, n_trials)
         points = np.random.default_rng([seed, 1]).random((self._RANKED, task.dimensions))
         self._centre = points[np.argsort(task.curves(points)[:, -1])[self._PLACE]]
         self._belief = Belief(self._centre)
@@ -351,8 +370,8 @@ class OursWithWrongPrior(OursWithRightPrior):
 class NaiveTPEWithRungs(OursAtRandom):
     """Our rungs, with parameters by TPE that takes the last accuracy of a trial for its result, however early."""
 
-    def __init__(self, task: Task, seed: int) -> None:
-        super().__init__(task, seed)
+    def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
+        super().__init__(task, seed, n_trials)
         self._engine = _Engine(task.dimensions, seed)
         self._trials: list[optuna.Trial] = []
 
@@ -411,6 +430,12 @@ class OursPromotedByReport(Ours):
         return None
 
 
+class OursLimited(Ours):
+    """Our default where time or epochs may end the search: fewer trials are drawn at random."""
+
+    _is_limited = True
+
+
 class OursWhateverTheWork(Ours):
     """Our default, to which a trial that is more work is as good as any other."""
 
@@ -430,6 +455,7 @@ ALSO_TRIED: dict[str, type[Strategy]] = {
     "rungs, TPE on the highest rung": TPEOnHighestRung,
     "ours, promotion by report": OursPromotedByReport,
     "ours, whatever the work": OursWhateverTheWork,
+    "ours, with a limit": OursLimited,
 }
 STRATEGIES: dict[str, type[Strategy]] = {
     OURS: Ours,

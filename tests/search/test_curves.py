@@ -12,7 +12,7 @@ from scipy.optimize import check_grad
 
 from hpsearch import Categorical, Float, Int, SearchSpace
 from hpsearch.backends.optuna_backend.cube import Cube, Tried
-from hpsearch.search.curves import MOST_AT_RANDOM, Curve, CurveModel, model_of, propose
+from hpsearch.search.curves import MOST_AT_RANDOM, Curve, CurveModel, LatestModel, model_of, propose
 from tests.search.small_trainer import small_trainer
 
 SHARES = (0.1, 0.3, 1.0)
@@ -54,6 +54,17 @@ def test_more_is_known_of_a_trial_that_has_come_further() -> None:
     early, late = curves(12, shares=(0.05,)), curves(12)
     at = early[0].point[None]
     assert model_of(late).expect(at)[1] < model_of(early).expect(at)[1]
+
+
+def test_the_same_curves_in_another_order_are_the_same_model() -> None:
+    models, known = LatestModel(), curves(120)  # of so many reports, some are chosen
+    model = models.of(known)
+    assert models.of(known[::-1]) is model
+    again = LatestModel().of(known[5:] + known[:5])
+    at = random().random((9, 2))
+    assert (again.improvement(at) == model.improvement(at)).all()
+    further = [*known[1:], Curve(known[0].point, known[0].reports[:-1])]
+    assert models.of(further) is not model
 
 
 def test_values_that_are_equal_teach_nothing() -> None:

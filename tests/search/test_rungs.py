@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 from hpsearch import Float, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.rungs import Rungs
+from hpsearch.search.sessions import Session
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState, Verdict
@@ -340,6 +341,36 @@ def test_a_budget_ends_the_search_with_the_best_of_those_that_wait(tmp_path: Pat
         TrialState.PRUNED,
         TrialState.STOPPED,
     }
+
+
+@pytest.mark.parametrize(("n_jobs", "is_leaving"), [(1, False), (1, True), (2, True)])
+def test_of_several_searches_that_a_budget_ends_the_last_one_lets_the_best_that_waits_stand(
+    tmp_path: Path, n_jobs: int, is_leaving: bool
+) -> None:
+    (tmp_path / "study").mkdir()
+    other = Session(tmp_path / "study")
+    other.begin()
+    if is_leaving:  # it has come to its end, and ends its workers, say
+        other.leave()
+    records = search(tmp_path, n_trials=18, max_epochs=6, n_jobs=n_jobs).run_summary.records
+    best = min((each for each in records if each.reports), key=lambda each: each.reports[-1].value)
+    waits = {TrialState.STOPPED, TrialState.COMPLETE} if is_leaving else {TrialState.PAUSED}
+    other.end()
+    assert best.state in waits
+    if not is_leaving:
+        again = search(tmp_path, n_trials=18, max_epochs=6, n_jobs=n_jobs).run_summary.records
+        assert again[best.number].state is TrialState.STOPPED
+
+
+@pytest.mark.parametrize("budget", [{"trial_max_epochs": 2}, {"max_epochs": 12}], ids=["of a trial", "of the search"])
+def test_a_whole_epoch_that_a_budget_ends_is_evaluated(tmp_path: Path, budget: Any) -> None:
+    best = search(tmp_path, n_trials=9, trainer={"save_strategy": "epoch"}, **budget)
+    stopped = [each for each in best.run_summary.records if each.state is TrialState.STOPPED]
+    assert stopped
+    for each in stopped:
+        assert [report.epoch for report in each.reports] == [1.0 + place for place in range(int(each.epochs))]
+        assert each.value == each.reports[-1].value
+    assert max(each.epochs for each in stopped) > 1
 
 
 class SlowToSave(TrainerCallback):

@@ -222,6 +222,23 @@ def test_who_was_taken_for_dead_signs_in_again_and_takes_nobody_for_dead(tmp_pat
     assert signed_in(tmp_path) == {session.name}
 
 
+def test_who_is_left_with_none_but_those_that_leave_is_the_last(tmp_path: Path) -> None:
+    first, second = Session(tmp_path), Session(tmp_path)
+    first.begin()
+    second.begin()
+    assert not first.is_last()
+    first.leave()
+    assert not first.is_last()
+    assert second.is_last()
+    assert not second.is_alone()
+    shutil.rmtree(tmp_path / SESSIONS_FOLDER)  # another machine took them for dead
+    for each in (first, second):
+        each._touch()
+    assert second.is_last()
+    first.end()
+    second.end()
+
+
 def test_who_finds_all_gone_at_its_end_is_the_last(tmp_path: Path) -> None:
     session = Session(tmp_path)
     session.begin()

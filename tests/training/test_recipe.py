@@ -421,6 +421,20 @@ def test_the_model_of_the_last_training_is_free_when_the_next_one_is_built(tmp_p
     assert alive == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("bf16", [False, True])
+def test_each_training_of_a_process_is_compiled_as_its_own_arguments_say(tmp_path: Path, bf16: bool) -> None:
+    compiled: list[str | None] = []
+    for backend in (None, "eager", "aot_eager", None, "eager"):
+        trainer = line_trainer(tmp_path, torch_compile_backend=backend, bf16=bf16)
+        trainer.train()
+        is_compiled = isinstance(trainer.run.model_wrapped, torch._dynamo.OptimizedModule)
+        assert is_compiled == (backend is not None)
+        plugin = trainer.accelerator.state.dynamo_plugin
+        compiled.append(plugin.backend.value.lower() if is_compiled else None)
+        trainer.release()
+    assert compiled == [None, "eager", "aot_eager", None, "eager"]
+
+
 def test_release_keeps_a_given_model_usable(tmp_path: Path) -> None:
     model = Line()
     trainer = line_trainer(tmp_path, model=model)

@@ -27,9 +27,11 @@ import torch
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from hpsearch import BestRun, Constraint, Float, FromPretrained, StudyError, TooManyFailuresError
+from hpsearch.backends.optuna_backend import parallel
 from hpsearch.workers import server
 from hpsearch.workers.pickling import culprit
 from hpsearch.workers.worker import OUTPUT_FILE
+from hpsearch.workers.worker import _output_to as output_to
 from tests.backends.contract import RATE, ROOT, Diary, Events, FailsBesideASlowOne, HearsNotices, states
 from tests.search.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
@@ -587,6 +589,69 @@ def test_workers_are_warm_whatever_the_program_has_forked_before_and_wherever_it
     assert [each.read_text() for each in tmp_path.glob("study/run-*/warm")] == ["True", "True"]
 
 
+IN_A_SESSION = """
+    import logging, os, sys
+
+    folder, elsewhere = sys.argv[1:]
+    assert sys.path[0] == ""
+    from hpsearch import Categorical, Float, Trainer, TrainingArguments
+    from tests.search.small_trainer import TwoLayers, points
+
+    os.chdir(elsewhere)  # as %cd does
+    import of_the_user
+
+    logging.basicConfig(level=logging.INFO, format="the program: %(levelname)s %(message)s")
+
+    class Arguments(TrainingArguments):
+        pass
+
+    def model_init(trial):
+        logging.getLogger("of.the.user").info("hidden units: %d", of_the_user.HIDDEN)
+        logging.getLogger("of.the.user").debug("not this")
+        return TwoLayers(of_the_user.HIDDEN)
+
+    args = Arguments(folder, num_train_epochs=1, eval_strategy="epoch", use_cpu=True, report_to="none")
+    trainer = Trainer(args=args, model_init=model_init, train_dataset=points(16, 0), eval_dataset=points(16, 1))
+    space = {"learning_rate": Float(1e-3, 1e-1, log=True)}
+    best = trainer.hyperparameter_search(
+        space, "loss", n_trials=2, n_jobs=2, pruner="none", progress=False, keep_checkpoints=None
+    )
+    print(type(best.run_summary.records[0]).__name__)
+"""
+
+
+def test_a_session_that_has_gone_elsewhere_with_arguments_and_logs_of_its_own_finds_them_in_its_workers(
+    tmp_path: Path,
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "of_the_user.py").write_text("HIDDEN = 5\n")
+    told = subprocess.run(
+        [sys.executable, "-", str(tmp_path), str(elsewhere)],
+        input=textwrap.dedent(IN_A_SESSION),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert told.returncode == 0, told.stderr
+    for run in ("run-0", "run-1"):
+        saved = list((tmp_path / "study" / run).glob("checkpoint-*/training_args.bin"))
+        assert len(saved) == 1, "the arguments are saved, as standard pickle does it: by name"
+        lines = (tmp_path / "study" / run / OUTPUT_FILE).read_text().splitlines()
+        assert "the program: INFO hidden units: 5" in lines
+        assert not any("not this" in line for line in lines)
+
+
+def test_a_trial_whose_output_cannot_be_written_is_trained_all_the_same(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / OUTPUT_FILE).mkdir()
+    with output_to(tmp_path / OUTPUT_FILE):
+        print("trained", flush=True)
+    assert capfd.readouterr().out == "trained\n"
+
+
 # What cannot be.
 
 
@@ -621,6 +686,31 @@ def test_a_part_that_cannot_be_pickled_is_named_before_anything_is_written(
 def test_an_option_out_of_range_is_refused(tmp_path: Path, options: Any, message: str) -> None:
     with pytest.raises(StudyError, match=message):
         search(tmp_path, 2, **options)
+
+
+@pytest.mark.parametrize("options", [{"devices": [0]}, {"trials_per_device": 2}])
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it makes one up")
+def test_gpus_are_refused_to_a_trainer_that_is_to_use_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any
+) -> None:
+    monkeypatch.setattr(parallel, "_gpus", lambda: 1)
+    with pytest.raises(StudyError, match=r"=.* is about GPUs, but use_cpu=True trains on the CPU"):
+        search(tmp_path, 2, **{"n_jobs": None, **options})
+
+
+@pytest.mark.parametrize("name", ["compute_objective", "constraints"])
+def test_an_objective_that_cannot_be_pickled_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
+    lock = threading.Lock()
+
+    def of_metrics(metrics: dict[str, float]) -> float:
+        return metrics["eval_loss"] if lock else 0.0
+
+    given = {"constraints": [Constraint(of_metrics, at_most=1.0)]} if name == "constraints" else {name: of_metrics}
+    with pytest.raises(
+        StudyError, match=rf"{name}: .*'of_metrics.*' cannot be sent to workers.*made where they are used"
+    ):
+        search(tmp_path, 2, direction="minimize", **given)
+    assert not (tmp_path / "study").exists()
 
 
 class CannotChoose(Exception):

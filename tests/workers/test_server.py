@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from multiprocessing import forkserver
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ def test_a_process_that_is_forked_while_a_worker_starts_is_the_program_as_it_was
     ours = forkserver.ForkServer()
     with server._in_place_of_the_programs(ours):
         assert sys.modules["__main__"] is not main
-        assert forkserver.connect_to_new_process == ours.connect_to_new_process
+        assert forkserver.connect_to_new_process != connect
         child = os.fork()
         if child == 0:
             is_as_before = sys.modules["__main__"] is main and forkserver.connect_to_new_process == connect
@@ -26,6 +27,29 @@ def test_a_process_that_is_forked_while_a_worker_starts_is_the_program_as_it_was
     assert os.waitpid(child, 0)[1] == 0
     assert sys.modules["__main__"] is main
     assert forkserver.connect_to_new_process == connect
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
+def test_while_the_server_is_waited_for_other_threads_find_the_program_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main, connect = sys.modules["__main__"], forkserver.connect_to_new_process
+    seen = []
+
+    def looks(self: Any, descriptors: Any) -> Any:
+        seen.append((sys.modules["__main__"], forkserver.connect_to_new_process))
+        return connects(self, descriptors)
+
+    connects = forkserver.ForkServer.connect_to_new_process
+    monkeypatch.setattr(forkserver.ForkServer, "connect_to_new_process", looks)
+    process = server.start(_nothing, (), "a process")
+    process.join(60)
+    assert process.exitcode == 0
+    assert seen == [(main, connect)]
+
+
+def _nothing() -> None:
+    pass
 
 
 def test_a_temporary_folder_whose_path_is_too_long_for_a_socket_is_what_the_error_says() -> None:

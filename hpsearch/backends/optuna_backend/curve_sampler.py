@@ -14,7 +14,7 @@ from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
-from ...search.curves import Curve, CurveModel, model_of, propose
+from ...search.curves import Curve, LatestModel, propose
 from ...search.objective import Objective
 from ...search.priors import Belief
 from ...search.selection import shares_and_costs
@@ -47,7 +47,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self._first = first
         self._rng = LazyRandomState(seed)
         self._random = optuna.samplers.RandomSampler(seed)
-        self._latest: tuple[Any, CurveModel] | None = None
+        self._models = LatestModel()
         self.trials: Sequence[TrialRecord] = ()
 
     def reseed_rng(self) -> None:
@@ -91,7 +91,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
             return tried.without(cube.valid(points))
 
         work = _work(known, params, cube)
-        point = propose(curves, under_way, random, valid, self._model_of, belief, self._first, work)
+        point = propose(curves, under_way, random, valid, self._models.of, belief, self._first, work)
         return {} if point is None else cube.params(point)
 
     def promise(
@@ -103,19 +103,12 @@ class CurveSampler(optuna.samplers.BaseSampler):
         curves = self._curves(study, trials, cube)
         points = np.array([cube.point(params[each.number]) for each in candidates])
         work = _work([each for each in trials if each.number in params], params, cube)
-        return [float(each) for each in self._model_of(curves).improvement_for_work(points, work)]
+        return [float(each) for each in self._models.of(curves).improvement_for_work(points, work)]
 
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
         space = self.infer_relative_search_space(study, None)
         return bool(space) and len(self._curves(study, trials, Cube(space))) >= self._first
-
-    def _model_of(self, curves: Sequence[Curve]) -> CurveModel:
-        """Return the model of these curves; what the last one was made of is often asked for again."""
-        made_of = tuple((curve.point.tobytes(), len(curve.reports)) for curve in curves)
-        if self._latest is None or self._latest[0] != made_of:
-            self._latest = made_of, model_of(curves)
-        return self._latest[1]
 
     def _curves(self, study: optuna.Study, trials: Sequence[TrialRecord], cube: Cube) -> list[Curve]:
         """Return what trials have shown, of this study and of the one that it started from."""

@@ -88,6 +88,12 @@ class Parallel:
                 "process of multiprocessing.Pool. Search in the program itself, or leave n_jobs, devices and "
                 "trials_per_device out."
             )
+        for name, wanted in (("devices", self._wanted[1]), ("trials_per_device", self._wanted[2])):
+            if wanted is not None and recipe.args.use_cpu:
+                raise StudyError(
+                    f"{name}={wanted!r} is about GPUs, but use_cpu=True trains on the CPU. Leave one of them out; "
+                    "n_jobs says how many trials run at once."
+                )
         self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
         self.notes = [note]
         check_objectives(study, "workers")

@@ -192,16 +192,16 @@ class LatestModel:
         self._latest: tuple[Any, CurveModel] | None = None
 
     def of(self, curves: Sequence[Curve]) -> CurveModel:
-        """Return the model of these curves, in whatever order; more reports of them may come, but never others."""
-        ordered = sorted(curves, key=_point_and_count)
-        made_of = tuple(map(_point_and_count, ordered))
+        """Return the model of these curves, in whatever order they are."""
+        ordered = sorted(curves, key=_shown)
+        made_of = tuple(map(_shown, ordered))
         if self._latest is None or self._latest[0] != made_of:
             self._latest = made_of, model_of(ordered)
         return self._latest[1]
 
 
-def _point_and_count(curve: Curve) -> tuple[bytes, int]:
-    return curve.point.tobytes(), len(curve.reports)
+def _shown(curve: Curve) -> tuple[bytes, tuple[tuple[float, float], ...]]:
+    return curve.point.tobytes(), tuple(curve.reports)
 
 
 def propose(

@@ -96,7 +96,7 @@ class _DistantTrial(AssignedTrial):
         """Tell the search of a report, and wait for what it makes of it."""
         told, self._told = tuple(self._told), []
         is_comparable = bool(told) and told[-1][1] == report.comparable_resource
-        is_last = 0 < self._line.max_steps <= self._line.step
+        is_last = self.execution.is_ending
         so_far = self.execution.record(TrialState.RUNNING)
         self._answer = self._line.ask(Reported(report, told, is_comparable, is_last, so_far))
 

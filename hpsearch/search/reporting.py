@@ -49,6 +49,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         epochs: passes over the data so far.
         pruned: whether the study stopped the trial.
         paused: whether the study lets it wait, with a checkpoint.
+        is_ending: whether the last report was made at the end of the trial, be it by a budget or a callback.
         stop: the budget that stopped the trial, or None.
     """
 
@@ -78,7 +79,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.reports: list[Report] = []
         self.schedule: list[dict[str, Any]] = []
         self.epochs = 0.0
-        self.pruned = self.paused = False
+        self.pruned = self.paused = self.is_ending = False
         self.stop: Stop | None = None
 
     def state(self) -> dict[str, Any]:
@@ -163,8 +164,8 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.reports.append(report)
         self._weights.note(self.reports)
         self._is_over = control.should_training_stop and self.stop is None  # by a callback, such as early stopping
-        is_last = state.global_step >= state.max_steps or self.stop is not None or self._is_over
-        said = self._tell(report, is_last) if self._ranks.is_main else Verdict()
+        self.is_ending = state.global_step >= state.max_steps or self.stop is not None or self._is_over
+        said = self._tell(report, self.is_ending) if self._ranks.is_main else Verdict()
         if self._ranks.agree(lambda: said != Verdict()):
             self._obey(self._ranks.decide(lambda: said), control)
         if self.paused and self._ranks.size == 1:

@@ -108,8 +108,9 @@ class TrialRunner:
 
         Asked when no further trial may begin in this one.
         """
-        if not self.under_way:
-            self._session.leave()
+        if self.under_way:
+            return False
+        self._session.leave()
         return self._session.is_last()
 
     def is_alive(self, session: str | None) -> bool:

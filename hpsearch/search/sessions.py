@@ -89,7 +89,8 @@ class Session:
         """Show that this session has nothing under way, nor will have; it signs out soon. The caller holds the lock."""
         if not self._is_leaving:
             self._is_leaving = True
-            self._sign_in()
+            with contextlib.suppress(OSError):  # the disk is full, say: the others do not hear of it, no more
+                self._sign_in()
 
     def is_alive(self, name: str | None) -> bool:
         """Tell whether the session `name` is still at work."""

@@ -303,7 +303,8 @@ class TrainingRun:
         self.model = self.model_wrapped = self.optimizer = self.lr_scheduler = self.label_smoother = None
         self._is_prepared = False
         if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+            with contextlib.suppress(RuntimeError):  # the GPU is in no good state any more
+                torch.cuda.empty_cache()
 
 
 def _checkpoint_activations(model: Any, kwargs: dict[str, Any]) -> None:

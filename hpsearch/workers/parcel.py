@@ -53,9 +53,7 @@ class Parcel:
             memory = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
         content, *buffers = (memory[start : start + length] for start, length in (self.content, *self.extents))
         value, of_the_program = pickle.loads(content, buffers=buffers)  # noqa: S301 - our own pickle
-        for name, each in of_the_program.items():
-            if not hasattr(sys.modules["__main__"], name):
-                setattr(sys.modules["__main__"], name, each)
+        vars(sys.modules["__main__"]).update(of_the_program)
         return value
 
 

@@ -69,13 +69,18 @@ class Worker:
 
     @property
     def memory(self) -> int:
-        """Its resident memory in bytes, without what files hold for all processes; 0 if it is gone."""
+        """Its resident memory in bytes, without what files hold for all processes, where the system tells.
+
+        0 if it is gone.
+        """
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
             used = process.memory_info()
             if hasattr(used, "shared"):
                 return int(used.rss) - int(used.shared)
-            return int(process.memory_full_info().uss)  # slower, where the system does not tell
+            with contextlib.suppress(psutil.AccessDenied):  # slower, and not for everybody everywhere
+                return int(process.memory_full_info().uss)
+            return int(used.rss)
         return 0
 
     @property

@@ -27,7 +27,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 _LOCK = threading.Lock()
 _server: forkserver.ForkServer | None = None
 # What is changed for all threads while a process starts, as it was before.
-_before: tuple[types.ModuleType, Callable[..., Any]] | None = None
+_before: tuple[types.ModuleType, Callable[..., Any], list[str]] | None = None
 
 
 def prepare() -> None:
@@ -48,7 +48,7 @@ def start(target: Callable[..., None], arguments: Sequence[Any], name: str) -> A
     process = context.Process(target=target, args=tuple(arguments), name=name)
     with _LOCK:
         server = _running() if is_forked else None
-        with _places(), _in_place_of_the_programs(server):
+        with _in_place_of_the_programs(server):
             process.start()
     return process
 
@@ -61,26 +61,23 @@ def _running() -> forkserver.ForkServer:
     _server.set_forkserver_preload([_FIRST, *_imported_here(), _LAST])
     # To ask whether there is a GPU must not touch it: a process that has cannot be forked. Nor may Ctrl-C end it while
     # it imports. And it has to find what this process finds, wherever that is.
-    with _places() as places:
-        settings = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONPATH": os.pathsep.join(places)}
+    before, sys.path = sys.path, _places()
+    try:
+        settings = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
         with environment(settings), ignoring_ctrl_c():
             _server.ensure_running()
+    finally:
+        sys.path = before
     return _server
 
 
-@contextlib.contextmanager
-def _places() -> Iterator[list[str]]:
-    """Let `sys.path`, as it is told to other processes, name the places where this process finds modules.
+def _places() -> list[str]:
+    """Return where this process finds modules, as other processes are to be told.
 
-    That of an interactive session is the folder it is in now, not the one it began in. What is no text is none of them:
-    Python does not look there.
+    An interactive session looks in the folder it is in now, not in the one it began in. What is no text is none of
+    these places: Python does not look there.
     """
-    before = sys.path
-    sys.path = [each or os.getcwd() for each in before if isinstance(each, str)]
-    try:
-        yield sys.path
-    finally:
-        sys.path = before
+    return [each or os.getcwd() for each in sys.path if isinstance(each, str)]
 
 
 def _imported_here() -> list[str]:
@@ -101,8 +98,8 @@ def _in_place_of_the_programs(server: forkserver.ForkServer | None) -> Iterator[
     What is defined there travels along. Other threads find the program as it was while the server is waited for.
     """
     global _before
-    _before = sys.modules["__main__"], forkserver.connect_to_new_process
-    sys.modules["__main__"] = types.ModuleType("__main__")
+    _before = sys.modules["__main__"], forkserver.connect_to_new_process, sys.path
+    sys.modules["__main__"], sys.path = types.ModuleType("__main__"), _places()
     if server is not None:
 
         def connect(fds: Sequence[int]) -> tuple[int, int]:
@@ -119,7 +116,7 @@ def _in_place_of_the_programs(server: forkserver.ForkServer | None) -> Iterator[
 def _put_back() -> None:
     global _before
     if _before is not None:
-        sys.modules["__main__"], forkserver.connect_to_new_process = _before
+        sys.modules["__main__"], forkserver.connect_to_new_process, sys.path = _before
         _before = None
 
 

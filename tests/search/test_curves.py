@@ -63,6 +63,10 @@ def test_the_same_curves_in_another_order_are_the_same_model() -> None:
     again = LatestModel().of(known[5:] + known[:5])
     at = random().random((9, 2))
     assert (again.improvement(at) == model.improvement(at)).all()
+    twice = [Curve(each.point, [(share, 2 * cost) for share, cost in each.reports]) for each in known]  # of other seeds
+    assert LatestModel().of(known + twice).best == LatestModel().of(twice + known).best
+    assert models.of(twice) is not model
+    model = models.of(known)
     further = [*known[1:], Curve(known[0].point, known[0].reports[:-1])]
     assert models.of(further) is not model
 

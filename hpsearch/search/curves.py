@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import Series
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
-from scipy.stats import rankdata
 
 from .priors import Belief
 from .work import WorkModel
@@ -66,7 +66,7 @@ class CurveModel:
 
     def __init__(self, points: Array, shares: Array, costs: Array) -> None:
         random = np.random.default_rng(len(costs))
-        values = ndtri((rankdata(-costs) - 0.5) / len(costs))
+        values = ndtri((Series(-costs).rank().to_numpy() - 0.5) / len(costs))
         logs = _logs(shares)
         some, kept = _chosen(values, _MOST_TO_FIT, random), _chosen(values, _MOST, random)
         self._points, self._values, self._logs = points[some], values[some], logs[some]

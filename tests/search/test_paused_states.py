@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from hpsearch import Float, SearchInterrupted, StudyError, TrialRecord, TrialSta
 from hpsearch.files import read_json, remove_folder, remove_partial, whole_folder, write_json
 from hpsearch.search import paused_states
 from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.paused_states import MEMORY, PLACE_FILE, PausedStates, _used
+from hpsearch.search.paused_states import MEMORY, PLACE_FILE, PausedStates
 from hpsearch.search.sessions import SESSIONS_FOLDER
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
@@ -275,7 +276,7 @@ class Looks(Events):
         self.links = max(self.links, sum(each.is_symlink() for each in paths))
         self.folders = max(self.folders, sum(not each.is_symlink() for each in paths))
         self.place = place_of(self._folder)
-        self.most = max(self.most, 0 if self.place is None else _used(self.place))
+        self.most = max(self.most, 0 if self.place is None else bytes_in(self.place))
         self._then(record)
 
 
@@ -293,6 +294,15 @@ def place_of(folder: Path) -> Path | None:
     """The folder in memory of a study."""
     written = read_json(folder / PLACE_FILE)
     return None if written is None else Path(written["place"])
+
+
+def bytes_in(folder: Path) -> int:
+    """What the files in a folder hold that others may be deleting."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def nothing_is_left_in_memory(folder: Path, looks: Looks | None = None) -> bool:

@@ -20,7 +20,7 @@ from ...search.trial import TrialRecord, TrialState
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .engine_trials import forget_trials, read_trials, renew_trial
-from .learning import ORIGIN, can_be_compared, far_off
+from .learning import ORIGIN, can_be_compared, far_off, is_taught
 from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
 from .trial import Judge, OptunaTrial
@@ -83,7 +83,7 @@ class StoredTrials:
         self._study, self._engine, self._sampling = study, engine, sampling
         self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
         self._ended = _Ended()
-        self._is_compared = False
+        self._is_compared: bool | None = None  # with the study that this one learns from; None: who knows if it does
         self.ended_early: str | None = None
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
@@ -113,7 +113,7 @@ class StoredTrials:
             half_done, paused = [*half_done, *paused], []
         self.ended_early = runner.reason_to_stop()
         if self.ended_early is not None:
-            if runner.used_up() is not None and runner.is_last():
+            if runner.is_last() and runner.used_up() is not None:
                 self._stop_best_waiting(paused, runner, self.ended_early)
             return None
         started = counted + len(recovered) + len(paused) + len(alive)
@@ -142,6 +142,8 @@ class StoredTrials:
 
     def _warn_of_other_study(self, trials: Sequence[FrozenTrial], runner: TrialRunner) -> None:
         """Say, once, that the study which this one learns from was of something else."""
+        if self._is_compared is None:
+            self._is_compared = not any(map(is_taught, trials))
         if self._is_compared or not can_be_compared(trials):
             return
         self._is_compared = True

@@ -101,12 +101,12 @@ class Worker:
             return False
         return True
 
-    def hear(self, is_over: bool) -> Any:
-        """Return what it tells, or `Lost`; with `is_over` its process has ended, else it has said something."""
-        if is_over:  # its children may still hold its end of the connection, and it has perhaps not said all
+    def hear(self) -> Any:
+        """Return what it tells, or `Lost`."""
+        if self.is_over:  # its children may still hold its end of the connection, and it has perhaps not said all
             self._end_group()
         try:
-            if not is_over or self.connection.poll():
+            if self.connection.poll() or not self.is_over:
                 return receive(self.connection)
         except (EOFError, OSError):
             self._process.join(_SECONDS_TO_END)
@@ -180,7 +180,8 @@ class Workers:
         for worker in [each for each, since in self._retired.items() if each.is_over or since < latest]:
             del self._retired[worker]
             worker.end()
-        for worker, message in _heard(list(self._workers.values()), seconds):
+        for worker in _that_tell(list(self._workers.values()), seconds):
+            message = worker.hear()
             if isinstance(message, Ready):
                 worker.is_ready = self._has_begun = True
                 self._failed_starts[worker.number] = 0
@@ -236,7 +237,8 @@ class Workers:
             worker.tell(Abandon())
         until = time.monotonic() + _SECONDS_TO_END
         while busy and time.monotonic() < until:
-            for worker, message in _heard(busy, until - time.monotonic()):
+            for worker in _that_tell(busy, until - time.monotonic()):
+                message = worker.hear()
                 if isinstance(message, Lost):
                     busy.remove(worker)
                 yield worker, message
@@ -288,13 +290,10 @@ class Workers:
             raise StudyError(f"No worker can be started: {reason}.{hint}")
 
 
-def _heard(workers: Sequence[Worker], seconds: float) -> Iterator[tuple[Worker, Any]]:
-    """Wait until a worker tells something, or has ended; yield each that does, and what."""
+def _that_tell(workers: Sequence[Worker], seconds: float) -> list[Worker]:
+    """Wait until a worker tells something, or has ended, and return all that do."""
     heard = wait([each for worker in workers for each in (worker.connection, worker.sentinel)], seconds)
-    over = [each.sentinel in heard for each in workers]
-    for worker, is_over in zip(list(workers), over, strict=True):
-        if is_over or worker.connection in heard:
-            yield worker, worker.hear(is_over)
+    return [each for each in workers if each.connection in heard or each.sentinel in heard]
 
 
 def _end_of(code: int | None) -> str:

@@ -124,7 +124,7 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
 
 def can_be_compared(trials: Sequence[FrozenTrial]) -> bool:
     """Tell whether there are enough values of this study, and another one's, to see whether they are of one kind."""
-    return len(_own_values(trials)) >= _ENOUGH and any(map(is_taught, trials))
+    return any(map(is_taught, trials)) and len(_own_values(trials)) >= _ENOUGH
 
 
 def far_off(trials: Sequence[FrozenTrial], objective: Objective) -> str | None:

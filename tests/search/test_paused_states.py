@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -297,11 +298,12 @@ def place_of(folder: Path) -> Path | None:
 
 
 def bytes_in(folder: Path) -> int:
-    """What the files in a folder hold that others may be deleting."""
+    """What the files in a folder hold, while others write and delete there."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
+    for place, _, names in os.walk(folder):  # passes over folders that are gone
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(place, name).stat().st_size
     return total
 
 

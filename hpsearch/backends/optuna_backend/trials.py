@@ -113,7 +113,7 @@ class StoredTrials:
             half_done, paused = [*half_done, *paused], []
         self.ended_early = runner.reason_to_stop()
         if self.ended_early is not None:
-            if runner.is_last() and runner.used_up() is not None:
+            if runner.used_up() is not None and runner.is_last():
                 self._stop_best_waiting(paused, runner, self.ended_early)
             return None
         started = counted + len(recovered) + len(paused) + len(alive)

@@ -83,7 +83,7 @@ class StoredTrials:
         self._study, self._engine, self._sampling = study, engine, sampling
         self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
         self._ended = _Ended()
-        self._is_compared: bool | None = None  # with the study that this one learns from; None: who knows if it does
+        self._is_compared: bool | None = None  # with another study; None: it is not known whether there is one
         self.ended_early: str | None = None
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:

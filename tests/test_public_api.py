@@ -98,6 +98,15 @@ print([name for name in ("torch", "optuna", "transformers") if name in sys.modul
     assert run_fresh(code) == "[]"
 
 
+def test_a_search_on_optuna_begins_without_the_slow_import_of_scipy_stats() -> None:
+    code = """
+import sys
+import hpsearch.backends.optuna_backend.backend
+print("scipy.stats" in sys.modules)
+"""
+    assert run_fresh(code) == "False"
+
+
 def test_a_star_import_gives_every_public_name() -> None:
     assert run_fresh("from hpsearch import *\nprint(Trainer.__name__, BestRun.__name__)") == "Trainer BestRun"
 

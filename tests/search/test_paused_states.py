@@ -298,10 +298,10 @@ def place_of(folder: Path) -> Path | None:
 
 
 def bytes_in(folder: Path) -> int:
-    """What the files in a folder hold, while others write and delete there."""
+    """What the checkpoints in a folder hold, while others write and delete there."""
     total = 0
     for place, _, names in os.walk(folder):  # passes over folders that are gone
-        for name in names:
+        for name in names if Path(place) != folder else ():
             with contextlib.suppress(FileNotFoundError):
                 total += Path(place, name).stat().st_size
     return total

@@ -1,4 +1,4 @@
-"""Settings for all tests."""
+"""Settings and fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import os
 
 import pytest
 
+from tests.support.command_line import made as made
+from tests.support.postgresql import postgresql as postgresql
+from tests.support.postgresql import postgresql_url as postgresql_url
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.pop("CI", None)  # searches say less there; the tests look at what they say elsewhere
+os.environ.pop("CI", None)  # a search prints less in CI; the tests check what it prints elsewhere
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _one_torch_thread() -> None:
-    """Small models run faster on one thread, and many times faster beside another process."""
+    """Small models train faster on one thread, and many times faster beside another process."""
     import torch
 
     torch.set_num_threads(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -25,3 +26,13 @@ def test_no_room_has_a_name_that_says_nothing(name: str) -> None:
 
 def test_no_folder_is_named_like_an_engine() -> None:
     assert [path for path in (ROOT / "hpsearch").rglob("*") if path.is_dir() and path.name in ("optuna", "ray")] == []
+
+
+def test_no_test_module_imports_another() -> None:
+    found = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            module = node.module if isinstance(node, ast.ImportFrom) else None
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else [module or ""]
+            found += [f"{path.name}: {name}" for name in names if name.rpartition(".")[2].startswith("test_")]
+    assert found == []

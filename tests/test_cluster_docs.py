@@ -24,9 +24,9 @@ pytest.importorskip("sklearn")
 
 from hpsearch import BestRun
 from hpsearch.backends.ray_backend.cluster import joined
-from tests.backends.contract import states
-from tests.backends.ray_clusters import are_gone, free_ports
-from tests.search.small_trainer import points, small_trainer
+from tests.support.ray_clusters import are_gone, free_ports
+from tests.support.searching import states
+from tests.support.small_trainer import points, small_trainer
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "cluster.md"

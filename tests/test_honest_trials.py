@@ -31,7 +31,7 @@ from hpsearch import (
     TrainingArguments,
     TrialState,
 )
-from tests.models import accuracy, bert_classifier, classification_data, weights_of
+from tests.support.models import accuracy, bert_classifier, classification_data, weights_of
 
 
 def make_trainer(folder: Path, model_init: Any = bert_classifier, callbacks: Any = None, **changes: Any) -> Trainer:

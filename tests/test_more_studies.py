@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from hpsearch import SearchPlan
 from hpsearch.cli.study_file import read_plan
 from studies import character_model, grouped_auc, lora, sst2
-from tests.study_process import ROOT, finish
+from tests.support.programs import ROOT, finish
 
 FILES = sorted(path.name for path in (ROOT / "studies").glob("*.py") if "\nstudy = SearchPlan(" in path.read_text())
 FEELINGS = (("awful", "poor", "sad", "dull"), ("fine", "great", "lovely", "wise"))

@@ -25,8 +25,8 @@ import hpsearch
 from hpsearch import Categorical, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments, older_spellings
 from hpsearch.arguments import argument_names
 from hpsearch.errors import ArgumentError, InvalidInputError, SpaceError, UnknownArgumentError
-from tests.models import Line, bert_classifier, classification_data, line_data, small_tokenizer
-from tests.search.small_trainer import small_trainer
+from tests.support.models import Line, bert_classifier, classification_data, line_data, small_tokenizer
+from tests.support.small_trainer import small_trainer
 
 # Every argument of transformers 4.57 that 5.23 no longer has: spelling, value, and the successors it is taken for.
 ACCEPTED: list[tuple[str, Any, dict[str, Any]]] = [

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, BertModel
 
 from hpsearch import Categorical, FixedTrial, FromPretrained, InvalidInputError, SearchListener, SpaceError, StudyError
-from tests.models import gpt2_language_model, weights_of
+from tests.support.models import gpt2_language_model, weights_of
 
 PARTS = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -68,8 +68,8 @@ def test_any_other_argument_gives_other_losses_than_the_loop_by_hand(changes: di
 
 def test_the_number_of_updates_by_default_is_three_times_the_batches_of_eight(tmp_path: Path) -> None:
     from hpsearch.training.data import TrainingLength
-    from tests.models import line_data
-    from tests.reuse.small import line_trainer
+    from tests.support.line_trainer import line_trainer
+    from tests.support.models import line_data
 
     trainer = line_trainer(tmp_path, {"train_dataset": line_data(1) * 3668}, num_train_epochs=3)
     assert TrainingLength.of(trainer.args, trainer.get_train_dataloader()).max_steps == 1377

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from studies.command import until_interrupted
-from tests.study_process import start
+from tests.support.programs import start
 
 pytest.importorskip("sklearn")
 

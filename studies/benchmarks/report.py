@@ -18,7 +18,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 from hpsearch.reports.page import write_report
-from tests.reports.test_page import made_up, summary_of
+from tests.support.rendering import made_up, summary_of
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import random
 import signal
@@ -12,8 +11,7 @@ import sys
 import textwrap
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,147 +27,24 @@ from hpsearch import (
     Int,
     NoCompletedTrialError,
     SearchInterrupted,
-    SearchListener,
     SearchSpace,
     StudyError,
-    TrialRecord,
     TrialState,
 )
 from hpsearch.search.folder import StudyFolder
-from tests.models import weights_of
-from tests.search.small_trainer import CountsModels, TwoLayers, small_trainer
-
-ROOT = Path(__file__).parents[2]
-RATE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
-
-
-@dataclass
-class StoredTrial:
-    """A trial as the backend's own storage has it.
-
-    `state` is "complete", "pruned", "failed" or "running"; an interrupted trial is a running one that says so.
-    """
-
-    number: int
-    state: str
-    params: dict[str, Any]
-    value: float | None
-    resources: list[int] = field(default_factory=list)
-    notes: dict[str, Any] = field(default_factory=dict)
-
-
-class Events(SearchListener):
-    """Remembers what a search told its listener."""
-
-    def __init__(self) -> None:
-        self.study: Any = None
-        self.notes: list[str] = []
-        self.begun: list[dict[str, Any]] = []
-        self.ended: list[TrialRecord] = []
-        self.is_over = False
-
-    def on_search_begin(self, study: Any, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
-        self.study, self.notes = study, list(notes)
-
-    def on_trial_begin(self, trial: Any) -> None:
-        self.begun.append(dict(trial.params.values_by_name))
-
-    def on_trial_end(self, record: TrialRecord) -> None:
-        self.ended.append(record)
-
-    def on_search_end(self, study: Any, records: Sequence[TrialRecord]) -> None:
-        self.is_over = True
-
-
-class HearsNotices(Events):
-    """Remembers the notices, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.notices: list[str] = []
-
-    def on_notice(self, notice: str) -> None:
-        self.notices.append(notice)
-
-
-class FailsBesideASlowOne(TrainerCallback):
-    """Fails in all runs but the first, which takes longer."""
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if Path(args.output_dir).name != "run-0":
-            raise RuntimeError("out of luck")
-        time.sleep(1.0)
-
-
-class AtStep(TrainerCallback):
-    """Does something after the given update of the run of the given number, counted over the session."""
-
-    def __init__(self, act: Callable[[], None], run: int, step: int) -> None:
-        self._act, self._run, self._step = act, run, step
-        self.runs = -1
-        self.steps: list[tuple[int, int]] = []
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.runs += 1
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.steps.append((self.runs, state.global_step))
-        if (self.runs, state.global_step) == (self._run, self._step):
-            self._act()
-
-
-class AtMoment(AtStep):
-    """Does something in the second run of the session: at its "begin", at its sixth "step" or at its "end"."""
-
-    def __init__(self, act: Callable[[], None], moment: str) -> None:
-        super().__init__(act, run=1, step=6 if moment == "step" else -1)
-        self._moment = moment
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        self._at("begin")
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._at("end")
-
-    def _at(self, moment: str) -> None:
-        if (self.runs, self._moment) == (self._run, moment):
-            self._act()
-
-
-class Diary:
-    """A file in which callbacks, models and objectives write down what they saw, in whichever process they run."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def write(self, entry: Any) -> None:
-        with self._path.open("a") as stream:
-            stream.write(json.dumps(entry) + "\n")
-
-    def read(self) -> list[Any]:
-        return [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-def states(best: BestRun) -> list[str]:
-    return [record.state.value for record in best.run_summary.records]
-
-
-def scripted(*trials: Sequence[float]) -> Callable[[dict[str, float]], float]:
-    """An objective that gives these values in turn; a trial that is pruned skips the rest of its own."""
-    left = [list(values) for values in trials]
-    position = {"trial": -1}
-
-    def objective(metrics: dict[str, float]) -> float:
-        if metrics["epoch"] == 1.0:
-            position["trial"] += 1
-        return left[position["trial"]][round(metrics["epoch"]) - 1]
-
-    return objective
+from tests.support.models import weights_of
+from tests.support.searching import (
+    RATE,
+    ROOT,
+    AtStep,
+    Diary,
+    Events,
+    StoredTrial,
+    interrupt,
+    scripted,
+    states,
+)
+from tests.support.small_trainer import CountsModels, TwoLayers, small_trainer
 
 
 class BackendContract(ABC):
@@ -470,7 +345,7 @@ class BackendContract(ABC):
         import os, signal, sys, time, torch
         torch.set_num_threads(1)
         from pathlib import Path
-        from tests.backends.contract import AtStep
+        from tests.support.searching import AtStep
         from {module} import {backend}
         {setup}
         searching = os.getpid()

@@ -14,14 +14,20 @@ from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import Categorical, Float, SearchInterrupted, StudyError
 from hpsearch.backends.optuna_backend.quiet import quiet_optuna
-from tests.backends.contract import RATE, AtStep, BackendContract, Events, StoredTrial, interrupt, scripted, states
-from tests.search.small_trainer import small_trainer
-
-STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
-
-
-def load(study: Path, storage: Any = None) -> optuna.Study:
-    return optuna.load_study(study_name=study.name, storage=storage or f"sqlite:///{study / 'study.db'}")
+from tests.backends.contract import BackendContract
+from tests.support.searching import (
+    RATE,
+    AtStep,
+    Events,
+    StoredTrial,
+    interrupt,
+    load,
+    scripted,
+    states,
+    storage_in_memory,
+    stored_trials,
+)
+from tests.support.small_trainer import small_trainer
 
 
 class TestOptuna(BackendContract):
@@ -32,21 +38,10 @@ class TestOptuna(BackendContract):
         return {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
 
     def forgetful_options(self) -> Callable[[], dict[str, Any]]:
-        return lambda: {"storage": optuna.storages.InMemoryStorage()}
+        return storage_in_memory
 
     def stored(self, study: Path) -> list[StoredTrial]:
-        return [
-            StoredTrial(
-                each.number,
-                STATES[each.state.name],
-                each.params,
-                each.value if each.state.name == "COMPLETE" else None,
-                sorted(each.intermediate_values),
-                {name.removeprefix("hpsearch:"): value for name, value in each.user_attrs.items()},
-            )
-            for each in load(study).trials
-            if each.state.name != "WAITING"
-        ]
+        return stored_trials(study)
 
     @pytest.mark.parametrize(
         ("kind", "make"),

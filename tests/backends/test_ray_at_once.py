@@ -16,11 +16,11 @@ from transformers import TrainerCallback
 
 from hpsearch import Constraint, Float, TooManyFailuresError
 from hpsearch.backends.ray_backend import dispatch
-from tests.backends.contract import RATE, Diary, Events, FailsBesideASlowOne, HearsNotices, states
-from tests.backends.on_ray import cluster as cluster
-from tests.backends.test_ray_search import search
-from tests.faults.memory import BATCH, Memory, NeedsMemory
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.support.on_ray import cluster as cluster
+from tests.support.on_ray import search
+from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
+from tests.support.searching import RATE, Diary, Events, FailsBesideASlowOne, HearsNotices, states
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 
 class Spans(TrainerCallback):

@@ -8,9 +8,9 @@ from typing import Any
 
 import optuna
 
-from tests.backends.contract import BackendContract, StoredTrial
-from tests.backends.on_ray import cluster as cluster
-from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
+from tests.backends.contract import BackendContract
+from tests.support.on_ray import cluster as cluster
+from tests.support.searching import StoredTrial, storage_in_memory, stored_trials
 
 
 class TestRay(BackendContract):
@@ -23,7 +23,7 @@ class TestRay(BackendContract):
         return {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
 
     def forgetful_options(self) -> Callable[[], dict[str, Any]]:
-        return OfOptuna().forgetful_options()
+        return storage_in_memory
 
     def stored(self, study: Path) -> list[StoredTrial]:
-        return OfOptuna().stored(study)
+        return stored_trials(study)

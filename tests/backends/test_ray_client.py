@@ -21,10 +21,10 @@ pytest.importorskip("grpc")
 import ray
 
 from hpsearch import HpsearchError, SearchListener, StudyError, TooManyFailuresError
-from tests.backends.ray_clusters import HIDDEN, StartedCluster, started_cluster
-from tests.faults.ray_searching import RayDiary, RaySearch, assert_equal, searching
-from tests.faults.searching import RATE, Hold
-from tests.search.small_trainer import CountsModels, small_trainer
+from tests.support.ray_clusters import HIDDEN, StartedCluster, started_cluster
+from tests.support.ray_searching import RayDiary, RaySearch, assert_equal, searching
+from tests.support.search_processes import RATE, Hold
+from tests.support.small_trainer import CountsModels, small_trainer
 
 
 @pytest.fixture(scope="module")

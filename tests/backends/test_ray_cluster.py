@@ -33,7 +33,7 @@ from ray._raylet import GcsClient
 
 from hpsearch.backends.ray_backend.cluster import Resources, as_resources, is_client_address, joined, quiet_tune
 from hpsearch.errors import StudyError
-from tests.backends.ray_clusters import (
+from tests.support.ray_clusters import (
     StartedCluster,
     are_gone,
     child_cluster,

@@ -23,7 +23,7 @@ from hpsearch.backends.ray_backend.distant_folders import DistantFolders, check_
 from hpsearch.backends.ray_backend.run_folders import RunFolders, SharedFolder
 from hpsearch.search.folder import write_record
 from hpsearch.search.sessions import Session
-from tests.backends.shelf import shelf as shelf
+from tests.support.shelf import shelf as shelf
 
 RUN = "run-0"
 

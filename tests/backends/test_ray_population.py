@@ -13,11 +13,11 @@ from ray.tune.schedulers import PopulationBasedTraining
 from transformers import TrainerCallback
 
 from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted, StudyError, TrialRecord
-from tests.backends.contract import Diary, states
-from tests.backends.on_ray import ON_RAY, HearsNotices, loss_of
-from tests.backends.on_ray import cluster as cluster
-from tests.faults.memory import BATCH, Memory, NeedsMemory
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.support.on_ray import ON_RAY, loss_of
+from tests.support.on_ray import cluster as cluster
+from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
+from tests.support.searching import Diary, HearsNotices, states
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 # So small that nothing is learned; a perturbation draws 0.1, and nothing else.
 TINY = {"learning_rate": Float(1e-9, 1e-8)}

@@ -10,11 +10,10 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppingRule, TrialScheduler
 
 from hpsearch import BestRun, Float, SearchInterrupted, StudyError, TrialState
-from tests.backends.contract import Diary, Events, states
-from tests.backends.on_ray import ON_RAY, loss_of
-from tests.backends.on_ray import cluster as cluster
-from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
-from tests.search.small_trainer import CountsModels, small_trainer
+from tests.support.on_ray import ON_RAY, loss_of
+from tests.support.on_ray import cluster as cluster
+from tests.support.searching import Diary, Events, states, stored_trials
+from tests.support.small_trainer import CountsModels, small_trainer
 
 SPACE = {"learning_rate": Float(1e-4, 1e-1, log=True)}
 
@@ -47,7 +46,7 @@ def test_asha_prunes_the_bad_and_stops_the_good_at_their_longest(tmp_path: Path)
     assert best.load_model() is not None
     assert any(note.startswith("scheduler AsyncHyperBandScheduler") for note in events.notes)
     assert not any(note.startswith("pruner") for note in events.notes)
-    stored = OfOptuna().stored(tmp_path / "study")
+    stored = stored_trials(tmp_path / "study")
     assert [each.resources for each in stored] == [[report.epoch for report in record.reports] for record in records]
     assert [each.state for each in stored] == ["complete", "pruned", "pruned", "pruned"]
     assert stored[0].notes["state"] == "stopped"
@@ -86,7 +85,7 @@ def test_hyperband_lets_trials_wait_for_each_other_and_goes_on_after_an_interrup
             assert len(record.reports) == (1 if is_pruned else 2)
     assert best.objective == min(record.value for record in records if record.state is not TrialState.PRUNED)
     assert loss_of(best.load_model()) == pytest.approx(best.objective, rel=1e-6)
-    assert [each.state == "pruned" for each in OfOptuna().stored(tmp_path / "study")] == [
+    assert [each.state == "pruned" for each in stored_trials(tmp_path / "study")] == [
         record.state is TrialState.PRUNED for record in records
     ]
 

@@ -19,20 +19,12 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator, Searcher
 from transformers import TrainerCallback
 
-from hpsearch import BestRun, Constraint, StudyError, TrialRecord, TrialState, tune
-from tests.backends.contract import RATE, ROOT, Diary, Events, states
-from tests.backends.on_ray import ON_RAY, HearsNotices
-from tests.backends.on_ray import cluster as cluster
-from tests.faults.searching import wait_until
-from tests.search.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
-
-
-def search(folder: Path, n_trials: int = 1, callbacks: Any = (), trainer: Any = None, **options: Any) -> BestRun:
-    """Search on Ray with a small trainer; `options` are of the search, `trainer` are those of the trainer."""
-    never = {} if "scheduler" in options else {"pruner": "none"}
-    options = {"compute_objective": "loss", **ON_RAY, **never, **options}
-    small = small_trainer(folder, *callbacks, **(trainer or {}))
-    return small.hyperparameter_search(options.pop("hp_space", RATE), n_trials=n_trials, **options)
+from hpsearch import Constraint, StudyError, TrialRecord, TrialState, tune
+from tests.support.on_ray import ON_RAY, search
+from tests.support.on_ray import cluster as cluster
+from tests.support.search_processes import wait_until
+from tests.support.searching import RATE, ROOT, Diary, Events, HearsNotices, states
+from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 
 def curve(record: TrialRecord) -> list[tuple[int, tuple[float, ...]]]:
@@ -182,7 +174,7 @@ def test_a_module_that_workers_do_not_have_is_named_in_seconds_and_the_study_goe
 ) -> None:
     only_here = ModuleType("a_module_that_is_only_here")
     exec(
-        "def build(trial):\n    from tests.search.small_trainer import TwoLayers\n    return TwoLayers()",
+        "def build(trial):\n    from tests.support.small_trainer import TwoLayers\n    return TwoLayers()",
         vars(only_here),
     )
     sys.modules[only_here.__name__] = only_here
@@ -274,10 +266,10 @@ SEARCHES = """
     torch.set_num_threads(1)
     from pathlib import Path
     from hpsearch import SearchInterrupted
-    from tests.backends.contract import RATE, Diary
-    from tests.backends.on_ray import ON_RAY
+    from tests.support.searching import RATE, Diary
+    from tests.support.on_ray import ON_RAY
     from tests.backends.test_ray_search import MeetsTheOther, Sleeps
-    from tests.search.small_trainer import small_trainer
+    from tests.support.small_trainer import small_trainer
 
     folder = Path(sys.argv[1])
     callbacks = [MeetsTheOther(Diary(folder / "diary")), Sleeps(folder)]

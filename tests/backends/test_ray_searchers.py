@@ -11,11 +11,10 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from hpsearch import BestRun, Categorical, Float, InvalidInputError, SpaceError, StudyError
-from tests.backends.contract import RATE, Diary, Events, states
-from tests.backends.on_ray import ON_RAY, HearsNotices
-from tests.backends.on_ray import cluster as cluster
-from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
-from tests.search.small_trainer import CountsModels, small_trainer
+from tests.support.on_ray import ON_RAY
+from tests.support.on_ray import cluster as cluster
+from tests.support.searching import RATE, Diary, Events, HearsNotices, states, stored_trials
+from tests.support.small_trainer import CountsModels, small_trainer
 
 
 def search(folder: Path, hp_space: Any, n_trials: int, *, trainer: Any = None, **options: Any) -> BestRun:
@@ -69,7 +68,7 @@ def test_a_searcher_of_the_users_own_chooses_and_hears_values_by_scope_and_failu
     records = best.run_summary.records
     assert states(best) == ["complete", "failed", "complete"]
     assert [record.params for record in records] == [{"learning_rate": rate} for rate in rates]
-    assert [each.params for each in OfOptuna().stored(tmp_path / "study")] == [record.params for record in records]
+    assert [each.params for each in stored_trials(tmp_path / "study")] == [record.params for record in records]
     assert events.notices == ["the search ends early: the searcher has nothing more to try"]
     assert any(note.startswith("searcher Told") for note in events.notes)
     told = diary.read()
@@ -123,7 +122,7 @@ def test_optuna_search_knows_all_trials_also_those_of_earlier_sessions(tmp_path:
     assert [known for _, _, known, _ in told] == [0, 1, 2, 6, 7]
     assert [running for _, _, _, running in told] == [0] * 5
     assert states(best) == ["complete"] * 5
-    for (_, proposed, _, _), record, stored in zip(told, records, OfOptuna().stored(tmp_path / "study"), strict=True):
+    for (_, proposed, _, _), record, stored in zip(told, records, stored_trials(tmp_path / "study"), strict=True):
         assert record.params == stored.params == pytest.approx(proposed)
         assert record.arguments == record.params
     assert len({record.params["learning_rate"] for record in records}) == 5
@@ -194,7 +193,7 @@ def test_a_mapping_of_ray_is_searched_and_what_is_drawn_or_enumerated_is_said(tm
     assert all(each["adam_beta1"] == 0.8 for each in arguments)
     assert len({each["learning_rate"] for each in arguments}) == 4
     assert "drawn at random, not learned: adam_beta2" in events.notes
-    assert [set(each.params) for each in OfOptuna().stored(tmp_path / "study")] == [{"learning_rate"}] * 4
+    assert [set(each.params) for each in stored_trials(tmp_path / "study")] == [{"learning_rate"}] * 4
 
 
 def test_a_function_of_the_transformers_kind_is_searched_too(tmp_path: Path) -> None:
@@ -203,7 +202,7 @@ def test_a_function_of_the_transformers_kind_is_searched_too(tmp_path: Path) -> 
 
     best = search(tmp_path, space, 2)
     assert states(best) == ["complete"] * 2
-    stored = OfOptuna().stored(tmp_path / "study")
+    stored = stored_trials(tmp_path / "study")
     for record, each in zip(best.run_summary.records, stored, strict=True):
         assert record.arguments == each.params
         assert record.seed == each.params["seed"] in range(1, 41)

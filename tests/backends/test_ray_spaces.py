@@ -29,8 +29,8 @@ from hpsearch.backends.ray_backend.domains import from_searcher, to_ray
 from hpsearch.backends.ray_backend.spaces import RaySpace, drawn, from_ray
 from hpsearch.search.start import resolve_start
 from hpsearch.search.study import Study, as_space
-from tests.backends.contract import AtStep, interrupt
-from tests.search.small_trainer import small_trainer
+from tests.support.searching import AtStep, interrupt
+from tests.support.small_trainer import small_trainer
 
 N_DRAWS = 2000
 

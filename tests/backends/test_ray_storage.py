@@ -19,13 +19,13 @@ from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
 from hpsearch import SearchInterrupted, StudyError
-from tests.backends.contract import states
-from tests.backends.ray_clusters import StartedCluster, started_cluster
-from tests.backends.shelf import Shelf
-from tests.backends.shelf import shelf as shelf
-from tests.faults.ray_searching import RayDiary, RaySearch, assert_equal, searching
-from tests.faults.searching import RATE, ROOT, Hold, assert_nothing_is_left_over
-from tests.search.small_trainer import small_trainer
+from tests.support.ray_clusters import StartedCluster, started_cluster
+from tests.support.ray_searching import RayDiary, RaySearch, assert_equal, searching
+from tests.support.search_processes import RATE, ROOT, Hold, assert_nothing_is_left_over
+from tests.support.searching import states
+from tests.support.shelf import Shelf
+from tests.support.shelf import shelf as shelf
+from tests.support.small_trainer import small_trainer
 
 
 @pytest.fixture(scope="module")

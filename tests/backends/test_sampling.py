@@ -17,8 +17,8 @@ import torch
 
 from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted
 from hpsearch.backends.optuna_backend.sampling import RepeatableSampling
-from tests.backends.contract import AtStep, Events, interrupt, states
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.support.searching import AtStep, Events, interrupt, states
+from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 MIXED = {
     "learning_rate": Float(1e-4, 1e-1, log=True),

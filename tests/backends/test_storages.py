@@ -15,10 +15,15 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import BestRun, HpsearchError, MissingPackageError, SearchInterrupted, StudyError
-from tests.backends.contract import RATE, AtMoment, AtStep, Events, interrupt, states
-from tests.faults.searching import assert_disk_and_storage_agree, assert_nothing_is_left_over, load, records_on_disk
-from tests.postgresql import PostgreSQL, server_or_skip
-from tests.search.small_trainer import small_trainer
+from tests.support.postgresql import PostgreSQL, server_or_skip
+from tests.support.search_processes import (
+    assert_disk_and_storage_agree,
+    assert_nothing_is_left_over,
+    load,
+    records_on_disk,
+)
+from tests.support.searching import RATE, AtMoment, AtStep, Events, interrupt, states
+from tests.support.small_trainer import small_trainer
 
 SECRET = "Geheimnis"
 

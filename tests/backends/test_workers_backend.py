@@ -8,8 +8,8 @@ from typing import Any
 
 import optuna
 
-from tests.backends.contract import BackendContract, StoredTrial
-from tests.backends.test_optuna_backend import TestOptuna as OfOptuna
+from tests.backends.contract import BackendContract
+from tests.support.searching import StoredTrial, storage_in_memory, stored_trials
 
 
 class TestWorkers(BackendContract):
@@ -22,7 +22,7 @@ class TestWorkers(BackendContract):
         return {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
 
     def forgetful_options(self) -> Callable[[], dict[str, Any]]:
-        return OfOptuna().forgetful_options()
+        return storage_in_memory
 
     def stored(self, study: Path) -> list[StoredTrial]:
-        return OfOptuna().stored(study)
+        return stored_trials(study)

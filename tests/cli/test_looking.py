@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from hpsearch.reports.repeat import how_to_repeat
-from tests.cli.conftest import TRIALS, Told
+from tests.support.command_line import TRIALS, Told
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpsearch.cli.main import app
-from tests.cli.conftest import Told
+from tests.support.command_line import Told
 
 COMMANDS = [str(each.callback.__name__) for each in app.registered_commands if each.callback is not None]
 

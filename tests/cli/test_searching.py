@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import TRIALS, Told
+from tests.support.command_line import TRIALS, Told
 
 
 def states(study: Path) -> list[str]:
@@ -79,7 +79,7 @@ from hpsearch import Float, SearchPlan
 
 
 def make_trainer(trial):
-    from tests.search.small_trainer import TwoLayers, transformers_trainer
+    from tests.support.small_trainer import TwoLayers, transformers_trainer
 
     return transformers_trainer("brought", TwoLayers(), **trial.params)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, BertTokenizerFast
 
-from tests.cli.conftest import Told
+from tests.support.command_line import Told
 
 WORDS = {"good": ("fine", "great", "lovely"), "bad": ("awful", "poor", "sad")}
 NEUTRAL = ("the", "film", "was", "and", "so", "very")

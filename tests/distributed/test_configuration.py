@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpsearch import ArgumentError, MissingPackageError, Trainer, TrainingArguments
-from tests.models import Line, line_data
+from tests.support.models import Line, line_data
 
 
 def test_sharding_over_a_single_process_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .launch import start
+from tests.support.launch import start
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -21,7 +21,7 @@ Reports = dict[str, list[dict[str, Any]]]
 
 
 def run(folder: Path, how: str, *names: str) -> Reports:
-    start(how, "tests.distributed.search_script", [str(folder), *names])
+    start(how, "tests.support.distributed_search", [str(folder), *names])
     return {name: [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-*.json"))] for name in names}
 
 

@@ -13,8 +13,8 @@ import torch
 from transformers import BertForSequenceClassification
 
 from hpsearch.training.samplers import train_sampler
-from tests.distributed.launch import Reports, launch
-from tests.distributed.script import build
+from tests.support.distributed_training import build
+from tests.support.launch import Reports, launch
 
 COMMON: dict[str, Any] = {
     "num_train_epochs": 2,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.run_page import blocks
+from tests.support.run_page import blocks
 
 pytest.importorskip("plotly")
 
@@ -32,7 +32,7 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) 
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     told = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.docs.run_page", str(page)],
+        [sys.executable, "-W", "ignore", "-m", "tests.support.run_page", str(page)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from hpsearch import SearchInterrupted
-from tests.backends.contract import AtStep, interrupt, scripted, states
-from tests.faults.searching import assert_disk_and_storage_agree, assert_nothing_is_left_over, load
-from tests.faults.small_search import Steps, records_of, search
-from tests.search.small_trainer import points, small_trainer
+from tests.support.search_processes import assert_disk_and_storage_agree, assert_nothing_is_left_over, load
+from tests.support.searching import AtStep, interrupt, scripted, states
+from tests.support.small_search import Steps, records_of, search
+from tests.support.small_trainer import points, small_trainer
 
 
 def test_a_trial_stops_at_the_update_that_uses_up_its_epochs(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import load_file
 
 from hpsearch import Categorical, HpsearchError
-from tests.backends.contract import AtMoment, AtStep, states
-from tests.faults.searching import (
+from tests.support.search_processes import (
     RATE,
     assert_disk_and_storage_agree,
     assert_nothing_is_left_over,
     records_on_disk,
 )
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.support.searching import AtMoment, AtStep, states
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 MEGABYTES = 8
 FULL = "No space left on device"

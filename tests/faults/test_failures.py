@@ -12,12 +12,17 @@ import pytest
 import torch
 
 from hpsearch import TooManyFailuresError
-from tests.backends.contract import scripted, states
-from tests.faults.memory import OUT_OF_MEMORY
-from tests.faults.searching import assert_disk_and_storage_agree, assert_nothing_is_left_over, load, records_on_disk
-from tests.faults.small_search import fails_in, records_of, search
-from tests.models import accuracy
-from tests.search.small_trainer import TwoLayers, points
+from tests.support.models import accuracy
+from tests.support.scarce_memory import OUT_OF_MEMORY
+from tests.support.search_processes import (
+    assert_disk_and_storage_agree,
+    assert_nothing_is_left_over,
+    load,
+    records_on_disk,
+)
+from tests.support.searching import scripted, states
+from tests.support.small_search import fails_in, records_of, search
+from tests.support.small_trainer import TwoLayers, points
 
 # What can go wrong: in trial 1 of three.
 

@@ -16,8 +16,8 @@ import pytest
 from safetensors.torch import load_file
 
 from hpsearch.training.checkpoints import RUN_STATE_FILE, TRIAL_FILE
-from tests.faults.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, Searches, updates
-from tests.faults.searching import load, wait_until
+from tests.support.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, Searches, updates
+from tests.support.search_processes import comparable, load, wait_until
 
 KILLS = 200
 KILLS_OF_EACH_PHASE = 8
@@ -334,21 +334,6 @@ class Study:
 def records_of(study: Path) -> list[dict[str, Any]]:
     found = [json.loads(path.read_text()) for path in study.glob("[!.]*/trial.json")]
     return sorted(found, key=lambda record: record["number"])
-
-
-def comparable(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without the seconds that things took, and without a traceback's lines of code."""
-    assert 0 < record["seconds"] < 60
-    reports = [
-        {**report, "metrics": {name: each for name, each in report["metrics"].items() if not is_of_time(name)}}
-        for report in record["reports"]
-    ]
-    said = record["traceback"] and record["traceback"].strip().splitlines()[-1]
-    return {**record, "reports": reports, "traceback": said, "seconds": None, "spans": None}
-
-
-def is_of_time(metric: str) -> bool:
-    return metric.endswith(("_runtime", "_per_second"))
 
 
 def stored_trials(study: Path, storage: Any) -> list[dict[str, Any]]:

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from hpsearch import SearchInterrupted
-from tests.backends.contract import AtStep, interrupt, states
-from tests.faults.memory import BATCH, OUT_OF_MEMORY, MakesModels, Memory, NeedsMemory
-from tests.faults.searching import (
+from tests.support.scarce_memory import BATCH, OUT_OF_MEMORY, MakesModels, Memory, NeedsMemory
+from tests.support.search_processes import (
     Hold,
     Searches,
     assert_disk_and_storage_agree,
     assert_nothing_is_left_over,
     records_on_disk,
 )
-from tests.faults.small_search import Steps, fails_in, records_of, search
-from tests.search.small_trainer import points
+from tests.support.searching import AtStep, interrupt, states
+from tests.support.small_search import Steps, fails_in, records_of, search
+from tests.support.small_trainer import points
 
 
 def with_memory(memory: Memory, **changes: Any) -> dict[str, Any]:

@@ -16,16 +16,16 @@ import pytest
 
 pytest.importorskip("ray")
 
-from tests.backends.ray_clusters import child_cluster, started_cluster
-from tests.faults.ray_searching import RayDiary, RaySearch, assert_equal, searching
-from tests.faults.searching import (
+from tests.support.ray_clusters import child_cluster, started_cluster
+from tests.support.ray_searching import RayDiary, RaySearch, assert_equal, searching
+from tests.support.search_processes import (
     Hold,
     assert_disk_and_storage_agree,
     assert_nothing_is_left_over,
     records_on_disk,
     wait_until,
 )
-from tests.search.small_trainer import small_trainer
+from tests.support.small_trainer import small_trainer
 
 TRIALS = 30
 

@@ -14,7 +14,7 @@ import pytest
 from optuna.terminator import BaseTerminator
 
 from hpsearch.search.sessions import SILENCE_SECONDS
-from tests.faults.searching import (
+from tests.support.search_processes import (
     Hold,
     Searches,
     SearchProcess,
@@ -22,8 +22,6 @@ from tests.faults.searching import (
     assert_nothing_is_left_over,
     records_on_disk,
 )
-from tests.postgresql import postgresql as postgresql
-from tests.postgresql import postgresql_url as postgresql_url
 
 STORAGES = ["sqlite", "journal", "postgresql"]
 # A process that waits looks every half second.

@@ -17,10 +17,15 @@ import pytest
 from transformers import TrainerCallback
 
 from hpsearch.search.trial import TrialState
-from tests.backends.contract import Diary
-from tests.faults.searching import RATE, assert_disk_and_storage_agree, assert_nothing_is_left_over, records_on_disk
-from tests.faults.test_kills import comparable
-from tests.search.small_trainer import small_trainer
+from tests.support.search_processes import (
+    RATE,
+    assert_disk_and_storage_agree,
+    assert_nothing_is_left_over,
+    comparable,
+    records_on_disk,
+)
+from tests.support.searching import Diary
+from tests.support.small_trainer import small_trainer
 
 TRIALS, KILLS = 100, 50
 

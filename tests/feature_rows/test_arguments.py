@@ -17,8 +17,7 @@ from transformers import PrinterCallback, ProgressCallback
 from transformers.training_args import ParallelMode
 
 from hpsearch import Trainer, TrainingArguments
-from tests.feature_rows.small import Look, args_of, at_process, logged
-from tests.models import (
+from tests.support.models import (
     Line,
     bert_classifier,
     classification_data,
@@ -26,7 +25,8 @@ from tests.models import (
     language_data,
     line_data,
 )
-from tests.training.small import make_trainer
+from tests.support.rows import Look, args_of, at_process, logged
+from tests.support.small_training import make_trainer
 
 
 def test_the_output_folder_is_optional_and_a_tilde_in_it_is_the_home_folder(

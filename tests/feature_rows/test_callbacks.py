@@ -10,8 +10,8 @@ import transformers
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState
 
 import hpsearch
-from tests.feature_rows.small import Look
-from tests.training.small import make_trainer
+from tests.support.rows import Look
+from tests.support.small_training import make_trainer
 
 
 def test_a_second_callback_of_one_class_is_added_and_warned_of(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from transformers.trainer_utils import get_last_checkpoint
 
-from tests.feature_rows.small import Look
-from tests.models import (
+from tests.support.models import (
     Line,
     line_data,
 )
-from tests.training.small import make_trainer
+from tests.support.rows import Look
+from tests.support.small_training import make_trainer
 
 
 def test_a_checkpoint_is_named_by_its_step_and_holds_optimizer_schedule_streams_and_state(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from transformers import TrainerCallback
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.training.batches import start_epoch
-from tests.feature_rows.small import Look, ToldEpochs, logged
-from tests.models import (
+from tests.support.models import (
     Line,
     line_data,
 )
-from tests.training.small import make_trainer
+from tests.support.rows import Look, ToldEpochs, logged
+from tests.support.small_training import make_trainer
 
 
 def test_the_constructor_takes_what_the_peers_takes_in_the_same_order() -> None:

@@ -10,8 +10,8 @@ import transformers
 import hpsearch
 from hpsearch import TrainingArguments
 from hpsearch.errors import ArgumentError
-from tests.feature_rows.small import logged
-from tests.training.small import make_trainer
+from tests.support.rows import logged
+from tests.support.small_training import make_trainer
 
 
 def test_a_number_of_beams_is_a_whole_number_and_a_warm_up_may_be_a_share() -> None:

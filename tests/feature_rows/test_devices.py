@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpsearch.training.acceleration import make_accelerator
-from tests.feature_rows.small import args_of
+from tests.support.rows import args_of
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers.trainer_utils import EvalLoopOutput
 
-from tests.feature_rows.small import Look, at_process
-from tests.models import (
+from tests.support.models import (
     Line,
     accuracy,
     bert_classifier,
@@ -18,7 +17,8 @@ from tests.models import (
     gpt2_language_model,
     language_data,
 )
-from tests.training.small import make_trainer
+from tests.support.rows import Look, at_process
+from tests.support.small_training import make_trainer
 
 
 def test_the_keys_of_an_evaluation_are_loss_metrics_speed_and_epoch(tmp_path: Path) -> None:

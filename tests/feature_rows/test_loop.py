@@ -12,14 +12,14 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from hpsearch import Trainer
-from tests.feature_rows.small import ToldEpochs, args_of, logged
-from tests.models import (
+from tests.support.models import (
     Line,
     bert_classifier,
     classification_data,
     line_data,
 )
-from tests.training.small import make_trainer
+from tests.support.rows import ToldEpochs, args_of, logged
+from tests.support.small_training import make_trainer
 
 
 @pytest.mark.parametrize("given", [None, False])

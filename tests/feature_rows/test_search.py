@@ -15,8 +15,8 @@ import transformers
 
 from hpsearch import Float, MissingPackageError, Trainer
 from hpsearch.backends import get_backend
-from tests.feature_rows.small import Look
-from tests.search.small_trainer import CountsModels, small_trainer
+from tests.support.rows import Look
+from tests.support.small_trainer import CountsModels, small_trainer
 
 
 def test_a_search_takes_the_documented_arguments_in_their_order_and_runs_twenty_trials_by_default() -> None:

@@ -25,7 +25,7 @@ from objectives.latency import milliseconds_per_sample, milliseconds_per_sample_
 from objectives.several import metric_and_latency, metric_and_size, metric_latency_and_size
 from objectives.size import millions_of_parameters
 from objectives.weighted import weighted
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 NAMES = [each.name for each in pkgutil.iter_modules(objectives.__path__)]
 ROOT = Path(__file__).parents[2]

@@ -22,9 +22,8 @@ from hpsearch.reports.tables import (
     sparkline,
     trials_table,
 )
-from tests.search.small_trainer import small_trainer
-
-from .rendering import make_study, record, report, reports, shown, text_console
+from tests.support.rendering import make_study, record, report, reports, shown, text_console
+from tests.support.small_trainer import small_trainer
 
 
 def test_lines_tell_what_was_decided_every_trial_and_the_best_so_far() -> None:

@@ -13,8 +13,7 @@ import pytest
 from hpsearch import FixedTrial, Report, TrialState
 from hpsearch.reports.console import LiveView
 from hpsearch.search.objective import resolve_objectives
-
-from .rendering import Screen, make_study, record, report, reports, shown, text_console
+from tests.support.rendering import Screen, make_study, record, report, reports, shown, text_console
 
 Begin = Callable[..., Screen]
 

@@ -19,7 +19,7 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from hpsearch import Float
-from tests.search.small_trainer import small_trainer
+from tests.support.small_trainer import small_trainer
 trainer = small_trainer(Path({folder!r}), num_train_epochs=2)
 best = trainer.hyperparameter_search({{"learning_rate": Float(1e-4, 1e-1, log=True)}}, n_trials=5, pruner=None)
 """
@@ -31,7 +31,7 @@ best = trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1e-1, log=Tru
 """
 IN_WORKERS = """
 import os
-from tests.search.small_trainer import TwoLayers
+from tests.support.small_trainer import TwoLayers
 class OfTheCell(TwoLayers):
     pass
 def of_the_cell(trial):

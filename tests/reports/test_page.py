@@ -10,7 +10,7 @@ import random
 import re
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,74 +19,13 @@ import pytest
 
 pytest.importorskip("plotly")
 
-from hpsearch import Categorical, Float, SearchSpace, SearchSummary, TrialRecord, TrialState, open_study
+from hpsearch import SearchSummary, TrialRecord, TrialState, open_study
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
 from hpsearch.reports.repeat import how_to_repeat
 from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.trial import Report, Span
-from tests.reports.rendering import make_study
-
-SPACE = SearchSpace(
-    {
-        "learning_rate": Float(1e-5, 1e-1, log=True),
-        "weight_decay": Float(0.0, 0.3),
-        "optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0.0, 0.99)}}),
-        "per_device_train_batch_size": Categorical((16, 8, 32)),
-    }
-)
-
-
-class NoEngine:
-    """Stands where the search's own backend would: the report asks it for importances only."""
-
-    def engine_study(self) -> Any:
-        raise AssertionError
-
-    def importances(self) -> dict[str, float]:
-        return {"learning_rate": 0.7, "weight_decay": 0.2, "optim": 0.1}
-
-    def dashboard_command(self) -> str | None:
-        return None
-
-
-def curve(peak: float, length: int) -> tuple[Report, ...]:
-    values = [peak * (1 - math.exp(-each)) for each in range(1, length + 1)]
-    return tuple(
-        Report((value,), float(at), 10 * at, float(at), {}, horizon=9.0) for at, value in enumerate(values, start=1)
-    )
-
-
-def made_up(count: int, seed: int = 0) -> list[TrialRecord]:
-    """Trials as a search with rungs leaves them, two at a time."""
-    generator = random.Random(seed)
-    records = []
-    for number in range(count):
-        params = SPACE.sample(generator)
-        peak = 1.0 - abs(math.log10(params["learning_rate"]) + 3) / 4
-        length = 9 if peak > 0.9 else 3 if peak > 0.6 else 1
-        state = TrialState.COMPLETE if length == 9 else TrialState.PRUNED
-        reports = curve(peak, length)
-        begin = 1e9 + 5.0 * (number // 2)
-        records.append(
-            TrialRecord(
-                number,
-                f"run-{number}",
-                state,
-                params,
-                hyperparameters=params,
-                values=reports[-1].values,
-                reports=reports,
-                seconds=5.0,
-                epochs=float(length),
-                spans=(Span(begin, begin + 4.0),),
-            )
-        )
-    return records
-
-
-def summary_of(records: Sequence[TrialRecord], **settings: Any) -> SearchSummary:
-    return SearchSummary(make_study(max(1, len(records)), space=SPACE, **settings), records, NoEngine())
+from hpsearch.search.trial import Span
+from tests.support.rendering import curve, made_up, summary_of
 
 
 @pytest.fixture(scope="module")

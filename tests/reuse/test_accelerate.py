@@ -14,7 +14,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 
-from tests.reuse.small import line_trainer, logged
+from tests.support.line_trainer import line_trainer, logged
 
 FOLDER = Path(__file__).parents[2] / "studies" / "accelerate"
 CONFIGURATIONS = {

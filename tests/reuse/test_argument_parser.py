@@ -15,7 +15,7 @@ from transformers.trainer_utils import HubStrategy, IntervalStrategy, SaveStrate
 from transformers.training_args import OptimizerNames
 
 from hpsearch import ArgumentError, TrainingArguments
-from tests.reuse.small import line_trainer
+from tests.support.line_trainer import line_trainer
 
 ENUMS: dict[str, tuple[type, str]] = {
     "eval_strategy": (IntervalStrategy, "epoch"),

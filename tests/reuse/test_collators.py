@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import DataCollatorWithPadding, EvalPrediction, default_data_collator
 
-from tests.models import Line, bert_classifier
-from tests.reuse.small import letter_tokenizer, line_trainer
+from tests.support.line_trainer import letter_tokenizer, line_trainer
+from tests.support.models import Line, bert_classifier
 
 
 def batches_of(trainer: Any) -> list[dict[str, torch.Tensor]]:

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding
 
 from hpsearch import InvalidInputError, Trainer
-from tests.models import accuracy, bert_classifier
-from tests.reuse.small import LETTERS, letter_tokenizer, line_trainer, logged
+from tests.support.line_trainer import LETTERS, letter_tokenizer, line_trainer, logged
+from tests.support.models import accuracy, bert_classifier
 
 
 def sentence_pairs(count: int, seed: int) -> Dataset:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hpsearch import Trainer
-from tests.models import bert_classifier, classification_data
-from tests.reuse.small import line_trainer
+from tests.support.line_trainer import line_trainer
+from tests.support.models import bert_classifier, classification_data
 
 evaluate = pytest.importorskip("evaluate")
 

@@ -15,8 +15,8 @@ import pytest
 from transformers.utils import logging as transformers_logging
 
 from hpsearch import Trainer
-from tests.models import bert_classifier, classification_data
-from tests.reuse.small import line_trainer
+from tests.support.line_trainer import line_trainer
+from tests.support.models import bert_classifier, classification_data
 
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}

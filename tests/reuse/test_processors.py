@@ -27,7 +27,7 @@ from transformers import (
 from transformers.image_processing_base import ImageProcessingMixin
 
 from hpsearch import Trainer
-from tests.reuse.small import line_trainer, logged
+from tests.support.line_trainer import line_trainer, logged
 
 pytest.importorskip("PIL")
 

@@ -22,8 +22,8 @@ from transformers.optimization import (
 )
 
 from hpsearch.errors import ArgumentError
-from tests.models import Line, line_data, weights_of
-from tests.reuse.small import line_trainer, logged
+from tests.support.line_trainer import line_trainer, logged
+from tests.support.models import Line, line_data, weights_of
 
 RATE, STEPS, WARMUP = 0.1, 12, 3
 Factor = Callable[[int], float]

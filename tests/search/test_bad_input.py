@@ -20,8 +20,8 @@ from hpsearch import (
     StudyError,
     TrainingArguments,
 )
-from tests.models import accuracy
-from tests.search.small_trainer import CountsModels, TwoLayers, points, small_trainer
+from tests.support.models import accuracy
+from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
 GOOD_SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
 

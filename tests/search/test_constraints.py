@@ -29,8 +29,8 @@ from hpsearch import (
 from hpsearch.reports.console import console_listener
 from hpsearch.reports.tables import describe_best, trials_table
 from hpsearch.search.constraints import resolve_constraints
-from tests.backends.contract import RATE, AtStep, Events, interrupt, states
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.support.searching import RATE, AtStep, Events, interrupt, states
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 # A hidden layer of h units has 5 h + 2 weights.
 WIDTHS = {"model.hidden": Categorical([2, 4, 8, 16]), **RATE}

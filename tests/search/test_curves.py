@@ -13,7 +13,7 @@ from scipy.optimize import check_grad
 from hpsearch import Categorical, Float, Int, SearchSpace
 from hpsearch.backends.optuna_backend.cube import Cube, Tried
 from hpsearch.search.curves import MOST_AT_RANDOM, Curve, CurveModel, LatestModel, model_of, propose
-from tests.search.small_trainer import small_trainer
+from tests.support.small_trainer import small_trainer
 
 SHARES = (0.1, 0.3, 1.0)
 

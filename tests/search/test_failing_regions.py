@@ -10,9 +10,9 @@ import pytest
 
 from hpsearch import Float
 from hpsearch.backends.optuna_backend.cube import Cube
-from tests.backends.contract import states
-from tests.search.short_searches import params_of, search, weight_is_measured
-from tests.search.small_trainer import TwoLayers
+from tests.support.searching import states
+from tests.support.short_searches import params_of, search, weight_is_measured
+from tests.support.small_trainer import TwoLayers
 
 
 def test_a_trial_that_fails_before_it_has_all_its_parameters_says_nothing_of_them(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hpsearch import Float, Int, SearchInterrupted, TrialRecord
-from tests.search.small_trainer import small_trainer
+from tests.support.small_trainer import small_trainer
 
 
 class InterruptsOnce(TrainerCallback):

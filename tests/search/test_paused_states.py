@@ -26,8 +26,8 @@ from hpsearch.search.sessions import SESSIONS_FOLDER
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.training import checkpoints
-from tests.backends.contract import Events, HearsNotices
-from tests.search.small_trainer import small_trainer
+from tests.support.searching import Events, HearsNotices
+from tests.support.small_trainer import small_trainer
 
 pytestmark = pytest.mark.skipif(not MEMORY.is_dir(), reason="there is no file system in memory")
 

@@ -12,8 +12,8 @@ import pytest
 from hpsearch import Categorical, Float, Int, SpaceError
 from hpsearch.search.curves import MOST_AT_RANDOM, Curve, propose
 from hpsearch.search.priors import Belief
-from tests.backends.contract import Events
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.support.searching import Events
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 CENTRE = np.array([0.8, np.nan])
 CHOICES = {"optim": Categorical(["a", "b", "c"], prior="a"), "kind": Categorical([1, 2, 3], prior=2)}

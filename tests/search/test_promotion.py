@@ -10,8 +10,8 @@ import pytest
 
 from hpsearch import Float, Report, SearchInterrupted, StudyError, Trial, TrialRecord, TrialState, promote
 from hpsearch.cli import main
-from tests.backends.contract import Events
-from tests.search.small_trainer import small_trainer
+from tests.support.searching import Events
+from tests.support.small_trainer import small_trainer
 
 EPOCHS = 6  # pauses after 1 and 3 of them
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}

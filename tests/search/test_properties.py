@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from hpsearch import Categorical, FixedTrial, Float, Int, InvalidInputError, SearchSpace, TrialState
 from hpsearch.search.parameters import Parameter
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 examples = settings(
     deadline=None,

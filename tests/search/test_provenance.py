@@ -19,9 +19,9 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from hpsearch import TrainingArguments
 from hpsearch.search.provenance import describe_surroundings, differences, fingerprint
-from tests.backends.contract import ROOT
-from tests.models import classification_data, language_data
-from tests.search.small_trainer import points
+from tests.support.models import classification_data, language_data
+from tests.support.searching import ROOT
+from tests.support.small_trainer import points
 
 
 class Augments(Dataset[dict[str, Any]]):

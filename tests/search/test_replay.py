@@ -26,10 +26,10 @@ from hpsearch import (
     Trainer,
     TrialState,
 )
-from tests.backends.contract import RATE, AtStep, Events, interrupt, states
-from tests.models import weights_of
-from tests.search.pruners import PrunesAt
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.support.models import weights_of
+from tests.support.pruners import PrunesAt
+from tests.support.searching import RATE, AtStep, Events, interrupt, states
+from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 SPACE = {
     **RATE,

@@ -20,8 +20,8 @@ from hpsearch.search.sessions import Session
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState, Verdict
-from tests.backends.contract import Events
-from tests.search.small_trainer import CountsModels, small_trainer
+from tests.support.searching import Events
+from tests.support.small_trainer import CountsModels, small_trainer
 
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 GO_ON, PAUSE, PRUNE = Verdict(), Verdict(pause=True), Verdict(prune=True)

@@ -19,7 +19,7 @@ import pytest
 
 from hpsearch.search import sessions
 from hpsearch.search.sessions import SESSIONS_FOLDER, Session
-from tests.backends.contract import ROOT
+from tests.support.searching import ROOT
 
 WAITS = """
 import sys

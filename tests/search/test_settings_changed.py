@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from hpsearch import Categorical, Float, Int, SearchInterrupted, StudyError
-from tests.backends.contract import ROOT, AtStep, Events, interrupt, states
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.support.searching import ROOT, AtStep, Events, interrupt, states
+from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 MOMENTUM = {"optim.momentum": Float(0.0, 0.9)}
 SPACE: dict[str, Any] = {

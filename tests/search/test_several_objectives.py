@@ -28,9 +28,9 @@ from hpsearch.reports.console import console_listener
 from hpsearch.reports.tables import describe_best, trials_table
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.selection import best_records, ranking, select_report
-from tests.backends.contract import AtStep, Events, interrupt, states
-from tests.search.pruners import PrunesAt
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.support.pruners import PrunesAt
+from tests.support.searching import AtStep, Events, interrupt, states
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "model.hidden": Int(1, 12)}
 TWO = ["loss", "parameters"]

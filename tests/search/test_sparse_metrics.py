@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Float, MissingMetricError
-from tests.search.small_trainer import small_trainer
+from tests.support.small_trainer import small_trainer
 
 # After epochs 1 to 6; None: not there.
 QUALITY = [0.5, None, 0.9, math.nan, 0.7, None]

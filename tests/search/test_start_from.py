@@ -13,8 +13,8 @@ import pytest
 from hpsearch import BestRun, Categorical, Float, StudyError
 from hpsearch.backends.optuna_backend.learning import can_be_compared, far_off
 from hpsearch.search.objective import resolve_objectives
-from tests.backends.contract import Events, HearsNotices, states
-from tests.search.short_searches import params_of, search, search_for_70, study_about_70
+from tests.support.searching import Events, HearsNotices, states
+from tests.support.short_searches import params_of, search, search_for_70, study_about_70
 
 
 def test_the_trials_of_another_study_teach_the_sampler(tmp_path: Path) -> None:

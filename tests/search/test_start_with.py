@@ -12,9 +12,9 @@ import pytest
 
 from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, SpaceError, TrainingArguments
 from hpsearch.search.start import resolve_start
-from tests.backends.contract import AtStep, Events, interrupt, states
-from tests.search.short_searches import params_of, rates, search
-from tests.search.small_trainer import TwoLayers
+from tests.support.searching import AtStep, Events, interrupt, states
+from tests.support.short_searches import params_of, rates, search
+from tests.support.small_trainer import TwoLayers
 
 BRANCHES = {
     "learning_rate": Float(1e-4, 1.0, log=True),

@@ -32,7 +32,7 @@ from hpsearch import (
     open_study,
 )
 from hpsearch.backends.optuna_backend.stored import StoredEngine
-from tests.search.small_trainer import small_trainer
+from tests.support.small_trainer import small_trainer
 
 SPACE = SearchSpace(
     {

@@ -11,8 +11,8 @@ import pytest
 from optuna.terminator import BaseTerminator
 
 from hpsearch import StudyError
-from tests.backends.contract import HearsNotices
-from tests.search.short_searches import search, search_for_70
+from tests.support.searching import HearsNotices
+from tests.support.short_searches import search, search_for_70
 
 
 def stagnation(after: int) -> BaseTerminator:

@@ -18,8 +18,8 @@ import pytest
 from transformers import TrainerCallback
 
 from hpsearch import Float, SearchInterrupted
-from tests.reuse.test_trackers import Events, event_folders, records
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.support.event_files import Events, event_folders, records
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "optim.weight_decay": Float(0.01, 0.1)}
 UPDATES = 8

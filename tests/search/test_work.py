@@ -16,7 +16,7 @@ from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
 from hpsearch.search.curves import Curve, propose
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.work import WorkModel, work_model, work_of
-from tests.search.small_trainer import TwoLayers, small_trainer
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 
 def points(count: int = 40, dimensions: int = 2) -> Any:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from hpsearch import Categorical, SearchSpace, TrialState
-from tests.models import bert_classifier, classification_data
-from tests.search.small_trainer import small_trainer
-from tests.spaces.test_spaces import NAMES, SPACES
+from tests.support.models import bert_classifier, classification_data
+from tests.support.ready_spaces import NAMES, SPACES
+from tests.support.small_trainer import small_trainer
 
 PAGE = Path(__file__).parents[2] / "docs" / "spaces.md"
 TEXT = PAGE.read_text(encoding="utf-8")

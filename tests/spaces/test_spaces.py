@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import random
 import re
 from pathlib import Path
@@ -16,14 +14,11 @@ from transformers.optimization import Adafactor
 from transformers.trainer_utils import default_hp_space_optuna
 from transformers.training_args import OptimizerNames
 
-import spaces
-from hpsearch import BestRun, Categorical, FixedTrial, SearchSpace, Trainer, TrialState
-from tests.models import bert_classifier, classification_data, gpt2_language_model, language_data
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from hpsearch import BestRun, Categorical, FixedTrial, Trainer, TrialState
+from tests.support.models import bert_classifier, classification_data, gpt2_language_model, language_data
+from tests.support.ready_spaces import MODULES, NAMES, SPACES
+from tests.support.small_trainer import TwoLayers, points, small_trainer
 
-NAMES = [each.name for each in pkgutil.iter_modules(spaces.__path__)]
-MODULES = {name: importlib.import_module(f"spaces.{name}") for name in NAMES}
-SPACES: dict[str, SearchSpace] = {name: module.SPACE for name, module in MODULES.items()}
 WITH_OPTIMIZERS = [
     (name, choice)
     for name, space in SPACES.items()

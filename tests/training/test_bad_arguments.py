@@ -25,7 +25,7 @@ from transformers.trainer_pt_utils import AcceleratorConfig
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import ArgumentError, CheckpointError, InvalidInputError, MissingMetricError
-from tests.models import Line, accuracy, bert_classifier, classification_data, line_data
+from tests.support.models import Line, accuracy, bert_classifier, classification_data, line_data
 
 BEST = {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
 BY_STEPS = {"eval_strategy": "steps", "save_strategy": "steps"}

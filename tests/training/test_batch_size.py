@@ -12,10 +12,13 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import Categorical, InvalidInputError, StudyError, Trainer
-from tests.models import Line, bert_classifier, classification_data, weights_of
-from tests.search.small_trainer import small_trainer
-from tests.training.small import losses, make_trainer
-from tests.training.test_memory import _quick_collections  # noqa: F401 - every attempt collects garbage
+from tests.support.models import Line, bert_classifier, classification_data, weights_of
+from tests.support.small_trainer import small_trainer
+from tests.support.small_training import (
+    _quick_collections,  # noqa: F401 - every attempt collects garbage
+    losses,
+    make_trainer,
+)
 
 SEARCHED = {"auto_find_batch_size": True}
 

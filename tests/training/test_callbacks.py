@@ -21,7 +21,7 @@ from transformers import (
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import InvalidInputError
-from tests.models import Line, line_data
+from tests.support.models import Line, line_data
 
 EVENTS = [name for name in vars(TrainerCallback) if name.startswith("on_")]
 

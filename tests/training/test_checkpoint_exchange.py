@@ -11,8 +11,8 @@ import transformers
 from transformers import TrainerCallback
 
 from hpsearch import Trainer
-from tests.models import weights_of
-from tests.training.test_parity import STEPS, Script, Stream, assert_same_numbers, make_trainer, ragged
+from tests.support.models import weights_of
+from tests.support.parity import STEPS, Script, Stream, assert_same_numbers, make_trainer, ragged
 
 BOTH = {"ours_from_the_peers": (transformers.Trainer, Trainer), "the_peer_from_ours": (Trainer, transformers.Trainer)}
 EVERY_STEP = {**STEPS, "save_steps": 1, "eval_steps": 2}

@@ -16,7 +16,7 @@ from transformers import BertForSequenceClassification, GPT2LMHeadModel, Printer
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import CheckpointError
-from tests.models import (
+from tests.support.models import (
     Line,
     TiedPair,
     bert_classifier,

@@ -11,7 +11,7 @@ import transformers
 from transformers import TrainerCallback
 
 from hpsearch import ArgumentError, CheckpointError, InvalidInputError, Trainer, TrainingArguments
-from tests.models import (
+from tests.support.models import (
     Line,
     PlainClassifier,
     bert_classifier,
@@ -20,7 +20,7 @@ from tests.models import (
     language_data,
     weights_of,
 )
-from tests.training.small import losses, make_trainer
+from tests.support.small_training import losses, make_trainer
 
 DETECT = {"debug": "underflow_overflow"}
 NOISE = {"neftune_noise_alpha": 5.0}

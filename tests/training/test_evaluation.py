@@ -15,7 +15,7 @@ from transformers import PrinterCallback
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import InvalidInputError
-from tests.models import (
+from tests.support.models import (
     Line,
     accuracy,
     bert_classifier,

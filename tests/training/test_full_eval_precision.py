@@ -13,8 +13,8 @@ import transformers
 from transformers import TrainerCallback
 
 from hpsearch import ArgumentError, Categorical, Trainer, TrainingArguments
-from tests.models import accuracy, bert_classifier, classification_data, weights_of
-from tests.training.small import losses, make_trainer
+from tests.support.models import accuracy, bert_classifier, classification_data, weights_of
+from tests.support.small_training import losses, make_trainer
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 without_a_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can do this")

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from hpsearch import Trainer
 from hpsearch.errors import ArgumentError, InvalidInputError
-from tests.models import (
+from tests.support.models import (
     Line,
     accuracy,
     bert_classifier,
@@ -24,7 +24,7 @@ from tests.models import (
     line_data,
     weights_of,
 )
-from tests.training.small import losses, make_trainer
+from tests.support.small_training import losses, make_trainer
 
 HOOKS = [
     "get_train_dataloader",

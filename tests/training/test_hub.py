@@ -26,8 +26,8 @@ from hpsearch.errors import ArgumentError
 from hpsearch.files import PARTIAL_MARK
 from hpsearch.search import folder as study_folder
 from hpsearch.training import hub as hub_module
-from tests.hub_server import TOKEN, USER, HubServer
-from tests.models import Line, bert_classifier, classification_data, line_data, small_tokenizer, weights_of
+from tests.support.hub_server import TOKEN, USER, HubServer
+from tests.support.models import Line, bert_classifier, classification_data, line_data, small_tokenizer, weights_of
 
 MODEL = ["README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 MODEL_AND_ARGUMENTS = sorted([*MODEL, "training_args.bin"])
@@ -562,7 +562,7 @@ def test_a_login_is_enough_for_a_script_that_pushes(tmp_path: Path, hub: HubServ
     script = """
 import huggingface_hub, sys, torch
 from hpsearch import Trainer, TrainingArguments
-from tests.models import Line, line_data
+from tests.support.models import Line, line_data
 
 huggingface_hub.login(token=sys.argv[1])
 args = TrainingArguments(sys.argv[2], max_steps=2, save_steps=1, push_to_hub=True, use_cpu=True, disable_tqdm=True)

@@ -15,8 +15,8 @@ import transformers
 from transformers.utils import logging as transformers_logging
 
 from hpsearch import Trainer, TrainingArguments
-from tests.models import Line, line_data
-from tests.training.small import make_trainer
+from tests.support.models import Line, line_data
+from tests.support.small_training import make_trainer
 
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -152,7 +152,7 @@ PROGRAM = """
 import logging, sys, torch
 from transformers.utils import logging as of_transformers
 from hpsearch import PrinterCallback, Trainer, TrainingArguments
-from tests.models import Line, line_data
+from tests.support.models import Line, line_data
 
 def train(part, **changes):
     print(f"== {part}", file=sys.stderr, flush=True)

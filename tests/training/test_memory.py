@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +13,14 @@ from transformers import TrainerCallback
 from hpsearch import Categorical, Trainer
 from hpsearch.search.objective import sum_of_metrics
 from hpsearch.training.memory import MemoryTracker
-from tests.models import Line, line_data
-from tests.search.small_trainer import small_trainer
-from tests.training.small import make_trainer
+from tests.support.models import Line, line_data
+from tests.support.small_trainer import small_trainer
+from tests.support.small_training import make_trainer
 
 MEGABYTE = 2**20
 BIG = 200 * MEGABYTE
 MEASURED = {"skip_memory_metrics": False}
 INIT = {"before_init_mem_cpu", "init_mem_cpu_alloc_delta", "init_mem_cpu_peaked_delta"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections() -> Iterator[None]:
-    """Every stage collects garbage; what the libraries hold need not be looked through each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def figures(metrics: Any) -> dict[str, int]:

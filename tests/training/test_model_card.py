@@ -15,7 +15,7 @@ from transformers import PrinterCallback
 import hpsearch
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import InvalidInputError
-from tests.models import Line, accuracy, bert_classifier, classification_data, line_data
+from tests.support.models import Line, accuracy, bert_classifier, classification_data, line_data
 
 
 def make_trainer(folder: Path, kind: Any = Trainer, **changes: Any) -> Any:

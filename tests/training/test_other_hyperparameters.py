@@ -24,9 +24,9 @@ from transformers.trainer_utils import SchedulerType
 
 from hpsearch import ArgumentError, CheckpointError, InvalidInputError, Trainer, TrainingArguments
 from hpsearch.training.hyperparameters import CHANGEABLE, check_changeable
-from tests.distributed.launch import start
-from tests.models import Line, bert_classifier, classification_data, line_data, weights_of
-from tests.training.small import make_trainer
+from tests.support.launch import start
+from tests.support.models import Line, bert_classifier, classification_data, line_data, weights_of
+from tests.support.small_training import make_trainer
 
 FIRST, SECOND = 0.05, 0.02
 BY_METRIC = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)

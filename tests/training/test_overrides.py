@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from hpsearch import InvalidInputError, Trainer, TrainingArguments
-from tests.models import Line, line_data
+from tests.support.models import Line, line_data
 
 
 def train(kind: type[Trainer], folder: Path, **changes: Any) -> Trainer:

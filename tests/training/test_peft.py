@@ -12,8 +12,15 @@ import transformers
 from transformers import TrainerCallback
 
 from hpsearch import Categorical, CheckpointError, Trainer
-from tests.models import accuracy, bert_classifier, classification_data, gpt2_language_model, language_data, weights_of
-from tests.training.small import losses, make_trainer
+from tests.support.models import (
+    accuracy,
+    bert_classifier,
+    classification_data,
+    gpt2_language_model,
+    language_data,
+    weights_of,
+)
+from tests.support.small_training import losses, make_trainer
 
 peft = pytest.importorskip("peft")
 # peft asks transformers for a property that it is about to rename.

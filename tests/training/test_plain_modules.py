@@ -14,8 +14,8 @@ from sklearn.metrics import roc_auc_score
 from transformers.utils import ModelOutput
 
 from hpsearch import InvalidInputError, Trainer
-from tests.models import line_data, weights_of
-from tests.training.small import losses, make_trainer
+from tests.support.models import line_data, weights_of
+from tests.support.small_training import losses, make_trainer
 
 SPEEDS = ("runtime", "per_second", "preparation_time")
 

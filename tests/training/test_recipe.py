@@ -25,7 +25,7 @@ from transformers import (
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import ArgumentError, InvalidInputError, UnknownArgumentError
-from tests.models import Line, accuracy, bert_classifier, classification_data, line_data, weights_of
+from tests.support.models import Line, accuracy, bert_classifier, classification_data, line_data, weights_of
 
 
 def arguments(folder: Path, **changes: Any) -> TrainingArguments:

@@ -13,7 +13,7 @@ from transformers import PrinterCallback, TrainerCallback, default_data_collator
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import CheckpointError
-from tests.models import accuracy, bert_classifier, classification_data, weights_of
+from tests.support.models import accuracy, bert_classifier, classification_data, weights_of
 
 
 class StopAt(TrainerCallback):

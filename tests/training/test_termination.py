@@ -17,9 +17,9 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import ArgumentError, Categorical, Trainer, TrainingArguments
-from tests.models import Line, bert_classifier, classification_data, weights_of
-from tests.search.small_trainer import small_trainer
-from tests.training.small import make_trainer
+from tests.support.models import Line, bert_classifier, classification_data, weights_of
+from tests.support.small_trainer import small_trainer
+from tests.support.small_training import make_trainer
 
 ROOT = Path(__file__).parents[2]
 LISTENS = {"enable_jit_checkpoint": True}

@@ -11,8 +11,8 @@ import transformers
 from transformers import DataCollatorWithPadding, TrainerCallback
 
 from hpsearch import Trainer
-from tests.models import Line, bert_classifier, classification_data, line_data, small_tokenizer
-from tests.training.small import make_trainer
+from tests.support.models import Line, bert_classifier, classification_data, line_data, small_tokenizer
+from tests.support.small_training import make_trainer
 
 LENGTHS = (3, 9, 5, 7, 4, 8, 6, 9, 3, 5)
 SPEEDS = ("runtime", "per_second", "preparation_time")

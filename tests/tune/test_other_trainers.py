@@ -19,7 +19,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from hpsearch import Float, MissingMetricError, TrialState, tune
-from tests.models import bert_classifier, gpt2_language_model, word_tokenizer
+from tests.support.models import bert_classifier, gpt2_language_model, word_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 

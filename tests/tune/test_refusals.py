@@ -11,8 +11,8 @@ import transformers
 from transformers import EarlyStoppingCallback
 
 from hpsearch import Categorical, Float, SearchPlan, SpaceError, StudyError, tune
-from tests.search.small_trainer import CountsModels, TwoLayers, small_trainer, transformers_trainer
-from tests.tune.small import RATE, make_trainer, search
+from tests.support.small_trainer import CountsModels, TwoLayers, small_trainer, transformers_trainer
+from tests.support.small_tune import RATE, make_trainer, search
 
 
 def assert_refused(match: str, make: Callable[[Any], Any], space: Any = None, error: Any = StudyError, **options: Any):

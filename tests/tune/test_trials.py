@@ -27,9 +27,9 @@ from hpsearch import (
     open_study,
     tune,
 )
-from tests.models import bert_classifier, classification_data
-from tests.search.small_trainer import TwoLayers, small_trainer, transformers_trainer
-from tests.tune.small import QUIET, RATE, curves, make_trainer, search
+from tests.support.models import bert_classifier, classification_data
+from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
+from tests.support.small_tune import QUIET, RATE, curves, make_trainer, search
 
 
 def test_each_trial_makes_the_numbers_that_its_trainer_makes_alone() -> None:

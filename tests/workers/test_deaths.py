@@ -21,9 +21,9 @@ from hpsearch.backends.optuna_backend import parallel
 from hpsearch.search import ending
 from hpsearch.search.trial import TrialRecord
 from hpsearch.workers import pool
-from tests.backends.contract import Diary, states
-from tests.search.small_trainer import CountsModels
-from tests.workers.test_searches import search
+from tests.support.in_workers import search
+from tests.support.searching import Diary, states
+from tests.support.small_trainer import CountsModels
 
 
 class WritesWhereRuns(TrainerCallback):

@@ -15,8 +15,8 @@ import torch
 
 from hpsearch.workers.parcel import pack
 from hpsearch.workers.pickling import culprit
-from tests.models import weights_of
-from tests.search.small_trainer import TwoLayers
+from tests.support.models import weights_of
+from tests.support.small_trainer import TwoLayers
 
 MEGABYTE = 2**20
 

@@ -26,21 +26,15 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
-from hpsearch import BestRun, Constraint, Float, FromPretrained, StudyError, TooManyFailuresError
+from hpsearch import Constraint, Float, FromPretrained, StudyError, TooManyFailuresError
 from hpsearch.backends.optuna_backend import parallel
 from hpsearch.workers import server
 from hpsearch.workers.pickling import culprit
 from hpsearch.workers.worker import OUTPUT_FILE
 from hpsearch.workers.worker import _output_to as output_to
-from tests.backends.contract import RATE, ROOT, Diary, Events, FailsBesideASlowOne, HearsNotices, states
-from tests.search.small_trainer import CountsModels, TwoLayers, points, small_trainer
-
-
-def search(folder: Path, n_trials: int, *callbacks: Any, trainer: Any = None, **options: Any) -> BestRun:
-    """Search with two workers and a small trainer; what `n_jobs` says goes, if it is given."""
-    given = {"compute_objective": "loss", "pruner": "none", "n_jobs": 2, "progress": False, **options}
-    small = small_trainer(folder, *callbacks, **(trainer or {}))
-    return small.hyperparameter_search(given.pop("hp_space", RATE), n_trials=n_trials, **given)
+from tests.support.in_workers import search
+from tests.support.searching import RATE, ROOT, Diary, Events, FailsBesideASlowOne, HearsNotices, states
+from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
 
 class MeetsTheOther(TrainerCallback):
@@ -360,8 +354,8 @@ SEARCHES = """
     from pathlib import Path
     import torch
     from hpsearch import Float, SearchInterrupted
-    from tests.backends.contract import Diary
-    from tests.search.small_trainer import TwoLayers, small_trainer
+    from tests.support.searching import Diary
+    from tests.support.small_trainer import TwoLayers, small_trainer
     from transformers import AutoModelForSequenceClassification, TrainerCallback
 
     folder = Path(sys.argv[1])
@@ -501,7 +495,7 @@ IN_A_FORKED_PROCESS = """
     from pathlib import Path
     import torch
     from hpsearch import Float, StudyError
-    from tests.search.small_trainer import small_trainer
+    from tests.support.small_trainer import small_trainer
 
     torch.set_num_threads(1)
 
@@ -559,7 +553,7 @@ BESIDE_A_SERVER_OF_THE_PROGRAM = """
     sys.path.insert(0, Path(sys.argv[2]))  # Python does not look at it
     import evaluate  # the program's own
     from hpsearch import Float
-    from tests.search.small_trainer import small_trainer
+    from tests.support.small_trainer import small_trainer
     from transformers import AutoModelForSequenceClassification, TrainerCallback
 
     class WritesWhetherItIsWarm(TrainerCallback):
@@ -595,7 +589,7 @@ IN_A_SESSION = """
     folder, elsewhere = sys.argv[1:]
     assert sys.path[0] == ""
     from hpsearch import Categorical, Float, Trainer, TrainingArguments
-    from tests.search.small_trainer import TwoLayers, points
+    from tests.support.small_trainer import TwoLayers, points
 
     os.chdir(elsewhere)  # as %cd does
     import of_the_user

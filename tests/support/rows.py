@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 
 from hpsearch import TrainingArguments
-from tests.models import (
+from tests.support.models import (
     line_data,
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.search.small_trainer import TwoLayers
+from tests.support.small_trainer import TwoLayers
 
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 20.00 MiB."
 BATCH = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 16}

@@ -1,6 +1,6 @@
 """Runs a page of the documentation: all its code, from top to bottom, as a program and a shell would.
 
-    python -m tests.docs.run_page docs/tutorial.md
+    python -m tests.support.run_page docs/tutorial.md
 
 A block of Python with a title that is a file's name is written to that file too; JSON, TOML and YAML are read. What
 stands behind ``<!-- not run: why -->`` is left out.
@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from hpsearch.cli.text_classification import TextClassification
-from tests.docs.given import given
+from tests.support.given import given
 
 SHOWN_ONLY = ("text", "")
 _BLOCK = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)

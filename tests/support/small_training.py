@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import transformers
 from transformers import PrinterCallback
 
 from hpsearch import Trainer, TrainingArguments
-from tests.models import Line, line_data
+from tests.support.models import Line, line_data
 
 
 def make_trainer(folder: Path, kind: type = Trainer, **changes: Any) -> Any:
@@ -38,3 +41,12 @@ def make_trainer(folder: Path, kind: type = Trainer, **changes: Any) -> Any:
 
 def losses(trainer: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """Every stage collects garbage; what the libraries hold need not be looked through each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

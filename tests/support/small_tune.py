@@ -8,7 +8,7 @@ from typing import Any
 import transformers
 
 from hpsearch import BestRun, Float, tune
-from tests.search.small_trainer import TwoLayers, transformers_trainer
+from tests.support.small_trainer import TwoLayers, transformers_trainer
 
 RATE = {"learning_rate": Float(1e-3, 0.3, log=True)}
 QUIET = {"progress": False, "compute_objective": "loss", "direction": "minimize"}

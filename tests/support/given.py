@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tests.models import (
+from tests.support.models import (
     accuracy,
     bert_classifier,
     classification_data,
@@ -19,7 +19,7 @@ from tests.models import (
     small_tokenizer,
     word_tokenizer,
 )
-from tests.search.small_trainer import TwoLayers, points
+from tests.support.small_trainer import TwoLayers, points
 
 Names = dict[str, Any]
 
@@ -131,7 +131,7 @@ def with_a_hub() -> Names:
     import transformers
     from huggingface_hub import constants
 
-    from tests.hub_server import TOKEN, HubServer
+    from tests.support.hub_server import TOKEN, HubServer
 
     server = HubServer()
     server.__enter__()

@@ -18,7 +18,7 @@ def launch(folder: Path, cases: dict[str, Any], how: str, processes: int = 2, **
     """Run the cases and return, for each, what every process reported."""
     settings = folder / "settings.json"
     settings.write_text(json.dumps(cases))
-    start(how, "tests.distributed.script", [str(settings)], processes, **environment)
+    start(how, "tests.support.distributed_training", [str(settings)], processes, **environment)
     return {name: [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-*.json"))] for name in cases}
 
 

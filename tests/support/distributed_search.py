@@ -1,6 +1,6 @@
 """Searches that `torchrun` starts in two processes; each process reports what it has seen.
 
-torchrun --nproc_per_node 2 -m tests.distributed.search_script FOLDER SCENARIO [SCENARIO ...]
+torchrun --nproc_per_node 2 -m tests.support.distributed_search FOLDER SCENARIO [SCENARIO ...]
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import Categorical, Float, HpsearchError, Int, SearchInterrupted, tune
-from tests.models import accuracy, bert_classifier, classification_data
-from tests.search.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
+from tests.support.models import accuracy, bert_classifier, classification_data
+from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 RANK = int(os.environ.get("RANK", "0"))
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "seed": Int(1, 99)}

@@ -11,7 +11,7 @@ import transformers
 from transformers import PrinterCallback
 
 from hpsearch import Trainer, TrainingArguments
-from tests.models import accuracy
+from tests.support.models import accuracy
 
 
 class TwoLayers(torch.nn.Module):

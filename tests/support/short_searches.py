@@ -10,8 +10,8 @@ from typing import Any
 import optuna
 
 from hpsearch import BestRun, Float
-from tests.backends.contract import RATE
-from tests.search.small_trainer import TwoLayers, points, small_trainer
+from tests.support.searching import RATE
+from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 WIDE = {"weight_decay": Float(0.0, 100.0)}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch import BestRun, TrialRecord
-from tests.backends.contract import AtStep
-from tests.faults.searching import RATE
-from tests.search.small_trainer import CountsModels, small_trainer
+from tests.support.search_processes import RATE
+from tests.support.searching import AtStep
+from tests.support.small_trainer import CountsModels, small_trainer
 
 
 def search(folder: Path, n_trials: int, *callbacks: Any, trainer: dict[str, Any] | None = None, **options: Any) -> Any:

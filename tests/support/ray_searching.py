@@ -21,20 +21,20 @@ import torch
 from ray import cloudpickle
 
 from hpsearch.files import write_text
-from tests.faults.searching import (
+from tests.support.search_processes import (
     RATE,
     ROOT,
     Diary,
     Hold,
     assert_disk_and_storage_agree,
     assert_nothing_is_left_over,
+    comparable,
     described,
     records_on_disk,
     trial_number,
     wait_until,
 )
-from tests.faults.test_kills import comparable
-from tests.search.small_trainer import small_trainer
+from tests.support.small_trainer import small_trainer
 
 # A search on a machine with other things to do may take as long to begin, and to end.
 SECONDS = 150.0

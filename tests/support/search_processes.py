@@ -25,7 +25,7 @@ from optuna.storages.journal import JournalFileBackend
 from transformers import TrainerCallback
 
 from hpsearch import Float, SearchListener, TrialRecord
-from tests.search.small_trainer import small_trainer
+from tests.support.small_trainer import small_trainer
 
 ROOT = Path(__file__).parents[2]
 RATE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
@@ -262,3 +262,18 @@ def _context() -> Any:
 
 
 torch.set_num_threads(1)
+
+
+def comparable(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without the seconds that things took, and without a traceback's lines of code."""
+    assert 0 < record["seconds"] < 60
+    reports = [
+        {**report, "metrics": {name: each for name, each in report["metrics"].items() if not is_of_time(name)}}
+        for report in record["reports"]
+    ]
+    said = record["traceback"] and record["traceback"].strip().splitlines()[-1]
+    return {**record, "reports": reports, "traceback": said, "seconds": None, "spans": None}
+
+
+def is_of_time(metric: str) -> bool:
+    return metric.endswith(("_runtime", "_per_second"))

@@ -1,6 +1,6 @@
 """What the tests run in one process or in several: trainings, as a settings file says; every process writes reports.
 
-python -m tests.distributed.script settings.json
+python -m tests.support.distributed_training settings.json
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hpsearch import Trainer, TrainerCallback, TrainingArguments
 from hpsearch.training.sharding import has_shards
-from tests.models import accuracy, bert_classifier, classification_data, gpt2_language_model, language_data, weights_of
+from tests.support.models import (
+    accuracy,
+    bert_classifier,
+    classification_data,
+    gpt2_language_model,
+    language_data,
+    weights_of,
+)
 
 
 class Watch(TrainerCallback):

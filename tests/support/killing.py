@@ -34,8 +34,8 @@ from optuna.storages.journal import JournalFileBackend
 from transformers import TrainerCallback
 
 from hpsearch import Categorical, Float, SearchListener, TrialRecord, tune
-from tests.models import accuracy
-from tests.search.small_trainer import TwoLayers, small_trainer, transformers_trainer
+from tests.support.models import accuracy
+from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
 ROOT = Path(__file__).parents[2]
 START, ASKING, END = "start of the session", "between asking and the first record", "end of the session"

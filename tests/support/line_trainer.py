@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, PrinterCallback
 
 from hpsearch import Trainer, TrainingArguments
-from tests.models import Line, line_data
+from tests.support.models import Line, line_data
 
 LETTERS = tuple("abcdefghij")
 

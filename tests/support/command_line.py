@@ -1,0 +1,28 @@
+"""A study that the command line has made, as a user makes the first one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpsearch.cli import main
+
+TRIALS = 8
+
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `first/study.py`, and its study in `runs/spirals`."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", list(sys.path))
+        assert main(["init", "first"]) == 0
+        assert main(["run", "first/study.py", "-n", str(TRIALS), "--set", "num_train_epochs=4"]) == 0
+    return folder

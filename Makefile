@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-# Two files of tests at a time: almost all of them use one core.
-PARALLEL := -n 2 --dist loadfile
+# Two processes: almost all tests use one core. `tests/support/tiers.py` says which tests each of them gets.
+PARALLEL := -n 2
 
-.PHONY: quickstart test test-all lint docs benchmarks clean
+.PHONY: quickstart test test-full test-all test-times lint docs benchmarks clean
 
 quickstart: $(VENV)/.studies
 	$(BIN)/python -m studies.digits
@@ -14,8 +14,15 @@ quickstart: $(VENV)/.studies
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PARALLEL)
 
+# What `make test` leaves out.
+test-full: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PARALLEL) -m "(process or ray or distributed or docs or fault) and not smoke"
+
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest $(PARALLEL) -m "slow or not slow"
+	$(BIN)/python -m pytest $(PARALLEL) -m ""
+
+test-times: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PARALLEL) -m "" --tiers --durations=20
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

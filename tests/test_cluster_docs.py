@@ -28,6 +28,8 @@ from tests.support.ray_clusters import are_gone, free_ports
 from tests.support.searching import states
 from tests.support.small_trainer import points, small_trainer
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "cluster.md"
 PORT, TRIALS = "6399", 4

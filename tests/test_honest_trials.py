@@ -190,6 +190,7 @@ def test_without_a_limit_every_trial_keeps_its_scoped_weights(tmp_path: Path) ->
     assert best.load_model() is not None
 
 
+@pytest.mark.feature(13)
 def test_hyperparameters_are_what_was_trained_with_under_the_names_of_the_arguments(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     best = search(trainer, lambda trial: {"learning_rate": trial.suggest_float("lr", 1e-4, 1e-2)}, 1)
@@ -228,6 +229,7 @@ def test_without_kept_checkpoints_there_is_no_model_and_the_error_says_why(tmp_p
         best.load_model()
 
 
+@pytest.mark.feature(11)
 @pytest.mark.parametrize("scope", ["last", "all", "avg"])
 def test_value_and_checkpoint_and_reports_follow_one_scope(tmp_path: Path, scope: str) -> None:
     """Row 4: what is reported is what was selected, and the weights are those of the selected report."""
@@ -258,6 +260,7 @@ class NotesArguments(TrainerCallback):
         self.seen.append((args.lr_scheduler_type.value, args.warmup_steps, args.label_smoothing_factor))
 
 
+@pytest.mark.feature(15)
 def test_a_conditional_parameter_of_one_trial_is_not_set_in_another(tmp_path: Path) -> None:
     """Rows 5 and 22: arguments are replaced, never mutated; the trainer is as it was before."""
     notes = NotesArguments()
@@ -271,6 +274,7 @@ def test_a_conditional_parameter_of_one_trial_is_not_set_in_another(tmp_path: Pa
     assert trainer.args.to_dict() == before
 
 
+@pytest.mark.feature(15)
 def test_the_trials_own_seed_builds_its_model(tmp_path: Path) -> None:
     """Row 6: configure, seed, build."""
     initial: list[dict[str, torch.Tensor]] = []
@@ -301,6 +305,7 @@ def test_every_argument_in_the_space_has_its_effect(tmp_path: Path, name: str, v
     assert searched == direct.state.log_history[-2]["eval_loss"]
 
 
+@pytest.mark.feature(14)
 def test_values_are_cast_by_the_fields_annotation_without_loss_or_refused(tmp_path: Path) -> None:
     """Row 8."""
     trainer = make_trainer(tmp_path)
@@ -408,6 +413,7 @@ def test_a_second_study_in_the_same_place_has_its_own_folder(tmp_path: Path) -> 
     assert first.checkpoint.is_dir()
 
 
+@pytest.mark.feature(16)
 def test_tensorboard_has_a_folder_for_every_trial(tmp_path: Path) -> None:
     """Row 19."""
     pytest.importorskip("tensorboardX")
@@ -444,6 +450,7 @@ def test_a_trials_own_timeout_lets_the_next_trial_run(tmp_path: Path) -> None:
     assert [record.state for record in records_of(best)] == [TrialState.STOPPED, TrialState.STOPPED]
 
 
+@pytest.mark.feature(77)
 def test_both_documented_forms_of_compute_loss_can_be_searched(tmp_path: Path) -> None:
     """Row 21."""
 
@@ -480,6 +487,7 @@ def test_a_failed_search_leaves_the_trainer_and_the_callers_random_streams_as_th
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.feature(15)
 def test_same_trial_same_numbers_first_last_alone_or_after_a_failed_one(tmp_path: Path) -> None:
     """One configuration, run in every place of a study, and as a plain training, gives bit-identical reports."""
     same = {"learning_rate": 3e-3, "seed": 11}
@@ -507,6 +515,7 @@ def test_same_trial_same_numbers_first_last_alone_or_after_a_failed_one(tmp_path
     assert reports_at(1, 2, "after a failed one", fails_at=0) == expected
 
 
+@pytest.mark.feature(1)
 def test_the_documented_call_alone_does_the_sensible_thing(tmp_path: Path) -> None:
     """`hyperparameter_search(hp_space, n_trials=...)` with nothing else said, not even an evaluation strategy."""
     trainer = make_trainer(tmp_path, eval_strategy="no")

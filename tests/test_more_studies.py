@@ -19,6 +19,8 @@ from hpsearch.cli.study_file import read_plan
 from studies import character_model, grouped_auc, lora, sst2
 from tests.support.programs import ROOT, finish
 
+pytestmark = pytest.mark.docs
+
 FILES = sorted(path.name for path in (ROOT / "studies").glob("*.py") if "\nstudy = SearchPlan(" in path.read_text())
 FEELINGS = (("awful", "poor", "sad", "dull"), ("fine", "great", "lovely", "wise"))
 NEUTRAL = ("the", "film", "was", "and", "so", "very", "it", "seen")
@@ -146,7 +148,7 @@ def test_the_example_of_transformers_runs_with_its_space_for_optuna(tmp_path: Pa
     assert (weights_of_best(output, tmp_path) / "model.safetensors").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_the_example_of_transformers_runs_with_its_space_for_ray(tmp_path: Path, sentences: str) -> None:
     ray = ("--backend", "ray", "--trials", "2", "--epochs", "2")
     output = finish("studies.transformers_example", "--data", sentences, *ray, folder=tmp_path)

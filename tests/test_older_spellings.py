@@ -177,6 +177,7 @@ def test_no_spelling_is_a_present_argument_and_every_successor_is_one() -> None:
     assert {successor for _, _, successors in ACCEPTED for successor in successors} <= set(argument_names())
 
 
+@pytest.mark.feature(18, 35, 37, 39, 40, 41, 50, 51, 53, "P1", "P14")
 @pytest.mark.parametrize(("name", "value", "successors"), ACCEPTED, ids=id_of)
 def test_an_accepted_value_is_taken_for_its_successor_with_one_warning_at_the_callers_line(
     name: str, value: Any, successors: dict[str, Any]
@@ -217,6 +218,7 @@ def test_a_translated_value_changes_the_arguments_it_is_taken_for(
     assert changed == list(successors) or value == 0
 
 
+@pytest.mark.feature(37, 39, 41, 50, 123)
 @pytest.mark.parametrize(("name", "value", "words"), REFUSED, ids=id_of)
 def test_a_value_without_a_faithful_successor_is_refused_by_name_value_and_successor(
     name: str, value: Any, words: str
@@ -243,6 +245,7 @@ def test_present_arguments_give_no_warning() -> None:
     assert warned(lambda: make(eval_strategy="epoch", warmup_steps=0.1))[1] == []
 
 
+@pytest.mark.feature(53, 114)
 @pytest.mark.parametrize("value", ["adamw_hf", "adamw_apex_fused"])
 def test_an_optimizer_that_is_gone_is_refused_with_the_one_to_use(value: str) -> None:
     successor = {"adamw_hf": "adamw_torch", "adamw_apex_fused": "adamw_torch_fused"}[value]
@@ -393,6 +396,7 @@ def test_the_signature_shows_the_present_arguments_to_those_who_ask() -> None:
 # Names of the trainer.
 
 
+@pytest.mark.feature(63, "P2")
 def test_tokenizer_is_taken_for_processing_class_with_one_warning(tmp_path: Path) -> None:
     tokenizer = small_tokenizer()
     args = TrainingArguments(str(tmp_path), use_cpu=True)
@@ -422,6 +426,7 @@ def test_another_tokenizer_than_the_processing_class_is_refused_and_the_same_one
     assert trainer.processing_class is tokenizer
 
 
+@pytest.mark.feature(41)
 @pytest.mark.parametrize(
     ("name", "successor"), [("prediction_loop", "evaluation_loop"), ("init_git_repo", "init_hf_repo")]
 )
@@ -433,6 +438,7 @@ def test_a_method_that_is_gone_names_its_successor_and_is_not_there(tmp_path: Pa
     assert callable(getattr(trainer, successor))
 
 
+@pytest.mark.feature(41)
 def test_an_override_of_the_old_prediction_loop_is_refused_because_nothing_would_call_it(tmp_path: Path) -> None:
     class Own(Trainer):
         def prediction_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -446,6 +452,7 @@ def test_an_override_of_the_old_prediction_loop_is_refused_because_nothing_would
             kind(Line(), TrainingArguments(str(tmp_path), use_cpu=True))
 
 
+@pytest.mark.feature(12, 50, 114, 118, 133, 134)
 @pytest.mark.parametrize("name", sorted(older_spellings._NAMES))
 def test_importing_a_name_that_is_gone_is_an_import_error_with_its_successor(name: str) -> None:
     code = f"from hpsearch import {name}"
@@ -455,6 +462,7 @@ def test_importing_a_name_that_is_gone_is_an_import_error_with_its_successor(nam
     assert older_spellings._NAMES[name] in str(caught.value)
 
 
+@pytest.mark.feature(114)
 def test_successors_that_are_importable_exist() -> None:
     for name in ("AdamW", "default_hp_space_sigopt"):
         dotted = older_spellings._NAMES[name].split()[0].rstrip(";")
@@ -520,6 +528,7 @@ def column(trainer: Any, name: str) -> list[float]:
     return [entry[name] for entry in trainer.state.log_history if name in entry]
 
 
+@pytest.mark.feature(28)
 def test_a_warm_up_ratio_gives_the_learning_rates_of_that_fraction_of_all_steps(tmp_path: Path) -> None:
     by_ratio = trained(tmp_path, warmup_ratio=0.25, learning_rate=1.0)
     by_steps = trained(tmp_path, warmup_steps=5, learning_rate=1.0)
@@ -530,6 +539,7 @@ def test_a_warm_up_ratio_gives_the_learning_rates_of_that_fraction_of_all_steps(
     assert rates != column(without, "learning_rate")
 
 
+@pytest.mark.feature(54)
 def test_grouping_by_length_trains_on_batches_of_similar_length(tmp_path: Path) -> None:
     data = [each for length in (3, 9, 6) for each in classification_data(16, length=length)]
 
@@ -567,6 +577,7 @@ def test_grouping_by_length_trains_on_batches_of_similar_length(tmp_path: Path) 
     assert of_one_length(lengths()) < 15
 
 
+@pytest.mark.feature(57)
 def test_including_inputs_for_metrics_delivers_the_inputs(tmp_path: Path) -> None:
     seen: list[Any] = []
 
@@ -616,6 +627,7 @@ def test_training_by_the_older_spelling_equals_training_by_the_present_one(
     assert len(expected) == 20 // (present.get("per_device_train_batch_size", 4))
 
 
+@pytest.mark.feature("P1")
 def test_an_evaluation_strategy_by_its_older_name_evaluates(tmp_path: Path) -> None:
     args = quietly(
         lambda: TrainingArguments(
@@ -634,6 +646,7 @@ def test_an_evaluation_strategy_by_its_older_name_evaluates(tmp_path: Path) -> N
     assert len(column(trainer, "eval_loss")) == 2
 
 
+@pytest.mark.feature(42)
 def test_underflow_detection_and_the_tpu_switch_together_are_refused_for_the_tpu_only() -> None:
     with pytest.raises(ArgumentError, match="needs a TPU"):
         quietly(lambda: make(debug="underflow_overflow", tpu_metrics_debug=True))

@@ -19,6 +19,8 @@ pytest.importorskip("sklearn")
 from studies import accelerate_loop, complete_script, manual_loop
 from studies.digits import load_data
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parents[1]
 METRICS = {"test_accuracy", "test_loss", "test_runtime", "test_samples_per_second", "test_steps_per_second"}
 
@@ -38,6 +40,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.feature(136, "P15")
 def test_the_loop_by_hand_gives_the_losses_of_the_trainers_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     dataset = load_data()["train"].select(range(60))
     by_hand = manual_loop.losses_by_hand(dataset, epochs=3)
@@ -49,6 +52,7 @@ def test_the_loop_by_hand_gives_the_losses_of_the_trainers_defaults(capsys: pyte
     assert "3 updates; largest difference" in capsys.readouterr().out
 
 
+@pytest.mark.feature(136)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -66,6 +70,7 @@ def test_any_other_argument_gives_other_losses_than_the_loop_by_hand(changes: di
     assert manual_loop.losses_of_trainer(dataset, **changes) != pytest.approx(by_hand, rel=1e-6)
 
 
+@pytest.mark.feature(136)
 def test_the_number_of_updates_by_default_is_three_times_the_batches_of_eight(tmp_path: Path) -> None:
     from hpsearch.training.data import TrainingLength
     from tests.support.line_trainer import line_trainer
@@ -75,6 +80,7 @@ def test_the_number_of_updates_by_default_is_three_times_the_batches_of_eight(tm
     assert TrainingLength.of(trainer.args, trainer.get_train_dataloader()).max_steps == 1377
 
 
+@pytest.mark.feature(122)
 def test_the_loop_with_accelerate_gives_the_losses_of_the_trainer() -> None:
     dataset = load_data()["train"].select(range(60))
     with_accelerate = accelerate_loop.losses_with_accelerate(dataset, epochs=2)
@@ -83,6 +89,7 @@ def test_the_loop_with_accelerate_gives_the_losses_of_the_trainer() -> None:
     assert manual_loop.losses_of_trainer(dataset, **arguments) == pytest.approx(with_accelerate, rel=1e-6)
 
 
+@pytest.mark.feature(122)
 def test_two_processes_of_accelerate_launch_give_the_losses_of_the_trainer(tmp_path: Path) -> None:
     configuration = ROOT / "studies" / "accelerate" / "cpu_two_processes.yaml"
     launch = ("-m", "accelerate.commands.launch", "--config_file", str(configuration), "--main_process_port", "0")
@@ -91,6 +98,7 @@ def test_two_processes_of_accelerate_launch_give_the_losses_of_the_trainer(tmp_p
     assert "3 updates; largest difference" in output
 
 
+@pytest.mark.feature(138)
 def test_the_complete_script_runs_through_with_its_debug_flag(tmp_path: Path) -> None:
     output = run("-m", "studies.complete_script", "--output_dir", "out", "--debug_flag", folder=tmp_path)
     assert re.findall(r"\*\*\*\*\* (\w+) metrics", output) == ["train", "eval", "test"]
@@ -103,6 +111,7 @@ def test_the_complete_script_runs_through_with_its_debug_flag(tmp_path: Path) ->
     assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["global_step"] == 6
 
 
+@pytest.mark.feature(138)
 def test_the_complete_script_learns_the_digits_and_saves_what_it_learned() -> None:
     script, args = complete_script.parse(["--output_dir", "out", "--num_train_epochs", "4", "--use_cpu"])
     metrics = complete_script.run(script, args)

@@ -169,6 +169,7 @@ def taught(lesson: Seq2SeqTrainer, tmp_path: Path) -> Seq2SeqTrainer:
     return make_trainer(tmp_path, model=copy.deepcopy(lesson.model), generation_max_length=8)
 
 
+@pytest.mark.feature(125)
 def test_a_tiny_t5_learns_to_reverse_words_it_has_not_seen(lesson: Seq2SeqTrainer, taught: Seq2SeqTrainer) -> None:
     matches = [entry["eval_exact_match"] for entry in lesson.state.log_history if "eval_exact_match" in entry]
     assert matches[0] == 0.0
@@ -287,6 +288,7 @@ def test_every_sample_counts_once_in_the_loss_also_in_a_short_last_batch(tmp_pat
 # What generation is given.
 
 
+@pytest.mark.feature(125)
 def test_arguments_of_one_call_are_not_those_of_the_next(tmp_path: Path) -> None:
     seen = ShapesSeen()
     trainer = make_trainer(
@@ -318,6 +320,7 @@ def test_each_of_several_evaluation_sets_is_generated_with_the_arguments_of_the_
     assert {"eval_some_exact_match", "eval_others_exact_match"} <= metrics.keys()
 
 
+@pytest.mark.feature(125)
 def test_max_length_cuts_what_is_generated(taught: Seq2SeqTrainer) -> None:
     whole = [letters_of(row) for row in taught.predict(UNSEEN[:20]).predictions]
     cut = [letters_of(row) for row in taught.predict(UNSEEN[:20], max_length=3).predictions]
@@ -328,6 +331,7 @@ def test_max_length_cuts_what_is_generated(taught: Seq2SeqTrainer) -> None:
     ]
 
 
+@pytest.mark.feature(124)
 def test_the_number_of_beams_of_a_call_of_the_arguments_and_of_the_model_reaches_generate(tmp_path: Path) -> None:
     model = seeded_t5()
     trainer = make_trainer(tmp_path, model=model, generation_max_length=8)
@@ -421,6 +425,7 @@ def test_decoder_inputs_of_another_length_are_a_beginning_to_go_on_from(taught: 
 # Shapes.
 
 
+@pytest.mark.feature(125)
 def test_predictions_of_uneven_length_become_one_array_padded_with_the_pad_token(taught: Seq2SeqTrainer) -> None:
     words = [*reversals(["abc"]), *reversals(["abcd"] * 2)]
     trainer = make_trainer(Path(taught.args.output_dir), model=taught.model, per_device_eval_batch_size=1)
@@ -486,7 +491,7 @@ def predict_seven_words(folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_two_processes_gather_every_generated_sequence_once_and_in_order(tmp_path: Path) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tests.test_seq2seq"]
     done = subprocess.run(
@@ -558,6 +563,7 @@ def test_a_generation_config_that_cannot_be_used_is_refused_at_once(tmp_path: Pa
 # The arguments.
 
 
+@pytest.mark.feature(124)
 def test_the_arguments_are_ours_and_those_of_transformers() -> None:
     args = Seq2SeqTrainingArguments("out", use_cpu=True)
     assert isinstance(args, TrainingArguments)
@@ -579,6 +585,7 @@ def test_the_arguments_are_written_copied_pickled_and_parsed_with_their_generati
     assert cast_argument("generation_num_beams", 3.0, Seq2SeqTrainingArguments) == 3
 
 
+@pytest.mark.feature(124)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

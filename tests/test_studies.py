@@ -12,6 +12,8 @@ import pytest
 from studies.command import until_interrupted
 from tests.support.programs import start
 
+pytestmark = pytest.mark.docs
+
 pytest.importorskip("sklearn")
 
 

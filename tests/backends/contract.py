@@ -98,6 +98,7 @@ class BackendContract(ABC):
 
     # Spaces.
 
+    @pytest.mark.feature(9, 10)
     def test_a_static_space_gives_values_inside_it(self, tmp_path: Path) -> None:
         space = SearchSpace(
             {
@@ -135,6 +136,7 @@ class BackendContract(ABC):
             assert space.contains(record.params)
             assert stored.params == record.params
 
+    @pytest.mark.feature(5)
     def test_a_define_by_run_function_may_return_the_arguments(self, tmp_path: Path) -> None:
         def space(trial: Any) -> dict[str, Any]:
             return {"learning_rate": 10.0 ** trial.suggest_int("exponent", -3, -1), "weight_decay": Float(0.0, 0.1)}
@@ -146,6 +148,7 @@ class BackendContract(ABC):
             assert record.arguments["learning_rate"] == 10.0 ** record.params["exponent"]
         assert set(best.hyperparameters) == {"learning_rate", "weight_decay"}
 
+    @pytest.mark.feature(5)
     def test_a_define_by_run_function_may_return_nothing(self, tmp_path: Path) -> None:
         def space(trial: Any) -> None:
             if trial.suggest_categorical("optim", ["adamw_torch", "sgd"]) == "sgd":
@@ -166,6 +169,7 @@ class BackendContract(ABC):
         assert states(best) == ["complete"] * 2
         assert best.hyperparameters["weight_decay"] == 0.5
 
+    @pytest.mark.feature(3)
     def test_model_init_may_suggest(self, tmp_path: Path) -> None:
         diary = Diary(tmp_path / "built")
 
@@ -211,6 +215,7 @@ class BackendContract(ABC):
         best = self.search(tmp_path, n_trials=6)
         assert len({record.params["learning_rate"] for record in best.run_summary.records}) == 6
 
+    @pytest.mark.feature(9, 10)
     def test_the_storage_and_the_disk_tell_the_same(self, tmp_path: Path) -> None:
         def fail_in_the_second(trial: Any) -> None:
             if trial.number == 1:
@@ -289,6 +294,7 @@ class BackendContract(ABC):
         self.search(tmp_path, n_trials=2, model_init=init)
         assert diary.read() == [0, 1]
 
+    @pytest.mark.feature(10)
     @pytest.mark.parametrize("where", ["callback", "model_init", "listener"])
     def test_an_interrupted_trial_runs_again_and_the_total_is_kept(self, tmp_path: Path, where: str) -> None:
         def interrupt_second(trial: Any) -> None:
@@ -414,6 +420,7 @@ class BackendContract(ABC):
 
     # Pruning.
 
+    @pytest.mark.feature(9, 10)
     def test_trials_are_pruned_after_the_same_data_whatever_their_batch_size(self, tmp_path: Path) -> None:
         sizes = iter([2, 8, 8, 2])
         best = self.search(
@@ -470,6 +477,7 @@ class BackendContract(ABC):
 
     # The best run.
 
+    @pytest.mark.feature(6, 13)
     def test_the_best_run_tells_what_won(self, tmp_path: Path) -> None:
         best = self.search(tmp_path, n_trials=4, compute_objective="loss")
         records = best.run_summary.records
@@ -483,6 +491,7 @@ class BackendContract(ABC):
         assert best.run_summary.ranked()[0] == winner
         assert f"run_id='{winner.number}'" in repr(best)
 
+    @pytest.mark.feature(11)
     @pytest.mark.parametrize("save_strategy", ["no", "epoch"])
     @pytest.mark.parametrize("scope", ["last", "all", "avg"])
     def test_the_loaded_model_is_the_one_that_was_selected(
@@ -532,6 +541,7 @@ class BackendContract(ABC):
         with pytest.raises(FileNotFoundError, match=r"keep_checkpoints=0.*keep_checkpoints=1"):
             best.load_model()
 
+    @pytest.mark.feature(4)
     def test_one_evaluation_at_the_end_is_enough(self, tmp_path: Path) -> None:
         best = self.search(tmp_path, n_trials=2, eval_strategy="no", compute_objective="loss")
         assert [len(record.reports) for record in best.run_summary.records] == [1, 1]
@@ -603,6 +613,7 @@ class BackendContract(ABC):
 
     # Names.
 
+    @pytest.mark.feature(7)
     def test_runs_are_named_by_the_function_and_equal_names_get_their_number(self, tmp_path: Path) -> None:
         best = self.search(tmp_path, n_trials=3, hp_name=lambda trial: "x" if trial.number else "first")
         assert [record.name for record in best.run_summary.records] == ["first", "x", "x-2"]

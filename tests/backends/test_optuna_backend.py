@@ -43,6 +43,7 @@ class TestOptuna(BackendContract):
     def stored(self, study: Path) -> list[StoredTrial]:
         return stored_trials(study)
 
+    @pytest.mark.feature(8)
     @pytest.mark.parametrize(
         ("kind", "make"),
         [
@@ -68,6 +69,7 @@ class TestOptuna(BackendContract):
             best = self.search(tmp_path, n_trials=n_trials, storage=storage)
         assert [record.number for record in best.run_summary.records] == [0, 1, 2]
 
+    @pytest.mark.feature(8)
     def test_the_sampler_of_the_user_chooses(self, tmp_path: Path) -> None:
         sampler = optuna.samplers.GridSampler({"per_device_train_batch_size": [2, 4, 8]}, seed=1)
         events = Events()
@@ -82,6 +84,7 @@ class TestOptuna(BackendContract):
         assert sorted(chosen) == [2, 4, 8]
         assert "sampler GridSampler" in events.notes
 
+    @pytest.mark.feature(8)
     @pytest.mark.parametrize("name", ["median", "none", "successive_halving", "hyperband"])
     def test_a_pruner_may_be_named(self, tmp_path: Path, name: str) -> None:
         events = Events()
@@ -95,6 +98,7 @@ class TestOptuna(BackendContract):
         assert f"pruner {said[name]}" in events.notes
         assert len(best.run_summary.records) == 2
 
+    @pytest.mark.feature(9)
     def test_the_default_pruner_and_sampler_are_said_and_recorded(self, tmp_path: Path) -> None:
         events = Events()
         small_trainer(tmp_path).hyperparameter_search(RATE, n_trials=4, progress=events)
@@ -107,6 +111,7 @@ class TestOptuna(BackendContract):
         assert recorded["pruner"] == "rungs"
         assert recorded["optuna_version"] == optuna.__version__
 
+    @pytest.mark.feature(13)
     def test_the_summary_holds_the_study_of_optuna(self, tmp_path: Path) -> None:
         best = self.search(tmp_path, n_trials=2)
         assert isinstance(best.run_summary.engine_study, optuna.Study)
@@ -122,6 +127,7 @@ class TestOptuna(BackendContract):
         assert trial.state.name == "FAIL"
         assert trial.user_attrs["hpsearch:reason"] == "MemoryError: 80 GB are not enough"
 
+    @pytest.mark.feature(9)
     def test_reports_are_compared_at_equal_epochs_whatever_the_batch_size(self, tmp_path: Path) -> None:
         sampler = optuna.samplers.GridSampler({"per_device_train_batch_size": [2, 8]}, seed=1)
         self.search(
@@ -221,6 +227,7 @@ def search(folder: Path, n_trials: int, **options: Any) -> Any:
     return small_trainer(folder).hyperparameter_search(RATE, n_trials=n_trials, progress=False, **options)
 
 
+@pytest.mark.feature(8)
 def test_options_that_scripts_pass_on_to_optuna_are_taken(tmp_path: Path) -> None:
     options = {"load_if_exists": True, "n_jobs": 1, "gc_after_trial": True, "catch": (ValueError,)}
     assert search(tmp_path, n_trials=1, **options).objective is not None

@@ -22,6 +22,8 @@ from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
 from tests.support.searching import RATE, Diary, Events, FailsBesideASlowOne, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, small_trainer
 
+pytestmark = pytest.mark.ray
+
 
 class Spans(TrainerCallback):
     """Writes down when a worker begins to train a run, and when it stops, for whatever reason."""

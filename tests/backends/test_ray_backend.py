@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import pytest
 
 from tests.backends.contract import BackendContract
 from tests.support.on_ray import cluster as cluster
 from tests.support.searching import StoredTrial, storage_in_memory, stored_trials
+
+pytestmark = pytest.mark.ray
 
 
 class TestRay(BackendContract):

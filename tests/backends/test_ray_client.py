@@ -26,6 +26,8 @@ from tests.support.ray_searching import RayDiary, RaySearch, assert_equal, searc
 from tests.support.search_processes import RATE, Hold
 from tests.support.small_trainer import CountsModels, small_trainer
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[StartedCluster]:
@@ -222,7 +224,7 @@ def test_a_trainer_that_cannot_be_sent_is_refused_before_the_search(cluster: Sta
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_cluster_that_is_lost_is_an_error_and_the_study_goes_on(tmp_path: Path, undisturbed: Path) -> None:
     lost = RayDiary(tmp_path / "lost", workers=1, hold=Hold(1, 6))
     with started_cluster(1) as nodes:

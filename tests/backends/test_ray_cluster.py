@@ -42,6 +42,8 @@ from tests.support.ray_clusters import (
     started_cluster,
 )
 
+pytestmark = pytest.mark.ray
+
 ODD = "node-1"
 
 
@@ -110,6 +112,7 @@ def loopback(connection: Any) -> bool:
 # Resources ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(8)
 @pytest.mark.parametrize(
     ("given", "bundle"),
     [
@@ -353,6 +356,7 @@ def test_addresses_of_ray_client_are_told_apart(monkeypatch: pytest.MonkeyPatch)
 # A cluster that is there already --------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(10)
 @pytest.mark.parametrize("way", ["address", "auto", "RAY_ADDRESS"])
 def test_a_cluster_is_joined_and_left_as_it_was(
     cluster: StartedCluster, way: str, monkeypatch: pytest.MonkeyPatch

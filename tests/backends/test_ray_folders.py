@@ -25,6 +25,8 @@ from hpsearch.search.folder import write_record
 from hpsearch.search.sessions import Session
 from tests.support.shelf import shelf as shelf
 
+pytestmark = pytest.mark.ray
+
 RUN = "run-0"
 
 

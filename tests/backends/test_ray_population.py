@@ -19,6 +19,8 @@ from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
 from tests.support.searching import Diary, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, small_trainer
 
+pytestmark = pytest.mark.ray
+
 # So small that nothing is learned; a perturbation draws 0.1, and nothing else.
 TINY = {"learning_rate": Float(1e-9, 1e-8)}
 

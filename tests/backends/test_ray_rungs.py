@@ -20,6 +20,8 @@ from tests.support.on_ray import cluster as cluster
 from tests.support.searching import Events
 from tests.support.small_trainer import small_trainer
 
+pytestmark = pytest.mark.ray
+
 EPOCHS = 6  # pauses after 1 and 3 of them
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 

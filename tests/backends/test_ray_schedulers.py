@@ -15,6 +15,8 @@ from tests.support.on_ray import cluster as cluster
 from tests.support.searching import Diary, Events, states, stored_trials
 from tests.support.small_trainer import CountsModels, small_trainer
 
+pytestmark = pytest.mark.ray
+
 SPACE = {"learning_rate": Float(1e-4, 1e-1, log=True)}
 
 
@@ -25,6 +27,7 @@ def search(folder: Path, rates: list[float], *, trainer: dict[str, Any] | None =
     return small_trainer(folder, **(trainer or {})).hyperparameter_search(SPACE, **options)
 
 
+@pytest.mark.feature(8)
 def test_asha_prunes_the_bad_and_stops_the_good_at_their_longest(tmp_path: Path) -> None:
     events = Events()
     scheduler = ASHAScheduler(grace_period=1, reduction_factor=2, max_t=3)

@@ -26,6 +26,8 @@ from tests.support.search_processes import wait_until
 from tests.support.searching import RATE, ROOT, Diary, Events, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
+pytestmark = pytest.mark.ray
+
 
 def curve(record: TrialRecord) -> list[tuple[int, tuple[float, ...]]]:
     return [(report.step, report.values) for report in record.reports]
@@ -64,6 +66,7 @@ class MeetsTheOther(TrainerCallback):
         self._diary.write(("end", Path(args.output_dir).name, os.getpid()))
 
 
+@pytest.mark.feature(10)
 def test_trials_run_at_once_in_workers_that_are_used_again_and_the_data_travel_once(tmp_path: Path) -> None:
     picklings, diary = Diary(tmp_path / "picklings"), Diary(tmp_path / "diary")
     data = {"train_dataset": CountsPicklings(picklings)}
@@ -92,6 +95,7 @@ class Dies(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.feature(10)
 def test_a_trial_whose_worker_dies_goes_on_from_its_checkpoint_and_fails_only_if_it_dies_again(tmp_path: Path) -> None:
     diary, events = Diary(tmp_path / "diary"), HearsNotices()
     saving = {"save_strategy": "epoch", "num_train_epochs": 3}
@@ -191,6 +195,7 @@ def asha(**changes: Any) -> ASHAScheduler:
     return ASHAScheduler(max_t=2, grace_period=1, **changes)
 
 
+@pytest.mark.feature(8)
 @pytest.mark.parametrize(
     ("options", "trainer", "message"),
     [

@@ -16,6 +16,8 @@ from tests.support.on_ray import cluster as cluster
 from tests.support.searching import RATE, Diary, Events, HearsNotices, states, stored_trials
 from tests.support.small_trainer import CountsModels, small_trainer
 
+pytestmark = pytest.mark.ray
+
 
 def search(folder: Path, hp_space: Any, n_trials: int, *, trainer: Any = None, **options: Any) -> BestRun:
     """Search on Ray with a small trainer of one epoch."""

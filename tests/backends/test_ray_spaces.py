@@ -113,6 +113,7 @@ def test_a_continuous_domain_becomes_the_parameter_with_its_values(name: str) ->
     assert 0.45 < sum(value < middle for value in values) / N_DRAWS < 0.55
 
 
+@pytest.mark.feature(5)
 @pytest.mark.parametrize("name", DISCRETE)
 def test_a_discrete_domain_becomes_the_parameter_with_exactly_its_values(name: str) -> None:
     domain, expected = DISCRETE[name]
@@ -346,6 +347,7 @@ def test_the_order_of_the_points_is_that_of_ray() -> None:
     assert [space(AnyTrial(number)) for number in range(space.n_points)] == points
 
 
+@pytest.mark.feature(5)
 @pytest.mark.parametrize("kind", ["ignores_the_trial", "object", "method"])
 def test_a_function_may_return_domains(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     def made() -> dict[str, Any]:

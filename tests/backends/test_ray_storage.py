@@ -27,6 +27,8 @@ from tests.support.shelf import Shelf
 from tests.support.shelf import shelf as shelf
 from tests.support.small_trainer import small_trainer
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(scope="module")
 def hidden(tmp_path_factory: pytest.TempPathFactory) -> Path:

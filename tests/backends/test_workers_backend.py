@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import pytest
 
 from tests.backends.contract import BackendContract
 from tests.support.searching import StoredTrial, storage_in_memory, stored_trials
+
+pytestmark = pytest.mark.process
 
 
 class TestWorkers(BackendContract):

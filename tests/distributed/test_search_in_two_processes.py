@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.launch import start
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 
 SCENARIOS = [
     *("healthy", "pruned", "timeout", "study_timeout", "fails_0", "fails_1", "init_fails_0", "init_fails_1"),
@@ -56,6 +56,7 @@ def test_both_processes_end_and_know_the_same(reports: Reports, name: str) -> No
     assert other["seconds"] < 60
 
 
+@pytest.mark.feature(119)
 def test_a_search_in_two_processes_finds_what_one_process_finds(reports: Reports, tmp_path: Path) -> None:
     [alone] = run(tmp_path, "plain", "one_process")["one_process"]
     together = reports["healthy"][0]
@@ -91,6 +92,7 @@ def test_a_trainer_of_transformers_is_searched_by_both(reports: Reports) -> None
     assert set(states(reports["brought_rungs"][0])) == {"complete", "pruned"}
 
 
+@pytest.mark.feature(120)
 def test_accelerate_launch_searches_as_torchrun_does(reports: Reports, tmp_path: Path) -> None:
     launched = run(tmp_path, "accelerate", "healthy", "fails_1")
     for name in ("healthy", "fails_1"):
@@ -98,6 +100,7 @@ def test_accelerate_launch_searches_as_torchrun_does(reports: Reports, tmp_path:
         assert states(launched[name][0]) == states(reports[name][0])
 
 
+@pytest.mark.feature(119)
 def test_a_prune_is_heard_by_both(reports: Reports) -> None:
     records = reports["pruned"][0]["records"]
     assert [record["state"] for record in records] == ["pruned"] * 3

@@ -16,6 +16,8 @@ from hpsearch.training.samplers import train_sampler
 from tests.support.distributed_training import build
 from tests.support.launch import Reports, launch
 
+pytestmark = pytest.mark.distributed
+
 COMMON: dict[str, Any] = {
     "num_train_epochs": 2,
     "logging_steps": 1,
@@ -109,6 +111,7 @@ def assert_same_numbers(received: dict[str, Any], expected: dict[str, Any]) -> N
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.feature(40, 79, 119)
 @pytest.mark.parametrize("case", CASES)
 def test_training_in_two_processes_equals_one_with_the_same_effective_batch(
     one: Reports, two: Reports, case: str
@@ -121,6 +124,7 @@ def test_training_in_two_processes_equals_one_with_the_same_effective_batch(
     assert first["tokens"] == alone["tokens"]
 
 
+@pytest.mark.feature(119)
 @pytest.mark.parametrize("case", ["plain", "stream"])
 def test_evaluation_in_two_processes_sees_every_sample_once_and_in_order(one: Reports, two: Reports, case: str) -> None:
     for report in two[case]:
@@ -128,6 +132,7 @@ def test_evaluation_in_two_processes_sees_every_sample_once_and_in_order(one: Re
         assert report["final"]["eval_digest"] == pytest.approx(one[case][0]["final"]["eval_digest"], rel=1e-5)
 
 
+@pytest.mark.feature(120)
 def test_accelerate_launch_gives_the_same_numbers_as_torchrun(tmp_path: Path, two: Reports) -> None:
     launched = launch(tmp_path, settings(tmp_path, {"plain": CASES["plain"]}, batch_size=4), "accelerate")
     assert numbers(launched["plain"][0]) == numbers(two["plain"][0])
@@ -144,6 +149,7 @@ def test_a_run_of_two_processes_resumes_exactly_with_dropout(two: Reports, first
         assert resumed["weights"] == whole["weights"]
 
 
+@pytest.mark.feature(119)
 def test_only_the_main_process_writes_and_keeps_the_streams_of_both(folder: Path, two: Reports) -> None:
     assert two["whole"][0]["saved"] == two["whole"][1]["saved"] == [5, 8]
     checkpoint = folder / "whole" / "checkpoint-5"
@@ -154,12 +160,14 @@ def test_only_the_main_process_writes_and_keeps_the_streams_of_both(folder: Path
     assert state["is_world_process_zero"] is True
 
 
+@pytest.mark.feature(61)
 def test_the_main_process_goes_first_where_it_is_asked_to(folder: Path, two: Reports) -> None:
     assert two["plain"]
     lines = (folder / "plain.order").read_text().splitlines()
     assert lines == ["0 begins", "0 ends", "1 begins", "1 ends"]
 
 
+@pytest.mark.feature(29)
 def test_the_log_level_is_that_of_the_main_process_or_of_the_replicas(two: Reports) -> None:
     assert [report["log_level"] for report in two["log_levels"]] == [logging.INFO, logging.ERROR]
 
@@ -182,6 +190,7 @@ def test_the_evaluation_loss_of_an_overridden_compute_loss_counts_every_sample_o
     assert [each["final"]["eval_loss"] for each in two["own_loss"]] == pytest.approx([alone["eval_loss"]] * 2)
 
 
+@pytest.mark.feature(67)
 def test_streams_that_hold_unequally_much_end_together(two: Reports) -> None:
     """One process has ten batches a pass, the other six: both make six updates, then go on with the next pass."""
     for report in two["uneven_streams"]:
@@ -189,6 +198,7 @@ def test_streams_that_hold_unequally_much_end_together(two: Reports) -> None:
         assert [each["step"] for each in report["history"] if "loss" in each] == list(range(1, 10))
 
 
+@pytest.mark.feature(54)
 def test_grouping_by_length_trains_alike_in_both_processes(two: Reports) -> None:
     first, second = two["grouped_by_length"]
     assert first["steps"] == 8
@@ -238,6 +248,7 @@ def sharded(folder: Path, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return settings(folder, {name: {**case, "args": {**case["args"], **FSDP}} for name, case in cases.items()}, 4)
 
 
+@pytest.mark.feature(51, 123)
 def test_a_model_sharded_over_two_processes_trains_saves_and_resumes_like_a_whole_one(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     alone = launch(tmp_path / "one", settings(tmp_path / "one", SHARDED, batch_size=8), "plain")
@@ -269,7 +280,8 @@ ZERO_2 = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.feature(51)
+@pytest.mark.distributed
 def test_deepspeed_over_two_processes_trains_and_resumes_like_one_process(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     (tmp_path / "one").mkdir()

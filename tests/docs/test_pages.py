@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.run_page import blocks
 
+pytestmark = pytest.mark.docs
+
 pytest.importorskip("plotly")
 
 ROOT = Path(__file__).parents[2]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.docs
+
 pytest.importorskip("mkdocs")
 
 ROOT = Path(__file__).parents[2]

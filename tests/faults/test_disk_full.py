@@ -23,6 +23,8 @@ from tests.support.search_processes import (
 from tests.support.searching import AtMoment, AtStep, states
 from tests.support.small_trainer import TwoLayers, small_trainer
 
+pytestmark = pytest.mark.fault
+
 MEGABYTES = 8
 FULL = "No space left on device"
 FULL_FOR_ALL = rf"(?i){FULL}|disk is full"

@@ -19,6 +19,8 @@ from hpsearch.training.checkpoints import RUN_STATE_FILE, TRIAL_FILE
 from tests.support.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, Searches, updates
 from tests.support.search_processes import comparable, load, wait_until
 
+pytestmark = pytest.mark.fault
+
 KILLS = 200
 KILLS_OF_EACH_PHASE = 8
 ROUNDS = 50

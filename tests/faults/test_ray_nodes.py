@@ -27,6 +27,8 @@ from tests.support.search_processes import (
 )
 from tests.support.small_trainer import small_trainer
 
+pytestmark = pytest.mark.ray
+
 TRIALS = 30
 
 
@@ -59,6 +61,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "study"
 
 
+@pytest.mark.feature(10)
 @pytest.mark.parametrize("nodes", [by_ray_start, by_cluster_utils])
 def test_a_search_loses_no_trial_when_a_node_and_then_its_own_process_are_killed(
     nodes: Callable[[], Any], tmp_path: Path, undisturbed: Path

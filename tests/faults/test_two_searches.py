@@ -23,6 +23,8 @@ from tests.support.search_processes import (
     records_on_disk,
 )
 
+pytestmark = pytest.mark.fault
+
 STORAGES = ["sqlite", "journal", "postgresql"]
 # A process that waits looks every half second.
 LOOKS = 1.5

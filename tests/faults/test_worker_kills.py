@@ -27,6 +27,8 @@ from tests.support.search_processes import (
 from tests.support.searching import Diary
 from tests.support.small_trainer import small_trainer
 
+pytestmark = pytest.mark.fault
+
 TRIALS, KILLS = 100, 50
 
 

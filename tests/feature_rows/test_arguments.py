@@ -29,6 +29,7 @@ from tests.support.rows import Look, args_of, at_process, logged
 from tests.support.small_training import make_trainer
 
 
+@pytest.mark.feature(17)
 def test_the_output_folder_is_optional_and_a_tilde_in_it_is_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +41,7 @@ def test_the_output_folder_is_optional_and_a_tilde_in_it_is_the_home_folder(
     assert {path.name for path in (tmp_path / "runs").iterdir()} >= {"checkpoint-3", "model.safetensors"}
 
 
+@pytest.mark.feature(19)
 def test_the_arguments_that_are_for_scripts_change_nothing_in_the_trainer(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, do_train=False, do_predict=False, resume_from_checkpoint="nowhere")
     assert trainer.train().global_step == 3
@@ -47,12 +49,14 @@ def test_the_arguments_that_are_for_scripts_change_nothing_in_the_trainer(tmp_pa
     assert len(trainer.predict(line_data(4)).label_ids) == 4
 
 
+@pytest.mark.feature(19, "P9")
 @pytest.mark.parametrize(("strategy", "evaluates"), [("no", False), ("epoch", True), ("steps", True)])
 def test_a_strategy_of_evaluation_switches_do_eval_on_but_not_do_predict(strategy: str, evaluates: bool) -> None:
     args = args_of(eval_strategy=strategy)
     assert (args.do_eval, args.do_predict) == (evaluates, False)
 
 
+@pytest.mark.feature(20, 103)
 @pytest.mark.parametrize(
     ("changes", "steps"),
     [
@@ -75,6 +79,7 @@ def test_evaluations_come_at_the_steps_the_strategy_names_and_at_the_last(
     assert list(logged(trainer, "eval_loss")) == steps
 
 
+@pytest.mark.feature(23)
 def test_steps_are_updates_whatever_they_accumulate(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path,
@@ -92,6 +97,7 @@ def test_steps_are_updates_whatever_they_accumulate(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
 
 
+@pytest.mark.feature(22)
 @pytest.mark.parametrize(("n_gpu", "expected"), [(0, (3, 5)), (1, (3, 5)), (4, (12, 20))])
 def test_a_batch_is_as_large_as_those_of_all_gpus_of_one_process(n_gpu: int, expected: tuple[int, int]) -> None:
     assert (args_of().train_batch_size, args_of().eval_batch_size) == (8, 8)
@@ -100,6 +106,7 @@ def test_a_batch_is_as_large_as_those_of_all_gpus_of_one_process(n_gpu: int, exp
     assert (args.train_batch_size, args.eval_batch_size) == expected
 
 
+@pytest.mark.feature(24, "P15")
 def test_the_optimizer_has_the_documented_defaults_and_those_that_are_given(tmp_path: Path) -> None:
     plain = Trainer(Line(), args_of())
     plain.create_optimizer()
@@ -115,6 +122,7 @@ def test_the_optimizer_has_the_documented_defaults_and_those_that_are_given(tmp_
     assert (weights["weight_decay"], biases["weight_decay"]) == (0.25, 0.0)
 
 
+@pytest.mark.feature(25)
 @pytest.mark.parametrize("limit", [1.0, 0.01, 0.0])
 def test_gradients_are_clipped_to_their_norm_before_the_update_and_logged_as_they_were(
     tmp_path: Path, limit: float
@@ -134,6 +142,7 @@ def test_gradients_are_clipped_to_their_norm_before_the_update_and_logged_as_the
     assert norms == [pytest.approx(limit or unclipped, rel=1e-4)]
 
 
+@pytest.mark.feature(26)
 @pytest.mark.parametrize(
     ("changes", "steps", "epoch"),
     [
@@ -152,6 +161,7 @@ def test_training_is_as_long_as_epochs_say_unless_max_steps_does(
     assert trainer.state.epoch == pytest.approx(epoch)
 
 
+@pytest.mark.feature(28)
 @pytest.mark.parametrize(
     ("changes", "count"),
     [
@@ -170,6 +180,7 @@ def test_warm_up_is_a_number_of_steps_or_a_rounded_up_share_of_them_and_the_numb
     assert args_of(**changes).get_warmup_steps(105) == count
 
 
+@pytest.mark.feature(28)
 def test_the_learning_rate_rises_in_a_straight_line_and_falls_to_nothing(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, num_train_epochs=2, warmup_steps=0.5, learning_rate=0.3)
     trainer.train()
@@ -186,6 +197,7 @@ def levels_put_back() -> Iterator[None]:
     transformers.utils.logging.set_verbosity(theirs)
 
 
+@pytest.mark.feature(29)
 @pytest.mark.usefixtures("levels_put_back")
 @pytest.mark.parametrize(
     ("name", "level"),
@@ -205,6 +217,7 @@ def test_the_main_process_speaks_at_the_level_of_log_level(tmp_path: Path, name:
     assert logging.getLogger("hpsearch").level == level
 
 
+@pytest.mark.feature(29, "P12")
 def test_the_levels_are_passive_and_warning_by_default() -> None:
     args = args_of()
     assert (args.log_level, args.log_level_replica, args.log_on_each_node) == ("passive", "warning", True)
@@ -212,6 +225,7 @@ def test_the_levels_are_passive_and_warning_by_default() -> None:
     assert args.get_process_log_level() == logging.WARNING
 
 
+@pytest.mark.feature(30)
 def test_tensorboard_writes_below_the_output_folder_under_time_and_host(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     make_trainer(tmp_path, report_to="tensorboard", max_steps=1).train()
@@ -220,6 +234,7 @@ def test_tensorboard_writes_below_the_output_folder_under_time_and_host(tmp_path
     assert file.parent.name.endswith(f"_{socket.gethostname()}")
 
 
+@pytest.mark.feature(31, 33, 53, 55)
 def test_strategies_and_trackers_have_the_documented_defaults() -> None:
     args = args_of()
     assert (args.logging_strategy.value, args.logging_steps, args.logging_first_step) == ("steps", 500, False)
@@ -229,6 +244,7 @@ def test_strategies_and_trackers_have_the_documented_defaults() -> None:
     assert args.lr_scheduler_type.value == "linear"
 
 
+@pytest.mark.feature(31, "P12")
 def test_the_first_step_is_logged_but_not_evaluated(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path, logging_first_step=True, logging_steps=2, eval_strategy="steps", eval_steps=2, num_train_epochs=1
@@ -238,6 +254,7 @@ def test_the_first_step_is_logged_but_not_evaluated(tmp_path: Path) -> None:
     assert list(logged(trainer, "eval_loss")) == [2, 3]
 
 
+@pytest.mark.feature(34)
 @pytest.mark.parametrize(
     ("on_each_node", "place", "saves"),
     [(False, (0, 0), True), (False, (2, 0), False), (True, (2, 0), True), (True, (3, 1), False)],
@@ -256,6 +273,7 @@ def batches_of(trainer: Any) -> torch.Tensor:
     return torch.cat([batch["x"] for batch in trainer.get_train_dataloader()])
 
 
+@pytest.mark.feature(36)
 def test_the_order_of_the_data_follows_data_seed_and_the_weights_follow_seed(tmp_path: Path) -> None:
     trainers = {
         (seed, data_seed): make_trainer(tmp_path, seed=seed, data_seed=data_seed)
@@ -269,6 +287,7 @@ def test_the_order_of_the_data_follows_data_seed_and_the_weights_follow_seed(tmp
     assert not torch.equal(weights[1, 5], weights[2, 5])
 
 
+@pytest.mark.feature(36)
 def test_full_determinism_allows_deterministic_algorithms_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "ASCEND_LAUNCH_BLOCKING", "HCCL_DETERMINISTIC"):
         monkeypatch.setenv(name, "")
@@ -289,6 +308,7 @@ def test_full_determinism_allows_deterministic_algorithms_only(tmp_path: Path, m
     assert seen == [False, True]
 
 
+@pytest.mark.feature(40)
 def test_on_a_cpu_there_is_one_process_and_no_gpu_and_the_timeout_is_that_of_the_arguments() -> None:
     args = args_of(ddp_timeout=60)
     assert (args.device.type, args.n_gpu, args.world_size) == ("cpu", 0, 1)
@@ -298,12 +318,14 @@ def test_on_a_cpu_there_is_one_process_and_no_gpu_and_the_timeout_is_that_of_the
     assert args_of().ddp_timeout == 1800
 
 
+@pytest.mark.feature(119, "P14")
 def test_several_gpus_in_one_process_without_a_launcher_are_data_parallel() -> None:
     args = args_of()
     args._n_gpu = 2
     assert args.parallel_mode is ParallelMode.NOT_DISTRIBUTED
 
 
+@pytest.mark.feature(43)
 def test_the_loader_follows_its_arguments(tmp_path: Path) -> None:
     plain = make_trainer(tmp_path).get_train_dataloader()
     assert (plain.drop_last, plain.num_workers, plain.batch_size) == (False, 0, 8)
@@ -321,6 +343,7 @@ def test_the_loader_follows_its_arguments(tmp_path: Path) -> None:
     assert len(dropping.get_eval_dataloader()) == 2
 
 
+@pytest.mark.feature(44, "P9")
 @pytest.mark.parametrize(
     ("level", "expected"),
     [(logging.INFO, False), (logging.WARNING, False), (logging.ERROR, True), (logging.CRITICAL, True)],
@@ -336,6 +359,7 @@ def test_progress_bars_are_off_where_the_log_level_is_above_warning(level: int, 
     assert (PrinterCallback in kinds, ProgressCallback in kinds) == (expected, not expected)
 
 
+@pytest.mark.feature(44)
 def test_a_run_has_a_name_where_one_is_given() -> None:
     assert args_of().run_name is None
     assert args_of(run_name="mine").run_name == "mine"
@@ -348,6 +372,7 @@ def question_answering() -> Any:
     return transformers.BertForQuestionAnswering(config)
 
 
+@pytest.mark.feature(46)
 def test_labels_are_those_the_model_names_or_those_that_are_given(tmp_path: Path) -> None:
     spans = [{"input_ids": [1, 2, 3], "start_positions": 0, "end_positions": 1} for _ in range(4)]
     answering = make_trainer(tmp_path, model=question_answering(), eval_dataset=spans)
@@ -357,6 +382,7 @@ def test_labels_are_those_the_model_names_or_those_that_are_given(tmp_path: Path
     assert make_trainer(tmp_path, model=Line()).predict(line_data(4)).label_ids.shape == (4,)
 
 
+@pytest.mark.feature(46)
 def test_without_label_names_there_is_no_loss_only_predictions(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=Line(), label_names=[])
     output = trainer.predict([{"x": each["x"]} for each in line_data(4)])
@@ -365,6 +391,7 @@ def test_without_label_names_there_is_no_loss_only_predictions(tmp_path: Path) -
     assert output.predictions[0].shape == (4,)
 
 
+@pytest.mark.feature(48, "P5")
 @pytest.mark.parametrize(
     ("metric", "greater"),
     [
@@ -384,6 +411,7 @@ def test_a_metric_whose_name_ends_in_loss_is_better_when_smaller_and_any_other_w
     assert args_of(metric_for_best_model=metric, greater_is_better=not greater).greater_is_better is not greater
 
 
+@pytest.mark.feature(48)
 def test_the_best_model_is_by_default_the_one_of_least_loss_and_may_be_named_with_or_without_prefix(
     tmp_path: Path,
 ) -> None:
@@ -405,6 +433,7 @@ def test_the_best_model_is_by_default_the_one_of_least_loss_and_may_be_named_wit
     assert best == [(0.9, 6), (0.9, 6)]
 
 
+@pytest.mark.feature(49, "P7")
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_resumed_run_goes_on_behind_the_data_it_has_seen_unless_it_is_told_not_to(
     tmp_path: Path, ignored: bool
@@ -425,6 +454,7 @@ def test_a_resumed_run_goes_on_behind_the_data_it_has_seen_unless_it_is_told_not
     assert torch.equal(seen[0], whole[0 if ignored else 1])
 
 
+@pytest.mark.feature(52)
 def test_smoothing_leaves_out_the_labels_of_minus_100_and_shifts_those_of_a_language_model(tmp_path: Path) -> None:
     model = gpt2_language_model().eval()
     trainer = make_trainer(tmp_path, model=model, label_smoothing_factor=0.2)
@@ -436,6 +466,7 @@ def test_smoothing_leaves_out_the_labels_of_minus_100_and_shifts_those_of_a_lang
     assert trainer.compute_loss(model, batch).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.feature(56)
 def test_activations_are_computed_again_in_the_backward_pass_and_give_the_same_loss(tmp_path: Path) -> None:
     calls: list[str] = []
 
@@ -459,6 +490,7 @@ def test_activations_are_computed_again_in_the_backward_pass_and_give_the_same_l
     assert results[0][1] == pytest.approx(results[1][1], rel=1e-6)
 
 
+@pytest.mark.feature(62)
 def test_arguments_are_shown_with_plain_values_and_without_tokens() -> None:
     args = args_of(eval_strategy="epoch", lr_scheduler_type="cosine", hub_token="hf_secret", push_to_hub=False)
     shown = args.to_dict()

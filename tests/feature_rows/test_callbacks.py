@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import pytest
 import transformers
 from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState
 
@@ -14,6 +15,7 @@ from tests.support.rows import Look
 from tests.support.small_training import make_trainer
 
 
+@pytest.mark.feature(101, 102)
 def test_a_second_callback_of_one_class_is_added_and_warned_of(tmp_path: Path) -> None:
     heard: list[str] = []
     handler = logging.Handler()
@@ -33,6 +35,7 @@ def test_a_second_callback_of_one_class_is_added_and_warned_of(tmp_path: Path) -
         transformers.utils.logging.remove_handler(handler)
 
 
+@pytest.mark.feature(104)
 def test_the_bar_moves_by_the_updates_made_and_evaluations_have_their_own(tmp_path: Path) -> None:
     moves: list[tuple[int, int]] = []
 
@@ -59,6 +62,7 @@ def test_the_bar_moves_by_the_updates_made_and_evaluations_have_their_own(tmp_pa
     assert (progress.training_bar, progress.prediction_bar) == (None, None)
 
 
+@pytest.mark.feature(109, 110)
 def test_a_fresh_state_and_control_have_the_documented_fields() -> None:
     state = TrainerState()
     documented = {
@@ -89,6 +93,7 @@ def test_a_fresh_state_and_control_have_the_documented_fields() -> None:
     }
 
 
+@pytest.mark.feature("P9")
 def test_the_best_checkpoint_in_the_state_is_text(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, eval_strategy="epoch", save_strategy="epoch", metric_for_best_model="loss")
     trainer.train()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -16,6 +17,7 @@ from tests.support.rows import Look
 from tests.support.small_training import make_trainer
 
 
+@pytest.mark.feature(92, "P17")
 def test_a_checkpoint_is_named_by_its_step_and_holds_optimizer_schedule_streams_and_state(tmp_path: Path) -> None:
     make_trainer(tmp_path, save_strategy="epoch").train()
     (folder,) = tmp_path.iterdir()
@@ -33,6 +35,7 @@ def test_a_checkpoint_is_named_by_its_step_and_holds_optimizer_schedule_streams_
     assert all(float(each["exp_avg"].abs().sum()) > 0 for each in state["state"].values())
 
 
+@pytest.mark.feature(95)
 def test_the_newest_checkpoint_is_the_one_of_the_highest_number_and_can_be_loaded_to_predict(tmp_path: Path) -> None:
     assert get_last_checkpoint(str(tmp_path)) is None
     trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=1, num_train_epochs=4)

@@ -25,6 +25,7 @@ from tests.support.rows import Look, ToldEpochs, logged
 from tests.support.small_training import make_trainer
 
 
+@pytest.mark.feature(63)
 def test_the_constructor_takes_what_the_peers_takes_in_the_same_order() -> None:
     ours, theirs = (
         [
@@ -37,6 +38,7 @@ def test_the_constructor_takes_what_the_peers_takes_in_the_same_order() -> None:
     assert ours == theirs
 
 
+@pytest.mark.feature(120, "P2", "P13")
 @pytest.mark.parametrize("kind", [None, "model"])
 def test_an_argument_the_constructor_does_not_have_is_an_error(tmp_path: Path, kind: Any) -> None:
     with pytest.raises(TypeError, match="callback"):
@@ -56,12 +58,14 @@ class Countdown(IterableDataset):
         return iter(torch.randperm(16, generator=self.generator).tolist())
 
 
+@pytest.mark.feature(67)
 def test_a_stream_is_told_the_epoch(tmp_path: Path) -> None:
     stream = ToldEpochs()
     make_trainer(tmp_path, train_dataset=stream, max_steps=5).train()
     assert list(dict.fromkeys(stream.epochs)) == [0, 1, 2]
 
 
+@pytest.mark.feature(67)
 def test_the_generator_of_a_stream_is_seeded_anew_each_epoch_so_that_processes_share_one_order() -> None:
     def shares(epoch: int) -> list[list[int]]:
         received = []
@@ -89,6 +93,7 @@ class Wrapper(torch.nn.Module):
         return self.module(**inputs)
 
 
+@pytest.mark.feature(72)
 def test_the_wrapped_model_is_what_trains_and_the_core_model_is_what_is_saved(tmp_path: Path) -> None:
     trained_with: list[Any] = []
 
@@ -109,6 +114,7 @@ def test_the_wrapped_model_is_what_trains_and_the_core_model_is_what_is_saved(tm
     assert set(safetensors.torch.load_file(tmp_path / "model.safetensors")) == {"linear.weight", "linear.bias"}
 
 
+@pytest.mark.feature(74, "P4")
 def test_a_model_argument_called_label_needs_a_collator_that_keeps_the_name(tmp_path: Path) -> None:
     class Named(torch.nn.Module):
         def __init__(self) -> None:
@@ -131,6 +137,7 @@ def test_a_model_argument_called_label_needs_a_collator_that_keeps_the_name(tmp_
     assert trainer.evaluate()["eval_loss"] > 0
 
 
+@pytest.mark.feature("P13")
 def test_input_ids_may_be_numbers_with_a_fraction_where_the_model_takes_them(tmp_path: Path) -> None:
     class Dense(torch.nn.Module):
         def __init__(self) -> None:

@@ -14,6 +14,7 @@ from tests.support.rows import logged
 from tests.support.small_training import make_trainer
 
 
+@pytest.mark.feature("P9")
 def test_a_number_of_beams_is_a_whole_number_and_a_warm_up_may_be_a_share() -> None:
     args = hpsearch.Seq2SeqTrainingArguments("out", use_cpu=True, generation_num_beams=4, warmup_steps=0.25)
     assert type(args.replace(generation_num_beams=4.0).generation_num_beams) is int  # type: ignore[attr-defined]
@@ -22,6 +23,7 @@ def test_a_number_of_beams_is_a_whole_number_and_a_warm_up_may_be_a_share() -> N
     assert args.warmup_steps == 0.25
 
 
+@pytest.mark.feature("P10")
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_options_of_the_command_line_begin_with_two_dashes() -> None:
     parser = transformers.HfArgumentParser(TrainingArguments)
@@ -32,6 +34,7 @@ def test_options_of_the_command_line_begin_with_two_dashes() -> None:
         parser.parse_args_into_dataclasses([*common, "-seed", "5"])
 
 
+@pytest.mark.feature("P10")
 def test_hard_restarts_are_counted_and_one_by_default(tmp_path: Path) -> None:
     rates = []
     for kind, kwargs in (("cosine", None), ("cosine_with_restarts", None), ("cosine_with_restarts", {"num_cycles": 2})):

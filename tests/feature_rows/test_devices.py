@@ -10,6 +10,7 @@ from hpsearch.training.acceleration import make_accelerator
 from tests.support.rows import args_of
 
 
+@pytest.mark.feature(119, "P6")
 @pytest.mark.parametrize(
     ("changes", "finds_unused", "bucket"),
     [

@@ -21,6 +21,7 @@ from tests.support.rows import Look, at_process
 from tests.support.small_training import make_trainer
 
 
+@pytest.mark.feature(83)
 def test_the_keys_of_an_evaluation_are_loss_metrics_speed_and_epoch(tmp_path: Path) -> None:
     seen: list[Any] = []
 
@@ -36,6 +37,7 @@ def test_the_keys_of_an_evaluation_are_loss_metrics_speed_and_epoch(tmp_path: Pa
     assert set(trainer.evaluate()) == {"eval_loss", "eval_one", *speed, "epoch"}
 
 
+@pytest.mark.feature(84)
 @pytest.mark.parametrize("loss_only", [False, True])
 def test_an_evaluation_loop_returns_predictions_labels_metrics_and_how_many(tmp_path: Path, loss_only: bool) -> None:
     data = classification_data(11)
@@ -55,6 +57,7 @@ def test_an_evaluation_loop_returns_predictions_labels_metrics_and_how_many(tmp_
         assert output.metrics["some_accuracy"] == pytest.approx(expected)
 
 
+@pytest.mark.feature(85)
 def test_a_prediction_has_metrics_under_its_prefix_and_is_announced(tmp_path: Path) -> None:
     seen: list[Any] = []
 
@@ -80,6 +83,7 @@ def test_a_prediction_has_metrics_under_its_prefix_and_is_announced(tmp_path: Pa
     assert trainer.state.log_history == []
 
 
+@pytest.mark.feature(87)
 def test_a_prediction_step_leaves_out_what_the_configuration_ignores(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=gpt2_language_model(), use_cache=True)
     model, batch = trainer.model.eval(), trainer.data_collator(language_data(2))
@@ -95,6 +99,7 @@ def test_a_prediction_step_leaves_out_what_the_configuration_ignores(tmp_path: P
     assert trainer.prediction_step(model, batch, prediction_loss_only=True)[1:] == (None, None)
 
 
+@pytest.mark.feature(89)
 def test_metrics_are_shown_in_megabytes_hours_and_four_digits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +122,7 @@ def test_metrics_are_shown_in_megabytes_hours_and_four_digits(
     }
 
 
+@pytest.mark.feature(89, 90, 96)
 def test_only_the_main_process_shows_and_writes_metrics_state_and_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

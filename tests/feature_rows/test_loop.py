@@ -22,6 +22,7 @@ from tests.support.rows import ToldEpochs, args_of, logged
 from tests.support.small_training import make_trainer
 
 
+@pytest.mark.feature(75)
 @pytest.mark.parametrize("given", [None, False])
 def test_training_returns_its_steps_its_loss_and_its_speed(tmp_path: Path, given: Any) -> None:
     output = make_trainer(tmp_path).train(resume_from_checkpoint=given)
@@ -41,12 +42,14 @@ def test_training_returns_its_steps_its_loss_and_its_speed(tmp_path: Path, given
     assert ratio == pytest.approx(24 / 3, rel=0.05)
 
 
+@pytest.mark.feature(75)
 def test_the_training_loss_is_the_mean_over_all_updates(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, num_train_epochs=2)
     loss = trainer.train().training_loss
     assert loss == pytest.approx(sum(logged(trainer, "loss").values()) / 6, rel=1e-5)
 
 
+@pytest.mark.feature(75)
 def test_keys_to_ignore_reach_the_evaluations_during_training(tmp_path: Path) -> None:
     counts: list[int] = []
 
@@ -64,6 +67,7 @@ def test_keys_to_ignore_reach_the_evaluations_during_training(tmp_path: Path) ->
     assert counts == [2, 1]
 
 
+@pytest.mark.feature(76)
 def test_a_training_step_trains_in_the_context_of_the_loss_and_returns_it_detached(tmp_path: Path) -> None:
     entered: list[bool] = []
 
@@ -93,6 +97,7 @@ def test_a_training_step_trains_in_the_context_of_the_loss_and_returns_it_detach
         assert torch.is_autocast_enabled("cpu") is False
 
 
+@pytest.mark.feature("P16")
 @pytest.mark.parametrize("take", ["get", "pop"])
 def test_an_override_of_the_loss_may_look_at_the_labels_or_take_them_out(tmp_path: Path, take: str) -> None:
     class Own(Trainer):
@@ -109,6 +114,7 @@ def test_an_override_of_the_loss_may_look_at_the_labels_or_take_them_out(tmp_pat
     assert logged(own, "eval_loss") == pytest.approx(logged(plain, "eval_loss"))
 
 
+@pytest.mark.feature(78)
 def test_operations_are_six_for_every_token_and_weight_outside_the_embeddings(tmp_path: Path) -> None:
     data = classification_data(16, length=12)
     trainer = make_trainer(tmp_path, model_init=bert_classifier, train_dataset=data)
@@ -118,6 +124,7 @@ def test_operations_are_six_for_every_token_and_weight_outside_the_embeddings(tm
     assert trainer.floating_point_ops({"input_ids": torch.zeros(2, 5)}) == 6 * 10 * weights
 
 
+@pytest.mark.feature(78)
 def test_a_model_that_counts_its_operations_is_asked(tmp_path: Path) -> None:
     class Counts(Line):
         def floating_point_ops(self, inputs: Any) -> int:
@@ -128,6 +135,7 @@ def test_a_model_that_counts_its_operations_is_asked(tmp_path: Path) -> None:
     assert trainer.state.total_flos == 3000
 
 
+@pytest.mark.feature(79)
 def test_data_without_a_length_are_loaded_in_their_order_and_without_a_sampler(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, train_dataset=ToldEpochs(), max_steps=1)
     loader = trainer.get_train_dataloader()
@@ -137,6 +145,7 @@ def test_data_without_a_length_are_loaded_in_their_order_and_without_a_sampler(t
         make_trainer(tmp_path, train_dataset=None).get_train_dataloader()
 
 
+@pytest.mark.feature(45, 80)
 def test_loaders_of_evaluation_and_test_take_any_dataset_and_drop_what_the_model_does_not_take(tmp_path: Path) -> None:
     sets = {"dev": line_data(6, extra=1), "other": line_data(7)}
     trainer = make_trainer(tmp_path, model=Line(), eval_dataset=sets)
@@ -151,6 +160,7 @@ def test_loaders_of_evaluation_and_test_take_any_dataset_and_drop_what_the_model
     assert trainer.num_examples(trainer.get_eval_dataloader("other")) == 7
 
 
+@pytest.mark.feature(53, 81)
 def test_the_optimizer_of_some_arguments_can_be_asked_for(tmp_path: Path) -> None:
     kind, kwargs = Trainer.get_optimizer_cls_and_kwargs(args_of(optim="sgd", optim_args="momentum=0.5"))
     assert kind is torch.optim.SGD

@@ -19,6 +19,7 @@ from tests.support.rows import Look
 from tests.support.small_trainer import CountsModels, small_trainer
 
 
+@pytest.mark.feature(1)
 def test_a_search_takes_the_documented_arguments_in_their_order_and_runs_twenty_trials_by_default() -> None:
     parameters = inspect.signature(Trainer.hyperparameter_search).parameters
     documented = ["hp_space", "compute_objective", "n_trials", "direction", "backend", "hp_name"]
@@ -28,6 +29,7 @@ def test_a_search_takes_the_documented_arguments_in_their_order_and_runs_twenty_
     assert list(theirs)[1:7] == documented
 
 
+@pytest.mark.feature(6)
 def test_without_the_package_of_a_backend_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.machinery.PathFinder.find_spec
     hidden = staticmethod(lambda name, *rest: None if name == "optuna" else found(name, *rest))
@@ -38,6 +40,7 @@ def test_without_the_package_of_a_backend_the_error_says_how_to_install_it(monke
             get_backend(name, {})
 
 
+@pytest.mark.feature(7, 16)
 def test_the_state_of_a_trial_tells_its_name_and_parameters_and_is_saved_with_every_checkpoint(tmp_path: Path) -> None:
     states: list[tuple[Any, ...]] = []
 
@@ -64,6 +67,7 @@ def test_the_state_of_a_trial_tells_its_name_and_parameters_and_is_saved_with_ev
     assert states[-1] == (False, None, None)
 
 
+@pytest.mark.feature(14)
 def test_a_trial_of_optuna_is_trained_with_its_values(tmp_path: Path) -> None:
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
     rate = trial.suggest_float("learning_rate", 1e-3, 1e-1)

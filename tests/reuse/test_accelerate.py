@@ -38,6 +38,7 @@ def test_every_example_configuration_is_tested_here() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(CONFIGURATIONS)
 
 
+@pytest.mark.feature(121)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_accelerate_reads_an_example_configuration(name: str) -> None:
     config = load_config_from_file(path_of(name))
@@ -45,6 +46,7 @@ def test_accelerate_reads_an_example_configuration(name: str) -> None:
     assert (config.distributed_type, config.num_processes, config.num_machines) == (CONFIGURATIONS[name], 2, 1)
 
 
+@pytest.mark.feature(121)
 @pytest.mark.parametrize("name", ["fsdp", "deepspeed_zero2"])
 def test_every_setting_of_a_plugin_is_one_that_accelerate_launch_knows(name: str) -> None:
     settings = next(value for value in yaml.safe_load(Path(path_of(name)).read_text()).values() if type(value) is dict)
@@ -52,12 +54,14 @@ def test_every_setting_of_a_plugin_is_one_that_accelerate_launch_knows(name: str
     assert [each for each in settings if each not in known] == []
 
 
+@pytest.mark.feature(120)
 def test_the_configuration_for_two_cpu_processes_starts_two_on_the_cpu() -> None:
     args = launch_arguments("cpu_two_processes")
     assert (args.multi_gpu, args.use_cpu, args.num_processes) == (True, True, 2)
     assert prepare_multi_gpu_env(args)["ACCELERATE_MIXED_PRECISION"] == "no"
 
 
+@pytest.mark.feature(51)
 def test_the_configuration_for_fsdp_makes_its_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     args = launch_arguments("fsdp")
     for name, value in prepare_multi_gpu_env(args).items():
@@ -78,6 +82,7 @@ def test_what_is_given_on_the_command_line_wins_over_the_file() -> None:
     assert launch_arguments("cpu_two_processes", "--num_processes", "4").num_processes == 4
 
 
+@pytest.mark.feature(121)
 def test_a_training_started_with_the_notebook_launcher_is_that_of_a_plain_call(tmp_path: Path) -> None:
     histories: list[Any] = []
 

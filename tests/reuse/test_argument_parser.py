@@ -61,6 +61,7 @@ def parse(*words: str) -> TrainingArguments:
     return args
 
 
+@pytest.mark.feature(27, 60)
 @pytest.mark.parametrize("name", ENUMS)
 def test_an_enum_is_given_as_text_or_as_itself(name: str) -> None:
     kind, value = ENUMS[name]
@@ -72,6 +73,7 @@ def test_an_enum_is_given_as_text_or_as_itself(name: str) -> None:
         assert type(args.to_dict()[name]) is str
 
 
+@pytest.mark.feature(60)
 @pytest.mark.parametrize("name", ENUMS)
 def test_a_value_that_an_enum_does_not_have_is_an_error_that_lists_those_it_has(name: str) -> None:
     kind, _ = ENUMS[name]
@@ -82,6 +84,7 @@ def test_a_value_that_an_enum_does_not_have_is_an_error_that_lists_those_it_has(
         TrainingArguments("out", use_cpu=True).replace(**{name: "sometimes"})
 
 
+@pytest.mark.feature(60)
 def test_the_command_line_gives_every_kind_of_value() -> None:
     args = parse(*COMMAND_LINE)
     assert {name: getattr(args, name) for name in EXPECTED} == EXPECTED
@@ -99,6 +102,7 @@ def test_every_argument_has_an_option_and_without_options_the_defaults_are_those
     assert parsed["ray_scope"] == "last"
 
 
+@pytest.mark.feature(60)
 @pytest.mark.parametrize("way", ["dict", "json", "yaml", "args file"])
 def test_arguments_written_as_a_dict_come_back_the_same(tmp_path: Path, way: str) -> None:
     args = parse(*COMMAND_LINE)

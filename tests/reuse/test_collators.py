@@ -18,6 +18,7 @@ def batches_of(trainer: Any) -> list[dict[str, torch.Tensor]]:
     return [dict(batch) for batch in trainer.get_eval_dataloader()]
 
 
+@pytest.mark.feature(66, "P4")
 @pytest.mark.parametrize(("values", "kind"), [([3, 1, 2], torch.int64), ([0.5, 1.5, 2.5], torch.float32)])
 def test_without_a_tokenizer_samples_are_stacked_and_their_label_becomes_labels(
     tmp_path: Path, values: list[float], kind: torch.dtype
@@ -32,6 +33,7 @@ def test_without_a_tokenizer_samples_are_stacked_and_their_label_becomes_labels(
     assert batch["x"].shape == (3, 2)
 
 
+@pytest.mark.feature(66)
 @pytest.mark.parametrize("make", [list, torch.tensor])
 def test_label_ids_become_labels_too(tmp_path: Path, make: Any) -> None:
     samples = [{"x": [0.0, 0.0], "label_ids": make([1, 2, 3])}] * 2
@@ -45,6 +47,7 @@ def test_none_and_text_are_left_out_of_a_stacked_batch(tmp_path: Path) -> None:
     assert sorted(batches_of(trainer)[0]) == ["labels", "x"]
 
 
+@pytest.mark.feature(66)
 def test_with_a_tokenizer_each_batch_is_padded_to_its_own_longest_sample(tmp_path: Path) -> None:
     tokenizer = letter_tokenizer()
     samples = [{**tokenizer(text), "label": 1} for text in ("a", "a b c", "a b", "a b c d e")]
@@ -87,6 +90,7 @@ def test_padding_does_not_change_what_is_predicted(tmp_path: Path) -> None:
     assert together == pytest.approx(alone, abs=1e-5)
 
 
+@pytest.mark.feature(88)
 @pytest.mark.parametrize(
     ("included", "names"),
     [
@@ -123,6 +127,7 @@ def test_an_eval_prediction_unpacks_and_is_indexed_in_its_order(
             prediction[wrong]
 
 
+@pytest.mark.feature(70)
 def test_compute_metrics_may_unpack_predictions_and_labels(tmp_path: Path) -> None:
     def mean_error(prediction: Any) -> dict[str, float]:
         predictions, labels = prediction

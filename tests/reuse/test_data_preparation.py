@@ -56,6 +56,7 @@ def pair_trainer(folder: Path, data: Any, **changes: Any) -> Trainer:
     return line_trainer(folder, trainer, **changes)
 
 
+@pytest.mark.feature(135)
 def test_tokenizing_in_batches_adds_the_columns_of_the_model_to_those_there_were() -> None:
     data = tokenized()
     assert data["train"].column_names == ["idx", "sentence1", "sentence2", "label", "input_ids", "attention_mask"]
@@ -65,6 +66,7 @@ def test_tokenizing_in_batches_adds_the_columns_of_the_model_to_those_there_were
     assert row["attention_mask"] == [1] * len(words)
 
 
+@pytest.mark.feature(135)
 def test_a_loader_with_a_padding_collator_gives_batches_that_the_model_takes() -> None:
     data = prepared()
     assert data["train"].column_names == ["labels", "input_ids", "attention_mask"]
@@ -84,6 +86,7 @@ def test_a_loader_with_a_padding_collator_gives_batches_that_the_model_takes() -
         assert outputs.logits.shape == (len(expected), 2)
 
 
+@pytest.mark.feature(135)
 def test_our_trainer_sees_the_batches_of_such_a_loader_whichever_way_the_data_come(tmp_path: Path) -> None:
     collator = DataCollatorWithPadding(letter_tokenizer())
     expected = list(DataLoader(prepared()["validation"], batch_size=8, collate_fn=collator))
@@ -95,6 +98,7 @@ def test_our_trainer_sees_the_batches_of_such_a_loader_whichever_way_the_data_co
                 assert torch.equal(batch[name], value), name
 
 
+@pytest.mark.feature(45)
 def test_raw_columns_and_label_or_prepared_ones_and_labels_train_alike(tmp_path: Path) -> None:
     histories = []
     for data in (prepared(), tokenized()):
@@ -132,6 +136,7 @@ def test_a_column_that_was_kept_although_the_model_does_not_take_it_reaches_the_
     assert {"idx", "sentence1", "label"} <= seen
 
 
+@pytest.mark.feature(54)
 def test_the_length_column_of_a_map_groups_the_batches_by_length(tmp_path: Path) -> None:
     data = tokenized().map(lambda row: {"length": len(row["input_ids"])})
     widths = {}

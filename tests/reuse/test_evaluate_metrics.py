@@ -43,6 +43,7 @@ def test_the_metric_gives_the_numbers_of_its_definition(load: Any) -> None:
     assert load().compute(predictions=[0, 0], references=[0, 0]) == {"accuracy": 1.0, "f1": 0.0}
 
 
+@pytest.mark.feature(137)
 def test_the_metric_agrees_with_scikit_learn(load: Any) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     random = np.random.default_rng(0)
@@ -52,6 +53,7 @@ def test_the_metric_agrees_with_scikit_learn(load: Any) -> None:
     assert scores["f1"] == pytest.approx(metrics.f1_score(references, predictions))
 
 
+@pytest.mark.feature(137)
 def test_a_loop_over_batches_gives_what_our_trainer_evaluates_to(tmp_path: Path, load: Any) -> None:
     metric = load()
 
@@ -72,6 +74,7 @@ def test_a_loop_over_batches_gives_what_our_trainer_evaluates_to(tmp_path: Path,
     )
 
 
+@pytest.mark.feature(137)
 def test_a_metric_that_collects_batch_by_batch_gives_the_same_numbers(tmp_path: Path, load: Any) -> None:
     metric = load()
 

@@ -83,6 +83,7 @@ def test_training_leaves_a_verbosity_that_was_chosen_before(tmp_path: Path, choo
     assert logging.getLogger("hpsearch").getEffectiveLevel() == chosen
 
 
+@pytest.mark.feature(112)
 @pytest.mark.parametrize("name", LEVELS)
 def test_a_log_level_in_the_arguments_is_the_verbosity_of_the_run(tmp_path: Path, name: str) -> None:
     transformers_logging.set_verbosity_warning()
@@ -90,6 +91,7 @@ def test_a_log_level_in_the_arguments_is_the_verbosity_of_the_run(tmp_path: Path
     assert transformers_logging.get_verbosity() == LEVELS[name]
 
 
+@pytest.mark.feature(112)
 @pytest.mark.parametrize(("level", "is_told"), [("info", True), ("warning", False)])
 def test_the_verbosity_decides_what_is_told_while_training(
     tmp_path: Path, lines: Lines, level: str, is_told: bool
@@ -98,6 +100,7 @@ def test_the_verbosity_decides_what_is_told_while_training(
     assert bool(saved(lines.lines)) == is_told
 
 
+@pytest.mark.feature(113)
 def test_a_handler_that_was_removed_hears_nothing_more(tmp_path: Path, lines: Lines) -> None:
     transformers_logging.set_verbosity_info()
     transformers_logging.remove_handler(lines)
@@ -105,6 +108,7 @@ def test_a_handler_that_was_removed_hears_nothing_more(tmp_path: Path, lines: Li
     assert lines.lines == []
 
 
+@pytest.mark.feature(113)
 def test_the_explicit_format_shows_level_file_line_and_time_until_it_is_reset(tmp_path: Path, lines: Lines) -> None:
     transformers_logging.set_verbosity_info()
     transformers_logging.enable_explicit_format()
@@ -118,6 +122,7 @@ def test_the_explicit_format_shows_level_file_line_and_time_until_it_is_reset(tm
     assert line.startswith("Configuration saved in ")
 
 
+@pytest.mark.feature(112)
 def test_a_logger_of_the_users_own_follows_the_verbosity(tmp_path: Path, lines: Lines) -> None:
     own = transformers_logging.get_logger("transformers.my_script")
     line_trainer(tmp_path, log_level="error").train()
@@ -126,6 +131,7 @@ def test_a_logger_of_the_users_own_follows_the_verbosity(tmp_path: Path, lines: 
     assert lines.lines == ["told"]
 
 
+@pytest.mark.feature(113)
 @pytest.mark.parametrize("enabled", [True, False])
 def test_training_and_saving_leave_the_progress_bars_of_transformers_as_they_were(
     tmp_path: Path, enabled: bool
@@ -157,6 +163,7 @@ part("warning")
 """
 
 
+@pytest.mark.feature(112)
 def test_what_a_terminal_shows_follows_environment_verbosity_handler_and_format(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "info"}
     process = subprocess.run(

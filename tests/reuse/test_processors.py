@@ -89,6 +89,7 @@ def sound_trainer(folder: Path, processing_class: Any, **changes: Any) -> Traine
     return line_trainer(folder, trainer, per_device_train_batch_size=4, **changes)
 
 
+@pytest.mark.feature(65)
 def test_sounds_of_unequal_length_are_padded_by_their_feature_extractor_and_trained_on(tmp_path: Path) -> None:
     extractor = feature_extractor(padding_value=-7.0)
     trainer = sound_trainer(tmp_path, extractor, num_train_epochs=2)
@@ -102,6 +103,7 @@ def test_sounds_of_unequal_length_are_padded_by_their_feature_extractor_and_trai
     assert all(np.isfinite(loss) for _, loss in logged(trainer, "loss"))
 
 
+@pytest.mark.feature(127)
 def test_padding_follows_its_options(tmp_path: Path) -> None:
     extractor = feature_extractor()
     samples = [{"input_values": each["input_values"]} for each in sounds([5, 3, 9])]
@@ -130,6 +132,7 @@ def test_a_collator_that_pads_as_it_is_told_reaches_the_model(tmp_path: Path) ->
     assert batch["input_values"].shape == (3, 1024)
 
 
+@pytest.mark.feature(127)
 def test_a_batch_feature_becomes_tensors_and_moves(tmp_path: Path) -> None:
     batch = BatchFeature({"values": [[1.0, 2.0], [3.0, 4.0]], "count": [1, 2]})
     assert isinstance(batch["values"], list)
@@ -143,6 +146,7 @@ def test_a_batch_feature_becomes_tensors_and_moves(tmp_path: Path) -> None:
         BatchFeature({"values": [[1.0], [1.0, 2.0]]}).convert_to_tensors("pt")
 
 
+@pytest.mark.feature(127)
 def test_a_batch_feature_from_a_collator_trains(tmp_path: Path) -> None:
     def collate(samples: list[dict[str, Any]]) -> BatchFeature:
         return BatchFeature({name: [each[name] for each in samples] for name in samples[0]}, tensor_type="pt")
@@ -152,6 +156,7 @@ def test_a_batch_feature_from_a_collator_trains(tmp_path: Path) -> None:
     assert trainer.train().global_step == 1
 
 
+@pytest.mark.feature(69, 126)
 @pytest.mark.parametrize("kind", ["processor", "feature extractor", "image processor"])
 def test_the_processing_class_is_saved_beside_every_model_and_comes_back_equal(tmp_path: Path, kind: str) -> None:
     if kind == "image processor":
@@ -236,6 +241,7 @@ def image_trainer(folder: Path, processor: Any, way: str = "transform", **change
     return line_trainer(folder, trainer, per_device_train_batch_size=4, **changes)
 
 
+@pytest.mark.feature(126)
 def test_pictures_processed_on_the_fly_or_beforehand_train_alike_and_are_learned(tmp_path: Path) -> None:
     trainers = [
         image_trainer(tmp_path / way, image_processor(), way, num_train_epochs=8) for way in ("transform", "map")
@@ -247,6 +253,7 @@ def test_pictures_processed_on_the_fly_or_beforehand_train_alike_and_are_learned
     assert trainers[0].evaluate()["eval_accuracy"] == 1.0
 
 
+@pytest.mark.feature(128)
 def test_the_functions_of_the_image_mixin_still_do_what_they_say() -> None:
     mixin = ImageFeatureExtractionMixin()
     pixels = np.arange(6 * 8 * 3, dtype="uint8").reshape(6, 8, 3)

@@ -99,10 +99,12 @@ def rates_of(schedule: Any, used: torch.optim.Optimizer) -> list[float]:
     return rates
 
 
+@pytest.mark.feature(27)
 def test_every_schedule_of_transformers_has_a_curve_here() -> None:
     assert {each.value for each in SchedulerType} == set(CURVES) | FOLLOW_A_METRIC
 
 
+@pytest.mark.feature(27, 116)
 @pytest.mark.parametrize("as_enum", [False, True], ids=["text", "enum"])
 @pytest.mark.parametrize(("name", "factor", "kwargs"), CASES)
 def test_the_learning_rate_of_every_update_follows_the_formula(
@@ -121,6 +123,7 @@ def test_the_learning_rate_of_every_update_follows_the_formula(
     assert [rate for _, rate in logged(trainer, "learning_rate")] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.feature(117)
 @pytest.mark.parametrize("name", sorted({"linear", "cosine", "polynomial", "constant", "inverse_sqrt"}))
 def test_the_defaults_warm_up_nothing(tmp_path: Path, name: str) -> None:
     trainer = line_trainer(tmp_path, learning_rate=RATE, lr_scheduler_type=name)
@@ -166,6 +169,7 @@ def test_the_greedy_schedule_sees_the_metric_of_every_evaluation(tmp_path: Path)
     assert [rate for _, rate in logged(trainer, "learning_rate")] == pytest.approx(expected)
 
 
+@pytest.mark.feature(117)
 @pytest.mark.parametrize(
     ("name", "function", "kwargs"),
     [
@@ -195,6 +199,7 @@ def test_a_schedule_function_passed_with_its_optimizer_gives_the_curve_of_its_na
     assert expected == pytest.approx([RATE * curve(step) for curve, used in CURVES[name][-1:] for step in range(STEPS)])
 
 
+@pytest.mark.feature(117)
 def test_a_schedule_goes_on_from_its_last_epoch() -> None:
     whole_optimizer, resumed_optimizer = optimizer(), optimizer()
     whole = rates_of(get_linear_schedule_with_warmup(whole_optimizer, WARMUP, STEPS), whole_optimizer)
@@ -203,6 +208,7 @@ def test_a_schedule_goes_on_from_its_last_epoch() -> None:
     assert resumed.get_last_lr()[0] == pytest.approx(whole[6])
 
 
+@pytest.mark.feature(116)
 @pytest.mark.parametrize(("name", "missing"), [("linear", "num_training_steps"), ("cosine", "num_warmup_steps")])
 def test_a_count_that_a_schedule_needs_and_does_not_get_is_an_error(name: str, missing: str) -> None:
     counts = {"num_warmup_steps": WARMUP, "num_training_steps": STEPS}
@@ -238,6 +244,7 @@ def trained_by_hand(model: Line, used: Adafactor) -> dict[str, torch.Tensor]:
     return weights_of(model)
 
 
+@pytest.mark.feature(115)
 @pytest.mark.parametrize("given", ["optim", "class", "instance"])
 def test_adafactor_trains_the_weights_of_a_loop_written_by_hand(tmp_path: Path, given: str) -> None:
     kwargs = {"lr": RATE, "scale_parameter": False, "relative_step": False}
@@ -267,6 +274,7 @@ def test_adafactor_trains_the_weights_of_a_loop_written_by_hand(tmp_path: Path, 
         torch.testing.assert_close(weights, expected[name])
 
 
+@pytest.mark.feature(115)
 def test_the_first_step_of_adafactor_moves_a_bias_by_the_learning_rate(tmp_path: Path) -> None:
     model = Line()
     before = weights_of(model)["linear.bias"]
@@ -276,6 +284,7 @@ def test_the_first_step_of_adafactor_moves_a_bias_by_the_learning_rate(tmp_path:
     assert (weights_of(model)["linear.bias"] - before).abs().item() == pytest.approx(RATE, rel=1e-5)
 
 
+@pytest.mark.feature(115)
 def test_adafactors_own_relative_steps_are_logged_through_its_proxy_schedule(tmp_path: Path) -> None:
     model = Line()
     own = Adafactor(model.parameters(), scale_parameter=False, relative_step=True, warmup_init=True)

@@ -38,6 +38,7 @@ def expected_scalars(trainer: Trainer) -> dict[str, dict[int, float]]:
     return expected
 
 
+@pytest.mark.feature(107)
 def test_tensorboard_holds_every_number_of_the_log_history_at_its_step(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     trainer = line_trainer(tmp_path, report_to="tensorboard", num_train_epochs=2, eval_strategy="epoch")
@@ -54,6 +55,7 @@ def test_tensorboard_holds_every_number_of_the_log_history_at_its_step(tmp_path:
         assert scalars[name] == pytest.approx(by_step, rel=1e-6), name
 
 
+@pytest.mark.feature(107)
 def test_tensorboard_holds_the_arguments_and_the_configuration_as_text(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     data = classification_data(8)
@@ -86,6 +88,7 @@ def test_what_is_logged_after_training_is_added_to_what_training_wrote(tmp_path:
     assert list(found["eval/later_loss"]) == [3]
 
 
+@pytest.mark.feature(30)
 def test_the_environment_names_the_folder_of_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboardX")
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "boards"))
@@ -93,6 +96,7 @@ def test_the_environment_names_the_folder_of_tensorboard(tmp_path: Path, monkeyp
     assert event_folders(tmp_path) == [tmp_path / "boards"]
 
 
+@pytest.mark.feature(107)
 def test_a_writer_of_ones_own_is_written_to(tmp_path: Path) -> None:
     tensorboardx = pytest.importorskip("tensorboardX")
     writer = tensorboardx.SummaryWriter(log_dir=str(tmp_path / "own"))
@@ -103,6 +107,7 @@ def test_a_writer_of_ones_own_is_written_to(tmp_path: Path) -> None:
     assert list(Events(tmp_path / "own").scalars["train/loss"]) == [1, 2, 3]
 
 
+@pytest.mark.feature(7)
 def test_each_trial_of_a_search_has_its_own_folder_with_its_own_numbers_and_arguments(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     trainer = line_trainer(tmp_path, report_to="tensorboard", eval_strategy="epoch")
@@ -118,6 +123,7 @@ def test_each_trial_of_a_search_has_its_own_folder_with_its_own_numbers_and_argu
         assert list(events.scalars["train/loss"]) == [1, 2, 3]
 
 
+@pytest.mark.feature(30)
 def test_tensorboard_writes_where_tensorboard_logging_dir_says_and_trials_in_their_own_folder_there(
     tmp_path: Path,
 ) -> None:
@@ -161,6 +167,7 @@ def history(client: Any, run: Any, name: str) -> dict[int, float]:
 
 
 # MLflow's tables use a loader that SQLAlchemy is giving up.
+@pytest.mark.feature(108)
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 def test_mlflow_holds_arguments_and_numbers_of_a_training_and_knows_that_it_ended(
     tmp_path: Path, mlflow_client: Any
@@ -283,6 +290,7 @@ def test_the_reader_of_sources_finds_what_a_callback_reads() -> None:
     assert reads.keywords == {"on_log": {"logs", "third", "fourth"}}
 
 
+@pytest.mark.feature(108)
 @pytest.mark.parametrize("name", INTEGRATION_TO_CALLBACK)
 def test_what_an_integration_reads_is_there(tmp_path: Path, name: str) -> None:
     reads = reads_of(INTEGRATION_TO_CALLBACK[name])
@@ -314,6 +322,7 @@ def test_integrations_are_given_the_kinds_they_were_written_for() -> None:
     assert issubclass(control, TrainerControl)
 
 
+@pytest.mark.feature(108)
 def test_every_event_that_an_integration_hears_is_fired_by_our_trainer() -> None:
     heard = {event for kind in INTEGRATION_TO_CALLBACK.values() for event in reads_of(kind).keywords}
     fired = set(what_our_trainer_passes().keywords)
@@ -329,6 +338,7 @@ def test_a_trainer_of_transformers_made_from_our_arguments_saves_the_model(tmp_p
     assert (tmp_path / "artifact" / "model.safetensors").is_file()
 
 
+@pytest.mark.feature(55)
 def test_an_unknown_tracker_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tensorbord") as error:
         line_trainer(tmp_path, report_to="tensorbord").train()
@@ -351,6 +361,7 @@ NOT_INSTALLED = [
 ]
 
 
+@pytest.mark.feature(55)
 @pytest.mark.filterwarnings("ignore:The NeptuneCallback is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", NOT_INSTALLED)
 def test_a_tracker_whose_package_is_not_installed_is_an_error_that_names_it(
@@ -372,6 +383,7 @@ def test_a_search_with_a_tracker_that_cannot_be_used_ends_before_its_first_trial
     assert not list(tmp_path.rglob("run-*"))
 
 
+@pytest.mark.feature(55)
 def test_all_means_every_tracker_that_is_installed_and_none_means_none(tmp_path: Path) -> None:
     installed = integration_utils.get_available_reporting_integrations()
     assert arguments(tmp_path, report_to="all").report_to == installed

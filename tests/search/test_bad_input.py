@@ -108,6 +108,7 @@ def test_a_value_that_is_refused_only_under_another_choice(tmp_path: Path) -> No
     assert "AdamW" in message
 
 
+@pytest.mark.feature(6, 8, 12)
 @pytest.mark.parametrize(
     ("kind", "changes", "shown"),
     [
@@ -181,6 +182,7 @@ def test_no_training_data(tmp_path: Path) -> None:
     assert "train_dataset" in refused(StudyError, tmp_path / "out", train_dataset=None)
 
 
+@pytest.mark.feature(2)
 def test_no_model_init(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path / "out", model=TwoLayers())
     with pytest.raises(StudyError, match="model_init") as caught:
@@ -189,6 +191,7 @@ def test_no_model_init(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.feature(2)
 def test_optimizers_together_with_model_init(tmp_path: Path) -> None:
     calls = CountsModels()
     optimizer = torch.optim.SGD(TwoLayers().parameters(), lr=0.1)

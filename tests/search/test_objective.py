@@ -103,6 +103,7 @@ def test_maximising_the_default_loss_is_refused() -> None:
     assert resolve_objective(None, "minimize", has_metrics=False).direction == "minimize"
 
 
+@pytest.mark.feature(1)
 @pytest.mark.parametrize("direction", ["minimise", "max", "", 1, "MINIMIZE"])
 def test_what_is_no_direction_is_refused_with_those_allowed(direction: Any) -> None:
     with pytest.raises(ObjectiveError) as caught:
@@ -116,6 +117,7 @@ def test_a_misspelt_direction_is_offered_the_nearest() -> None:
         resolve_objective("loss", "minimise", has_metrics=True)
 
 
+@pytest.mark.feature(4)
 def test_a_function_needs_a_direction_and_gets_a_copy_of_all_metrics() -> None:
     def f1_and_more(metrics: dict[str, float]) -> float:
         return metrics.pop("eval_f1") + metrics["eval_accuracy"]
@@ -138,6 +140,7 @@ def test_functions_without_a_name_are_accepted() -> None:
     assert resolve_objective(lambda metrics: -1, "maximize", has_metrics=True).name == "objective"
 
 
+@pytest.mark.feature(4)
 def test_the_default_without_metrics_is_the_loss_minimised() -> None:
     objective = resolve_objective(None, None, has_metrics=False)
     assert objective.direction == "minimize"
@@ -146,6 +149,7 @@ def test_the_default_without_metrics_is_the_loss_minimised() -> None:
     assert "minimize the evaluation loss" in objective.description
 
 
+@pytest.mark.feature(4)
 def test_the_default_with_metrics_is_their_sum_maximised_without_losses_speed_and_memory() -> None:
     objective = resolve_objective(None, None, has_metrics=True)
     assert objective.direction == "maximize"

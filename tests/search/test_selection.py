@@ -33,6 +33,7 @@ def winner(scope: str, objective: tuple[Objective, ...], *trials: tuple[float, .
     return best.number
 
 
+@pytest.mark.feature(11)
 @pytest.mark.parametrize(
     ("scope", "first", "second", "third", "best"),
     [
@@ -91,6 +92,7 @@ def test_averages_look_back_over_their_window() -> None:
     }
 
 
+@pytest.mark.feature(11)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("objective", [MINIMIZE, MAXIMIZE])
@@ -153,6 +155,7 @@ def test_what_is_no_scope_is_refused_with_those_allowed(scope: Any) -> None:
         assert repr(allowed) in str(caught.value)
 
 
+@pytest.mark.feature(11)
 def test_the_scopes_are_those_of_ray_tune() -> None:
     assert set(SCOPES) == {"last", "all", "avg", "last-5-avg", "last-10-avg"}
     assert all(check_scope(scope) == scope for scope in SCOPES)

@@ -80,6 +80,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[BestR
     return folder, search(folder, n_trials=12, storage=None, trainer=changes)
 
 
+@pytest.mark.feature(1)
 def test_the_best_runs_are_the_pareto_front(searched: tuple[Path, list[BestRun]]) -> None:
     _, best = searched
     records = best[0].run_summary.records
@@ -134,6 +135,7 @@ def test_the_importances_are_those_of_the_first_objective(searched: tuple[Path, 
     assert set(best[0].run_summary.importances()) == set(SPACE)
 
 
+@pytest.mark.feature(1)
 def test_with_directions_that_differ_the_front_is_right(tmp_path: Path) -> None:
     best = search(tmp_path, 8, ["accuracy", "parameters"])
     records = best[0].run_summary.records

@@ -247,6 +247,7 @@ def test_a_name_that_would_mean_two_things_at_once_is_refused(parameters: dict[s
         assert text in str(caught.value)
 
 
+@pytest.mark.feature(5)
 def test_the_default_space_is_the_one_of_transformers() -> None:
     from transformers.trainer_utils import default_hp_space_optuna
 

@@ -243,6 +243,7 @@ def test_the_best_trial_is_written_with_its_checkpoint_and_scope(tmp_path: Path)
     }
 
 
+@pytest.mark.feature(7)
 def test_a_run_is_named_by_its_number_or_by_the_function(tmp_path: Path) -> None:
     trial = FixedTrial({"x": 3}, number=5)
     assert make_study(tmp_path).run_name(trial) == "run-5"

@@ -118,6 +118,7 @@ def _tensorboard() -> None:
 
 @pytest.mark.usefixtures("_tensorboard", "settings_stay")
 class TestTensorBoard:
+    @pytest.mark.feature(30)
     def test_the_folder_of_a_study_shows_its_trials_by_name_with_their_parameters(self, tmp_path: Path) -> None:
         best = search(tmp_path, "tensorboard", hp_name=lambda trial: f"try {trial.number}")
         names = [f"try {number}" for number in range(4)]
@@ -137,6 +138,7 @@ class TestTensorBoard:
         assert len(scalars["train/loss"]) == UPDATES
         assert list(scalars["eval/loss"]) == [UPDATES]
 
+    @pytest.mark.feature(30)
     def test_a_folder_of_the_users_has_a_folder_of_the_study_and_in_it_one_for_each_trial(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -176,6 +178,7 @@ def length(store: Any, run: Any, name: str) -> int:
     return len(store.get_metric_history(run.info.run_id, name))
 
 
+@pytest.mark.feature(108)
 def test_mlflow_has_an_experiment_for_the_study_and_in_it_a_run_for_each_trial_that_tells_how_it_ended(
     tmp_path: Path, store: Any
 ) -> None:
@@ -350,6 +353,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     assert settings("WANDB_") == before
 
 
+@pytest.mark.feature(108)
 def test_wandb_has_a_run_for_each_trial_in_its_folder_in_the_group_of_the_study_that_tells_how_it_ended(
     tmp_path: Path, wandb: Any
 ) -> None:

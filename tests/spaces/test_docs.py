@@ -15,6 +15,8 @@ from tests.support.models import bert_classifier, classification_data
 from tests.support.ready_spaces import NAMES, SPACES
 from tests.support.small_trainer import small_trainer
 
+pytestmark = pytest.mark.docs
+
 PAGE = Path(__file__).parents[2] / "docs" / "spaces.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 

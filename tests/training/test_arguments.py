@@ -146,6 +146,7 @@ def test_a_name_that_is_not_an_argument_of_the_constructor_is_unknown(name: str)
         cast_argument(name, 1)
 
 
+@pytest.mark.feature(38, 47)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -165,6 +166,7 @@ def test_a_combination_that_transformers_refuses_is_refused_naming_the_changes(c
         make().replace(**changes)
 
 
+@pytest.mark.feature(48)
 def test_whether_greater_is_better_is_derived_again_for_another_metric() -> None:
     args = make(metric_for_best_model="accuracy", eval_strategy="epoch")
     assert args.greater_is_better is True
@@ -179,6 +181,7 @@ def test_a_direction_that_was_given_is_not_derived_again() -> None:
     assert make(metric_for_best_model="f1").replace(greater_is_better=False).greater_is_better is False
 
 
+@pytest.mark.feature(20)
 def test_the_interval_of_evaluation_follows_that_of_logging_until_it_is_given() -> None:
     args = make(eval_strategy="steps", logging_steps=10)
     assert args.eval_steps == 10
@@ -224,6 +227,7 @@ def test_a_container_changed_in_place_survives_replace_and_is_not_shared_with_th
     assert args.lr_scheduler_kwargs == {"num_cycles": 2}
 
 
+@pytest.mark.feature(11)
 @pytest.mark.parametrize("scope", ["last", "all", "avg", "last-5-avg", "last-10-avg"])
 def test_every_ray_scope_is_accepted(scope: str) -> None:
     assert make(ray_scope=scope).ray_scope == scope
@@ -241,6 +245,7 @@ def test_a_misspelt_ray_scope_is_answered_with_the_nearest() -> None:
         make(ray_scope="lst")
 
 
+@pytest.mark.feature(22)
 @pytest.mark.parametrize(
     "name", ["per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"]
 )

@@ -87,6 +87,7 @@ def assert_names(error: BaseException, *words: str) -> None:
         assert re.search(rf"(?<!\w){re.escape(word)}(?!\w)", str(error)), f"{word!r} is not in {str(error)!r}"
 
 
+@pytest.mark.feature("P10")
 @pytest.mark.parametrize(("changes", "words"), REFUSED_VALUES, ids=name_of)
 def test_a_value_the_peer_refuses_is_refused_by_name(changes: dict[str, Any], words: tuple[str, ...]) -> None:
     assert refusal(lambda: transformers.TrainingArguments("out", use_cpu=True, **changes)) is not None
@@ -104,6 +105,7 @@ def test_a_value_the_peer_refuses_cannot_be_put_in_by_replace(changes: dict[str,
     assert_names(caught.value, *changes)
 
 
+@pytest.mark.feature(38)
 @without_a_gpu
 @pytest.mark.parametrize(
     ("changes", "words"),

@@ -66,6 +66,7 @@ def assert_same_course(found: Any, asked: Any) -> None:
         assert torch.equal(weights, expected[name]), name
 
 
+@pytest.mark.feature(58)
 @pytest.mark.parametrize(("most", "expected"), [(8, 8), (7, 7), (6, 6), (3, 3), (1, 1)])
 def test_training_ends_with_the_first_size_that_fits(tmp_path: Path, most: int, expected: int) -> None:
     trainer = make_trainer(tmp_path, model=small(most), **SEARCHED)
@@ -97,6 +98,7 @@ def test_the_arguments_of_the_trainer_stay_as_they_are(tmp_path: Path) -> None:
     assert trainer.args.per_device_train_batch_size == 8
 
 
+@pytest.mark.feature(58)
 @pytest.mark.parametrize("after", [0, 4])
 @pytest.mark.parametrize("given", [True, False])
 def test_the_training_equals_one_that_was_started_with_that_size(tmp_path: Path, given: bool, after: int) -> None:
@@ -248,6 +250,7 @@ def test_other_errors_are_raised_as_they_are_with_the_place_they_came_from(tmp_p
     assert (last.filename, last.line) == (__file__, "raise error")
 
 
+@pytest.mark.feature(58)
 def test_a_single_sample_that_does_not_fit_is_an_error_that_says_so(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=small(0), per_device_train_batch_size=3, **SEARCHED)
     with pytest.raises(RuntimeError, match=r"(?i)batch.size") as caught:

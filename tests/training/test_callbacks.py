@@ -111,6 +111,7 @@ def events_of(trainer: Any, recorder: Recorder) -> list[str]:
     return recorder.events[recorder.events.index("on_train_begin") :]
 
 
+@pytest.mark.feature(75, 82, 99)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_whole_order_of_events_is_that_of_the_peer(tmp_path: Path, script: str) -> None:
     orders = []
@@ -144,6 +145,7 @@ def test_the_order_of_events_is_that_of_the_peer_when_a_callback_stops(
     assert orders[1] == orders[0]
 
 
+@pytest.mark.feature(82)
 def test_an_accumulated_update_begins_once_has_substeps_inside_and_ends_after_the_optimizer(tmp_path: Path) -> None:
     recorder = Recorder()
     make_trainer(tmp_path, recorder, gradient_accumulation_steps=4, num_train_epochs=1, logging_strategy="no").train()
@@ -161,6 +163,7 @@ def test_an_accumulated_update_begins_once_has_substeps_inside_and_ends_after_th
     ]
 
 
+@pytest.mark.feature(100)
 def test_every_event_comes_with_model_optimizer_schedule_and_loaders(tmp_path: Path) -> None:
     recorder = Recorder()
     trainer = make_trainer(tmp_path, recorder, eval_strategy="epoch", save_strategy="epoch")
@@ -184,6 +187,7 @@ def test_every_event_comes_with_model_optimizer_schedule_and_loaders(tmp_path: P
     assert {"loss", "grad_norm", "learning_rate", "epoch"} == set(logged["logs"])
 
 
+@pytest.mark.feature(110)
 def test_the_flags_are_off_at_the_next_step_and_the_epoch_flag_at_the_next_epoch(tmp_path: Path) -> None:
     class Ask(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -209,6 +213,7 @@ def test_the_flags_are_off_at_the_next_step_and_the_epoch_flag_at_the_next_epoch
     assert (tmp_path / "checkpoint-2").is_dir()
 
 
+@pytest.mark.feature(110)
 def test_the_flag_that_stops_training_is_never_taken_back_during_a_run_but_by_the_next_one(tmp_path: Path) -> None:
     recorder, stopper = Recorder(), StopAfter(3)
     trainer = make_trainer(tmp_path, stopper, recorder)
@@ -218,6 +223,7 @@ def test_the_flag_that_stops_training_is_never_taken_back_during_a_run_but_by_th
     assert trainer.train().global_step == 5
 
 
+@pytest.mark.feature(98)
 def test_returning_none_changes_nothing_and_the_changed_control_counts(tmp_path: Path) -> None:
     class ChangesInPlace(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -236,6 +242,7 @@ def test_returning_none_changes_nothing_and_the_changed_control_counts(tmp_path:
     assert make_trainer(tmp_path, ReturnsAnother, ReturnsNone).train().global_step == 3
 
 
+@pytest.mark.feature(106, "P3")
 def test_a_callback_that_returns_a_dict_is_refused_naming_it(tmp_path: Path) -> None:
     class Seed(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -245,10 +252,12 @@ def test_a_callback_that_returns_a_dict_is_refused_naming_it(tmp_path: Path) -> 
         make_trainer(tmp_path, Seed).train()
 
 
+@pytest.mark.feature(106)
 def test_stopping_after_some_steps_stops_exactly_there(tmp_path: Path) -> None:
     assert make_trainer(tmp_path, StopAfter(5)).train().global_step == 5
 
 
+@pytest.mark.feature(101, "P11")
 def test_user_callbacks_are_added_behind_the_default_ones_in_their_order(tmp_path: Path) -> None:
     first, second = Recorder(), StopAfter(1)
     callbacks = make_trainer(tmp_path, first, StopAfter(9), second).callback_handler.callbacks
@@ -257,6 +266,7 @@ def test_user_callbacks_are_added_behind_the_default_ones_in_their_order(tmp_pat
     assert callbacks[-1] is second
 
 
+@pytest.mark.feature(44)
 @pytest.mark.parametrize(("silent", "expected"), [(True, PrinterCallback), (False, ProgressCallback)])
 def test_a_printer_or_a_progress_bar_is_there_by_default(tmp_path: Path, silent: bool, expected: type) -> None:
     trainer = Trainer(Line(), TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=silent))
@@ -264,6 +274,7 @@ def test_a_printer_or_a_progress_bar_is_there_by_default(tmp_path: Path, silent:
     assert kinds & {PrinterCallback, ProgressCallback} == {expected}
 
 
+@pytest.mark.feature(104)
 def test_the_printer_prints_logs_until_it_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = make_trainer(tmp_path, max_steps=2)
     trainer.train()
@@ -275,6 +286,7 @@ def test_the_printer_prints_logs_until_it_is_removed(tmp_path: Path, capsys: pyt
     assert "total_flos" not in printed
 
 
+@pytest.mark.feature(102)
 @pytest.mark.parametrize("is_run_there", [False, True])
 @pytest.mark.parametrize("as_class", [False, True])
 def test_a_callback_is_added_and_popped_as_class_or_instance(
@@ -314,6 +326,7 @@ def test_a_callback_added_to_or_removed_from_a_trained_trainer_counts_at_once(tm
     assert len(recorder.events) == before
 
 
+@pytest.mark.feature(102)
 @pytest.mark.parametrize("is_run_there", [False, True])
 def test_only_the_first_match_is_removed(tmp_path: Path, is_run_there: bool) -> None:
     first, second = StopAfter(1), StopAfter(2)
@@ -327,6 +340,7 @@ def test_only_the_first_match_is_removed(tmp_path: Path, is_run_there: bool) -> 
     assert trainer.train().global_step == 26
 
 
+@pytest.mark.feature(103)
 @pytest.mark.parametrize("is_run_there", [False, True])
 def test_default_callbacks_can_be_popped_stay_away_and_be_added_again(tmp_path: Path, is_run_there: bool) -> None:
     trainer = make_trainer(tmp_path, max_steps=2)
@@ -381,6 +395,7 @@ def test_a_subclass_of_a_default_callback_and_the_default_are_told_apart(tmp_pat
     assert [type(each) for each in trainer.callback_handler.callbacks] == kinds
 
 
+@pytest.mark.feature(98)
 def test_something_that_is_no_callback_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="not a callback"):
         make_trainer(tmp_path, print)
@@ -398,6 +413,7 @@ class Course:
         return {"score": self.values.pop(0)}
 
 
+@pytest.mark.feature(105)
 @pytest.mark.parametrize(
     ("course", "patience", "threshold"),
     [
@@ -429,6 +445,7 @@ def test_early_stopping_stops_where_it_stops_in_the_peer(
     assert stops[1] == stops[0]
 
 
+@pytest.mark.feature(105)
 def test_early_stopping_without_a_metric_or_evaluations_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="metric_for_best_model"):
         make_trainer(tmp_path, EarlyStoppingCallback, eval_strategy="epoch").train()
@@ -436,6 +453,7 @@ def test_early_stopping_without_a_metric_or_evaluations_is_refused(tmp_path: Pat
         make_trainer(tmp_path, EarlyStoppingCallback, metric_for_best_model="loss").train()
 
 
+@pytest.mark.feature(105)
 def test_the_patience_counter_of_early_stopping_survives_resuming(tmp_path: Path) -> None:
     course = (0.5, 0.4, 0.3, 0.2, 0.1)
     changes: dict[str, Any] = {
@@ -451,6 +469,7 @@ def test_the_patience_counter_of_early_stopping_survives_resuming(tmp_path: Path
     assert resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-26")).global_step == 39
 
 
+@pytest.mark.feature(31)
 @pytest.mark.parametrize(
     ("changes", "steps"),
     [
@@ -501,18 +520,21 @@ def logged_losses(folder: Path, kind: Any, is_filtered: bool) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
+@pytest.mark.feature(32)
 def test_a_loss_that_is_no_number_counts_as_the_mean_so_far_if_filtered(tmp_path: Path) -> None:
     peer, ours = (logged_losses(tmp_path, kind, is_filtered=True) for kind in (transformers.Trainer, Trainer))
     assert all(map(math.isfinite, ours))
     assert ours == pytest.approx(peer, rel=1e-5)
 
 
+@pytest.mark.feature(32)
 def test_a_loss_that_is_no_number_shows_in_its_own_log_line_only_if_not_filtered(tmp_path: Path) -> None:
     first, second = logged_losses(tmp_path, Trainer, is_filtered=False)
     assert math.isnan(first)
     assert second == pytest.approx(logged_losses(tmp_path, Trainer, is_filtered=True)[1])
 
 
+@pytest.mark.feature(111)
 def test_log_adds_epoch_and_step_and_announces_what_it_was_given(tmp_path: Path) -> None:
     recorder = Recorder()
     trainer = make_trainer(tmp_path, recorder)
@@ -524,6 +546,7 @@ def test_log_adds_epoch_and_step_and_announces_what_it_was_given(tmp_path: Path)
     assert kwargs["logs"] == {"my_value": 1.5, "epoch": 2.0}
 
 
+@pytest.mark.feature(109)
 def test_the_state_holds_the_fields_of_the_peer_with_the_same_values(tmp_path: Path) -> None:
     states = []
     for kind in (transformers.Trainer, Trainer):
@@ -548,6 +571,7 @@ def test_the_state_holds_the_fields_of_the_peer_with_the_same_values(tmp_path: P
     assert ours["epoch"] == pytest.approx(1 + 9 / 13)
 
 
+@pytest.mark.feature(109)
 def test_the_state_survives_a_round_trip_through_json(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, EarlyStoppingCallback(3), eval_strategy="epoch", metric_for_best_model="loss")
     trainer.train(trial={"seed": 4})
@@ -560,6 +584,7 @@ def test_the_state_survives_a_round_trip_through_json(tmp_path: Path) -> None:
     assert set(loaded.stateful_callbacks["TrainerControl"]["args"]) == set(vars(TrainerControl()))
 
 
+@pytest.mark.feature(99)
 def test_the_handler_calls_every_event_that_transformers_knows(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, Recorder())
     handler = trainer.callback_handler

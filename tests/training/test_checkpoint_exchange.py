@@ -61,6 +61,7 @@ SCRIPTS: dict[str, tuple[Script, tuple[int, ...]]] = {
 CASES = [pytest.param(script, step, id=f"{name}-{step}") for name, (script, steps) in SCRIPTS.items() for step in steps]
 
 
+@pytest.mark.feature(92)
 @pytest.mark.parametrize("direction", BOTH)
 @pytest.mark.parametrize(("script", "step"), CASES)
 def test_going_on_from_the_others_checkpoint_equals_never_stopping(

@@ -84,6 +84,7 @@ def assert_equal_weights(left: dict[str, torch.Tensor], right: dict[str, torch.T
         assert torch.equal(weights, right[name]), name
 
 
+@pytest.mark.feature(33, 103)
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -119,6 +120,7 @@ COURSES = {
 }
 
 
+@pytest.mark.feature(33)
 @pytest.mark.parametrize("course", COURSES)
 def test_the_strategy_best_saves_at_every_new_best_and_only_there(tmp_path: Path, course: str) -> None:
     saved = []
@@ -130,6 +132,7 @@ def test_the_strategy_best_saves_at_every_new_best_and_only_there(tmp_path: Path
     assert len(saved[1]) >= 1
 
 
+@pytest.mark.feature(34, 97)
 @pytest.mark.parametrize("greater_is_better", [True, False])
 @pytest.mark.parametrize("limit", [None, 1, 2, 3])
 @pytest.mark.parametrize("course", COURSES)
@@ -154,6 +157,7 @@ def test_best_metric_step_and_checkpoint_and_the_folders_left_are_the_peers(
     assert results[1] == results[0]
 
 
+@pytest.mark.feature(34)
 def test_the_limit_keeps_the_best_and_the_newest_after_every_save(tmp_path: Path) -> None:
     keep = KeepWeights()
     make_trainer(
@@ -172,11 +176,13 @@ def test_without_a_best_metric_the_limit_keeps_the_newest(tmp_path: Path) -> Non
     assert keep.folders == [[4], [8], [12]]
 
 
+@pytest.mark.feature(34)
 def test_rotation_orders_by_number_and_not_by_spelling(tmp_path: Path) -> None:
     make_trainer(tmp_path, save_strategy="steps", save_steps=1, save_total_limit=3).train()
     assert steps_saved(tmp_path) == [10, 11, 12]
 
 
+@pytest.mark.feature(47)
 def test_the_best_weights_are_in_the_model_at_the_end(tmp_path: Path) -> None:
     keep = KeepWeights()
     trainer = make_trainer(
@@ -195,6 +201,7 @@ def test_the_best_weights_are_in_the_model_at_the_end(tmp_path: Path) -> None:
     assert_equal_weights(weights_of(plain.model), keep.weights[12])
 
 
+@pytest.mark.feature(47)
 @pytest.mark.parametrize("strategy", ["best", "steps"])
 def test_the_best_weights_are_loaded_with_the_other_strategies_too(tmp_path: Path, strategy: str) -> None:
     keep = KeepWeights()
@@ -209,6 +216,7 @@ def test_the_best_weights_are_loaded_with_the_other_strategies_too(tmp_path: Pat
     assert_equal_weights(weights_of(trainer.model), keep.weights[3])
 
 
+@pytest.mark.feature(97)
 def test_the_best_model_by_loss_is_that_of_the_lowest_evaluation_loss(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path, eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True, learning_rate=1.5
@@ -220,6 +228,7 @@ def test_the_best_model_by_loss_is_that_of_the_lowest_evaluation_loss(tmp_path: 
     assert trainer.evaluate()["eval_loss"] == pytest.approx(history[best])
 
 
+@pytest.mark.feature(97)
 @pytest.mark.parametrize("name", ["f1", "eval_f1"])
 def test_a_missing_best_metric_is_a_key_error_that_lists_what_there_is(tmp_path: Path, name: str) -> None:
     trainer = make_trainer(
@@ -229,6 +238,7 @@ def test_a_missing_best_metric_is_a_key_error_that_lists_what_there_is(tmp_path:
         trainer.train()
 
 
+@pytest.mark.feature(69, 96)
 def test_a_saved_model_loads_by_from_pretrained_with_equal_weights(tmp_path: Path) -> None:
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]")), pad_token="[PAD]"
@@ -271,6 +281,7 @@ def test_a_saved_language_model_with_tied_weights_loads_with_them_tied(tmp_path:
     assert other.model.lm_head.weight is other.model.transformer.wte.weight
 
 
+@pytest.mark.feature(96)
 @pytest.mark.parametrize("model_class", [Line, TiedPair])
 def test_a_plain_module_is_saved_as_safetensors_and_loads_again(tmp_path: Path, model_class: Any) -> None:
     trainer = make_trainer(tmp_path, model_init=model_class, num_train_epochs=1, save_strategy="epoch")
@@ -317,6 +328,7 @@ def test_weights_captured_earlier_are_saved_in_place_of_the_present_ones(
     assert_equal_weights(weights_of(other.model), earlier)
 
 
+@pytest.mark.feature(95)
 def test_weights_of_another_model_or_none_are_refused(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     trainer.save_model()
@@ -327,6 +339,7 @@ def test_weights_of_another_model_or_none_are_refused(tmp_path: Path) -> None:
         other.load_weights(tmp_path / "nothing")
 
 
+@pytest.mark.feature(96)
 def test_save_state_writes_the_state_that_loads_as_it_was(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path / "new", save_strategy="no")
     trainer.train()
@@ -363,6 +376,7 @@ def test_a_checkpoint_of_only_the_model_has_no_optimizer_and_cannot_be_resumed(t
         make_trainer(tmp_path).train(resume_from_checkpoint=True)
 
 
+@pytest.mark.feature(18)
 def test_training_again_into_the_same_folder_replaces_its_checkpoints(tmp_path: Path) -> None:
     make_trainer(tmp_path, save_strategy="epoch", seed=1).train()
     trainer = make_trainer(tmp_path, save_strategy="epoch", seed=2)

@@ -78,6 +78,7 @@ class Breaks(Line):
 # The overflow detector.
 
 
+@pytest.mark.feature(42)
 @pytest.mark.parametrize("value", [float("inf"), float("nan")], ids=["inf", "nan"])
 def test_the_first_number_that_is_none_stops_training_and_its_module_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
@@ -116,6 +117,7 @@ def test_numbers_in_range_train_as_without_the_detector(tmp_path: Path) -> None:
         assert torch.equal(weights, weights_of(plain.model)[name]), name
 
 
+@pytest.mark.feature(42)
 def test_the_detector_takes_its_report_from_the_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for kind in (transformers.Trainer, Trainer):
@@ -180,6 +182,7 @@ class Embedded(TrainerCallback):
             return float((embeddings(tokens) - embeddings.weight[tokens]).abs().max())
 
 
+@pytest.mark.feature(59)
 def test_noise_is_added_while_training_only_and_is_as_strong_as_the_paper_says(tmp_path: Path) -> None:
     look = Embedded()
     trainer = classifier_trainer(tmp_path, callbacks=[look], eval_strategy="epoch", **NOISE)
@@ -192,6 +195,7 @@ def test_noise_is_added_while_training_only_and_is_as_strong_as_the_paper_says(t
     assert set(look.in_evaluation) == {0.0}
 
 
+@pytest.mark.feature(59)
 def test_the_noise_is_gone_after_training_and_the_module_is_as_it_was(tmp_path: Path) -> None:
     trainer = classifier_trainer(tmp_path, **NOISE)
     embeddings = trainer.model.get_input_embeddings()
@@ -227,6 +231,7 @@ class Tells(PlainClassifier):
         return self.embedding
 
 
+@pytest.mark.feature(59)
 def test_a_plain_module_takes_noise_if_it_tells_its_embeddings_and_is_refused_if_not(tmp_path: Path) -> None:
     data = [{key: each[key] for key in ("input_ids", "labels")} for each in classification_data(16)]
     parts: dict[str, Any] = {"train_dataset": data, "eval_dataset": None, "learning_rate": 0.0}

@@ -72,6 +72,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.feature(85)
 @pytest.mark.parametrize("case", CASES)
 def test_evaluate_and_predict_give_the_peers_numbers_for_the_same_weights(tmp_path: Path, case: str) -> None:
     results = []
@@ -90,6 +91,7 @@ def test_evaluate_and_predict_give_the_peers_numbers_for_the_same_weights(tmp_pa
         np.testing.assert_array_equal(output.label_ids, peer_output.label_ids)
 
 
+@pytest.mark.feature(83)
 def test_speed_metrics_count_all_samples_and_batches(tmp_path: Path) -> None:
     metrics = make_trainer(tmp_path).evaluate()
     assert metrics["eval_runtime"] > 0
@@ -97,6 +99,7 @@ def test_speed_metrics_count_all_samples_and_batches(tmp_path: Path) -> None:
     assert ratio == pytest.approx(21 / 3, rel=0.02)
 
 
+@pytest.mark.feature(84)
 def test_evaluation_runs_without_dropout_and_without_gradients_and_training_mode_comes_back(tmp_path: Path) -> None:
     class Look(transformers.TrainerCallback):
         seen: list[tuple[bool, bool]] = []
@@ -125,6 +128,7 @@ def test_evaluation_runs_without_dropout_and_without_gradients_and_training_mode
     assert evaluated[0] == evaluated[1]
 
 
+@pytest.mark.feature(84)
 def test_the_loss_is_the_exact_mean_over_samples_with_a_short_last_batch(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, points = Line(), line_data(11)
@@ -138,6 +142,7 @@ def test_the_loss_is_the_exact_mean_over_samples_with_a_short_last_batch(tmp_pat
         assert trainer.predict(points).metrics["test_loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.feature(68)
 def test_each_of_several_sets_is_evaluated_under_its_name(tmp_path: Path) -> None:
     sets = {"dev": classification_data(9, seed=1), "другой": classification_data(10, seed=2)}
     trainer = make_trainer(tmp_path, eval_dataset=sets, compute_metrics=accuracy)
@@ -157,6 +162,7 @@ def test_a_dict_of_sets_may_be_passed_to_evaluate(tmp_path: Path) -> None:
     assert trainer.evaluate({"extra": extra})["eval_extra_loss"] == trainer.evaluate(extra)["eval_loss"]
 
 
+@pytest.mark.feature(68)
 def test_one_of_the_sets_is_evaluated_by_its_name(tmp_path: Path) -> None:
     sets = {"dev": classification_data(9, seed=1), "other": classification_data(10, seed=2)}
     trainer = make_trainer(tmp_path, eval_dataset=sets)
@@ -166,6 +172,7 @@ def test_one_of_the_sets_is_evaluated_by_its_name(tmp_path: Path) -> None:
         trainer.evaluate("missing")
 
 
+@pytest.mark.feature(68)
 def test_the_best_model_may_be_that_of_one_of_the_sets(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path,
@@ -182,6 +189,7 @@ def test_the_best_model_may_be_that_of_one_of_the_sets(tmp_path: Path) -> None:
     assert len(history) == 2
 
 
+@pytest.mark.feature(83)
 def test_the_prefix_starts_every_key_once(tmp_path: Path) -> None:
     def metrics(prediction: Any) -> dict[str, float]:
         return {"accuracy": 1.0, "valid_f1": 0.5}
@@ -194,6 +202,7 @@ def test_the_prefix_starts_every_key_once(tmp_path: Path) -> None:
     assert set(trainer.predict(classification_data(4)).metrics) >= {"test_loss", "test_accuracy", "test_valid_f1"}
 
 
+@pytest.mark.feature(70)
 @pytest.mark.parametrize("returned", [0.5, None, [("accuracy", 0.5)], "accuracy"])
 def test_metrics_that_are_no_dict_are_refused_and_shown(tmp_path: Path, returned: Any) -> None:
     trainer = make_trainer(tmp_path, compute_metrics=lambda prediction: returned)
@@ -210,6 +219,7 @@ def test_metrics_become_plain_numbers_that_json_can_write(tmp_path: Path) -> Non
     assert (received["eval_numpy"], received["eval_tensor"], received["eval_count"]) == (0.5, 0.25, 3)
 
 
+@pytest.mark.feature(86)
 @pytest.mark.parametrize("accumulation", [None, 1, 2])
 def test_predictions_of_unequal_length_are_padded_on_the_right_with_minus_100(
     tmp_path: Path, accumulation: int | None
@@ -236,6 +246,7 @@ def test_predictions_of_unequal_length_are_padded_on_the_right_with_minus_100(
         assert not (output.predictions[row, :length] == -100).any()
 
 
+@pytest.mark.feature(21)
 def test_loss_only_gives_the_loss_and_no_predictions(tmp_path: Path) -> None:
     calls: list[Any] = []
     trainer = make_trainer(tmp_path, prediction_loss_only=True, compute_metrics=calls.append)
@@ -263,6 +274,7 @@ def test_without_metrics_evaluation_keeps_no_predictions_but_predict_does(tmp_pa
     assert kept == [False, True]
 
 
+@pytest.mark.feature(21)
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_moving_outputs_to_the_host_in_between_changes_nothing(tmp_path: Path, steps: int) -> None:
     moved = make_trainer(tmp_path, eval_accumulation_steps=steps, compute_metrics=accuracy)
@@ -273,6 +285,7 @@ def test_moving_outputs_to_the_host_in_between_changes_nothing(tmp_path: Path, s
     )
 
 
+@pytest.mark.feature(57)
 @pytest.mark.parametrize("accumulation", [None, 1])
 def test_inputs_and_losses_reach_compute_metrics_if_asked_for(tmp_path: Path, accumulation: int | None) -> None:
     seen: dict[str, Any] = {}
@@ -313,6 +326,7 @@ class BatchAccuracy:
         return result
 
 
+@pytest.mark.feature(70)
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_metrics_collected_batch_by_batch_equal_those_over_the_whole_set(tmp_path: Path, method: str) -> None:
     by_batch = BatchAccuracy()
@@ -332,6 +346,7 @@ def test_metrics_collected_batch_by_batch_equal_those_over_the_whole_set(tmp_pat
         assert received[f"{prefix}_{metric}"] == pytest.approx(expected[f"{prefix}_{metric}"])
 
 
+@pytest.mark.feature(87)
 @pytest.mark.parametrize("model", ["bert", "line", "gpt2"])
 def test_without_labels_there_is_no_loss_but_there_are_predictions(tmp_path: Path, model: str) -> None:
     chosen, dataset = {
@@ -359,6 +374,7 @@ def test_keys_to_ignore_are_left_out_of_the_predictions(tmp_path: Path) -> None:
     assert trainer.predict(unlabelled, ignore_keys=["features"]).predictions.shape == (5,)
 
 
+@pytest.mark.feature(32)
 def test_a_loss_that_is_no_number_does_not_spoil_the_mean_unless_asked(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, points = Line(), line_data(8)
@@ -398,6 +414,7 @@ def test_evaluation_without_a_dataset_is_an_error_that_says_so(tmp_path: Path) -
         make_trainer(tmp_path, eval_dataset=None).evaluate()
 
 
+@pytest.mark.feature(83)
 def test_evaluate_logs_its_metrics_with_step_and_epoch(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, train_dataset=classification_data(16), save_strategy="no", num_train_epochs=1)
     trainer.train()
@@ -406,6 +423,7 @@ def test_evaluate_logs_its_metrics_with_step_and_epoch(tmp_path: Path) -> None:
     assert trainer.state.log_history[-1] == {**metrics, "step": 2}
 
 
+@pytest.mark.feature(89)
 def test_log_metrics_prints_an_aligned_table_in_readable_units(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -422,6 +440,7 @@ def test_log_metrics_prints_an_aligned_table_in_readable_units(
     assert values["eval_loss"] == 0.123456
 
 
+@pytest.mark.feature(90)
 def test_save_metrics_writes_one_file_per_split_and_merges_them_into_one(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path / "new")
     trainer.save_metrics("train", {"train_loss": 0.5})

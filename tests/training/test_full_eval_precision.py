@@ -75,6 +75,7 @@ def assert_same_weights(left: dict[str, torch.Tensor], right: dict[str, torch.Te
 # Mixed precision in training.
 
 
+@pytest.mark.feature(38)
 def test_bfloat16_losses_are_near_those_in_full_precision_and_equal_the_peers(tmp_path: Path) -> None:
     trained = {}
     for name, kind, changes in (
@@ -92,6 +93,7 @@ def test_bfloat16_losses_are_near_those_in_full_precision_and_equal_the_peers(tm
     assert trained["ours"][0] != trained["full"][0]
 
 
+@pytest.mark.feature(38)
 def test_bfloat16_casts_in_training_and_in_evaluation(tmp_path: Path) -> None:
     model = classifier()
     look = Look(model)
@@ -201,6 +203,7 @@ def test_a_training_that_failed_leaves_no_autocast_for_the_next_one(tmp_path: Pa
 # Evaluation in half precision.
 
 
+@pytest.mark.feature(38)
 @pytest.mark.parametrize(("argument", "half"), HALVES)
 def test_an_evaluation_outside_training_is_in_half_precision_and_one_inside_is_not(
     tmp_path: Path, argument: str, half: torch.dtype
@@ -352,6 +355,7 @@ class Stops(TrainerCallback):
         control.should_save = control.should_training_stop = state.global_step == 3
 
 
+@pytest.mark.feature(38)
 @on_a_gpu
 def test_float16_on_a_gpu_scales_its_losses_and_resumes_with_the_scale(tmp_path: Path) -> None:
     common: dict[str, Any] = {"fp16": True, "use_cpu": False}
@@ -392,6 +396,7 @@ def test_an_update_whose_gradients_overflow_is_skipped_and_the_schedule_with_it(
     assert all(torch.isfinite(each).all() for each in weights_of(trainer.model).values())
 
 
+@pytest.mark.feature(38)
 @on_a_gpu
 @pytest.mark.parametrize("switched_on", [True, False])
 def test_tf32_is_what_the_argument_says(tmp_path: Path, switched_on: bool, restored_tf32: Callable[[], None]) -> None:

@@ -47,6 +47,7 @@ HOOKS = [
 ]
 
 
+@pytest.mark.feature(73)
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_is_called_through_the_trainer(tmp_path: Path, hook: str) -> None:
     calls: list[str] = []
@@ -69,6 +70,7 @@ def test_every_hook_is_called_through_the_trainer(tmp_path: Path, hook: str) -> 
     assert calls
 
 
+@pytest.mark.feature(77)
 def test_the_documented_loss_override_of_three_arguments_changes_the_loss(tmp_path: Path) -> None:
     class Doubled(Trainer):
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
@@ -84,6 +86,7 @@ def test_the_documented_loss_override_of_three_arguments_changes_the_loss(tmp_pa
     assert doubled.evaluate()["eval_loss"] == pytest.approx(2 * plain.evaluate()["eval_loss"])
 
 
+@pytest.mark.feature(73)
 def test_a_weighted_loss_override_trains_other_weights_than_the_plain_one(tmp_path: Path) -> None:
     class Weighted(Trainer):
         def compute_loss(
@@ -135,6 +138,7 @@ def test_a_three_argument_loss_over_accumulated_batches_equals_one_large_batch(t
 AS_IN_TRANSFORMERS = "transformers 5.23 does the same, and test_parity holds us to its numbers"
 
 
+@pytest.mark.feature(23)
 @pytest.mark.parametrize(
     "task",
     ["line", "bert", "gpt2"],
@@ -191,6 +195,7 @@ def counted_items(folder: Path, kind: Any, dataset: Any) -> list[int]:
     return received
 
 
+@pytest.mark.feature(23)
 def test_an_override_that_takes_the_item_count_receives_that_of_the_whole_update(tmp_path: Path) -> None:
     dataset = language_data(8)
     received = counted_items(tmp_path, Trainer, dataset)
@@ -225,6 +230,7 @@ def test_compute_loss_func_receives_outputs_labels_and_the_item_count_and_gives_
     torch.testing.assert_close(own.model.linear.weight, plain.model.linear.weight)
 
 
+@pytest.mark.feature(71)
 def test_what_preprocess_logits_returns_is_what_compute_metrics_sees(tmp_path: Path) -> None:
     seen: dict[str, Any] = {}
 
@@ -250,6 +256,7 @@ def test_what_preprocess_logits_returns_is_what_compute_metrics_sees(tmp_path: P
     assert seen["labels"] is None
 
 
+@pytest.mark.feature(74)
 @pytest.mark.parametrize("form", ["dict", "tuple"])
 def test_a_plain_module_trains_to_the_same_weights_as_in_the_peer(tmp_path: Path, form: str) -> None:
     trained = []
@@ -280,6 +287,7 @@ class TwoTargets(torch.nn.Module):
         return {"loss": loss, "predictions": predictions}
 
 
+@pytest.mark.feature(46, 74)
 def test_custom_label_names_give_a_loss_and_come_back_as_a_tuple(tmp_path: Path) -> None:
     points = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
     dataset = [{"x": point, "height": point[0], "width": -point[1]} for point in points]
@@ -306,6 +314,7 @@ def test_custom_label_names_give_a_loss_and_come_back_as_a_tuple(tmp_path: Path)
     assert widths.tolist() == pytest.approx((-points[:, 1]).tolist())
 
 
+@pytest.mark.feature(77)
 def test_a_model_without_a_loss_is_an_error_that_names_the_keys_it_returned(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"no loss.*predictions, features.*x, labels"):
         make_trainer(tmp_path, model_init=lambda: Line("no_loss")).train()
@@ -320,6 +329,7 @@ def test_a_model_without_a_head_is_refused_by_name(tmp_path: Path) -> None:
         make_trainer(tmp_path, model=headless).train()
 
 
+@pytest.mark.feature(45)
 def test_columns_that_forward_does_not_take_are_dropped_and_none_left_is_an_error(tmp_path: Path) -> None:
     make_trainer(tmp_path, train_dataset=line_data(8, text=1)).train()
     with pytest.raises(TypeError, match="text"):
@@ -328,6 +338,7 @@ def test_columns_that_forward_does_not_take_are_dropped_and_none_left_is_an_erro
         make_trainer(tmp_path, train_dataset=[{"other": 1}] * 8).train()
 
 
+@pytest.mark.feature(24)
 def test_weight_decay_applies_to_all_but_biases_and_normalisation(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path,
@@ -348,6 +359,7 @@ def test_weight_decay_applies_to_all_but_biases_and_normalisation(tmp_path: Path
     assert decayed_names | plain_names == set(names.values()) - {"classifier.bias"}
 
 
+@pytest.mark.feature(81)
 def test_an_optimizer_and_a_schedule_that_are_passed_are_kept_and_used(tmp_path: Path) -> None:
     model = Line()
     before = weights_of(model)
@@ -382,6 +394,7 @@ def test_an_optimizer_made_by_the_caller_before_training_is_the_one_that_trains(
     assert any(group.get("marked") for group in trainer.optimizer.param_groups)
 
 
+@pytest.mark.feature(81)
 def test_an_override_of_create_optimizer_is_given_to_the_default_schedule(tmp_path: Path) -> None:
     class Own(Trainer):
         def create_optimizer(self, model: Any = None) -> Any:
@@ -395,6 +408,7 @@ def test_an_override_of_create_optimizer_is_given_to_the_default_schedule(tmp_pa
     assert losses(trainer)[0] != losses(trainer)[-1]
 
 
+@pytest.mark.feature(81)
 def test_an_override_of_create_scheduler_receives_the_number_of_updates(tmp_path: Path) -> None:
     received: list[int] = []
 
@@ -448,6 +462,7 @@ class Stream(IterableDataset):
         return iter(line_data(self.size))
 
 
+@pytest.mark.feature(26, 67, "P18")
 def test_a_stream_trains_for_max_steps_and_starts_again_when_it_ends(tmp_path: Path) -> None:
     trained = []
     for kind in (transformers.Trainer, Trainer):
@@ -460,6 +475,7 @@ def test_a_stream_trains_for_max_steps_and_starts_again_when_it_ends(tmp_path: P
         torch.testing.assert_close(weights, trained[0][1][name], msg=name)
 
 
+@pytest.mark.feature(26)
 def test_a_stream_without_max_steps_is_an_error_that_names_the_argument(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="max_steps"):
         make_trainer(tmp_path, train_dataset=Stream(20)).train()
@@ -475,6 +491,7 @@ def test_a_stream_is_evaluated_to_the_exact_sample_mean(tmp_path: Path) -> None:
     assert streamed["eval_loss"] == pytest.approx(listed["eval_loss"], rel=1e-6)
 
 
+@pytest.mark.feature(80)
 def test_num_examples_is_the_length_or_an_estimate_from_the_batches(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=Line())
     assert trainer.num_examples(trainer.get_train_dataloader()) == 24
@@ -483,6 +500,7 @@ def test_num_examples_is_the_length_or_an_estimate_from_the_batches(tmp_path: Pa
     assert trainer.num_examples(loader) == 24
 
 
+@pytest.mark.feature(79)
 def test_training_data_are_shuffled_and_evaluation_data_are_in_order(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model=Line())
     expected = torch.stack([each["x"] for each in trainer.train_dataset])
@@ -495,6 +513,7 @@ def test_training_data_are_shuffled_and_evaluation_data_are_in_order(tmp_path: P
     assert torch.equal(tested, expected)
 
 
+@pytest.mark.feature(78)
 def test_floating_point_ops_of_every_batch_add_up_in_the_state(tmp_path: Path) -> None:
     class Thousand(Trainer):
         def floating_point_ops(self, inputs: Any) -> int:

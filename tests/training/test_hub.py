@@ -120,6 +120,7 @@ def snapshots_in(folder: Path) -> list[Path]:
 # Strategies.
 
 
+@pytest.mark.feature(129)
 @pytest.mark.parametrize(
     ("strategy", "checkpoint_folders", "messages"),
     [
@@ -168,6 +169,7 @@ def test_an_uploaded_model_loads_with_the_weights_that_were_trained(tmp_path: Pa
     assert tokenizer.get_vocab() == trainer.processing_class.get_vocab()
 
 
+@pytest.mark.feature("P8")
 def test_a_downloaded_last_checkpoint_resumes_exactly(tmp_path: Path, hub: HubServer) -> None:
     whole = make_trainer(tmp_path / "whole", push_to_hub=False)
     whole.train()
@@ -328,6 +330,7 @@ def test_a_hub_that_cannot_be_reached_is_an_error_before_the_first_step(
 # push_to_hub, save_model, the repository.
 
 
+@pytest.mark.feature(130)
 def test_push_to_hub_uploads_the_folder_without_checkpoints_studies_and_partial_files(
     tmp_path: Path, hub: HubServer
 ) -> None:
@@ -359,6 +362,7 @@ def test_the_name_of_a_studys_file_is_the_one_that_the_search_writes() -> None:
     assert hub_module.STUDY_FILE == study_folder.STUDY_FILE
 
 
+@pytest.mark.feature(130)
 def test_push_to_hub_without_blocking_returns_the_future_of_the_commit(tmp_path: Path, hub: HubServer) -> None:
     hub.gate.clear()
     trainer = make_trainer(tmp_path / "out", push_to_hub=False)
@@ -370,6 +374,7 @@ def test_push_to_hub_without_blocking_returns_the_future_of_the_commit(tmp_path:
     assert hub.files(f"{USER}/model") == MODEL_AND_ARGUMENTS
 
 
+@pytest.mark.feature(129)
 def test_save_model_uploads_only_with_push_to_hub_and_never_for_an_internal_call(
     tmp_path: Path, hub: HubServer
 ) -> None:
@@ -420,6 +425,7 @@ def test_a_new_repository_is_private_if_the_arguments_or_the_call_say_so(
     assert trainer.args.hub_model_id == "model"
 
 
+@pytest.mark.feature(129)
 def test_the_token_is_sent_but_never_written_into_a_file(
     tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,6 +516,7 @@ def test_release_lets_an_upload_go_on_to_its_end(tmp_path: Path, hub: HubServer)
     assert isinstance(future.result(timeout=10), CommitInfo)
 
 
+@pytest.mark.feature(130)
 def test_init_git_repo_names_its_successor(tmp_path: Path) -> None:
     with pytest.raises(AttributeError, match="init_hf_repo"):
         make_trainer(tmp_path, push_to_hub=False).init_git_repo(at_init=True)
@@ -531,6 +538,7 @@ def test_the_trials_of_a_search_upload_nothing_and_the_best_one_can_be_pushed(tm
 # The Hub without a trainer.
 
 
+@pytest.mark.feature(132)
 def test_model_configuration_and_tokenizer_are_pushed_and_loaded_directly(tmp_path: Path, hub: HubServer) -> None:
     model, tokenizer, cache = bert_classifier(hidden=8), small_tokenizer(), str(tmp_path / "cache")
     model.push_to_hub(f"{USER}/parts", token=TOKEN, commit_message="A model")
@@ -543,6 +551,7 @@ def test_model_configuration_and_tokenizer_are_pushed_and_loaded_directly(tmp_pa
     assert AutoConfig.from_pretrained("team/settings", cache_dir=cache).hidden_size == 8
 
 
+@pytest.mark.feature(132)
 def test_the_client_makes_fills_lists_and_changes_repositories(tmp_path: Path, hub: HubServer) -> None:
     assert huggingface_hub.whoami()["name"] == USER
     assert huggingface_hub.create_repo("things").repo_id == f"{USER}/things"
@@ -557,6 +566,7 @@ def test_the_client_makes_fills_lists_and_changes_repositories(tmp_path: Path, h
     assert huggingface_hub.model_info(f"{USER}/things").private is True
 
 
+@pytest.mark.feature(132)
 def test_a_login_is_enough_for_a_script_that_pushes(tmp_path: Path, hub: HubServer) -> None:
     """A process of its own, set up by its environment alone, as a user's script is."""
     script = """

@@ -54,6 +54,7 @@ def arguments_of(process: int, local_process: int, **values: Any) -> TrainingArg
 MAIN, SECOND, MAIN_OF_SECOND_MACHINE, LAST = (0, 0), (1, 1), (2, 0), (3, 1)
 
 
+@pytest.mark.feature(29)
 @pytest.mark.parametrize(
     ("process", "on_each_node", "is_shown"),
     [
@@ -77,6 +78,7 @@ def test_the_process_decides_which_of_the_two_levels_holds(
     assert levels() == ((20, 20) if is_shown else (40, 40))
 
 
+@pytest.mark.feature(29)
 @pytest.mark.parametrize("process", [MAIN, SECOND])
 def test_passive_is_the_level_that_transformers_has_on_the_main_process_and_warning_on_others(
     process: tuple[int, int],

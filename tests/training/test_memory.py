@@ -57,6 +57,7 @@ class AllocatesAt(TrainerCallback):
         threading.Event().wait(0.01)  # several times as long as the pause between two samples
 
 
+@pytest.mark.feature(91)
 def test_every_stage_reports_what_it_took_and_the_first_one_what_building_took(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **MEASURED)
     trained = figures(trainer.train().metrics)
@@ -89,6 +90,7 @@ def test_evaluation_before_any_training_reports_what_building_took_and_training_
     assert set(figures(trainer.train().metrics)) == INIT | of("train")
 
 
+@pytest.mark.feature(91)
 def test_evaluations_inside_training_are_part_of_it_and_not_reported(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **MEASURED, eval_strategy="epoch", num_train_epochs=2)
     trainer.train()
@@ -186,6 +188,7 @@ def test_a_failure_leaves_no_thread_behind_and_the_next_stage_is_measured(tmp_pa
     assert samplers() == []
 
 
+@pytest.mark.feature(91)
 def test_only_the_main_process_measures(tmp_path: Path) -> None:
     args = make_trainer(tmp_path, **MEASURED).args.replace()
     other = type("OtherProcess", (), {"skip_memory_metrics": False, "process_index": 1, "device": args.device})()
@@ -201,6 +204,7 @@ def test_log_metrics_shows_the_figures_in_megabytes(tmp_path: Path, capsys: pyte
     assert "train_mem_cpu_alloc_delta = 3MB" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.feature(91)
 def test_the_default_objective_of_a_search_leaves_the_figures_out(tmp_path: Path) -> None:
     def best(**changes: Any) -> tuple[float, Any]:
         trainer = small_trainer(tmp_path / str(len(changes)), eval_strategy="no", **changes)

@@ -54,6 +54,7 @@ def row(card: ModelCard, title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
 
 
+@pytest.mark.feature(131)
 def test_the_card_of_a_training_names_model_task_results_hyperparameters_and_versions(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path / "my-model", compute_metrics=accuracy)
     trainer.train()
@@ -100,6 +101,7 @@ def test_the_card_agrees_with_transformers_card_of_the_same_training(tmp_path: P
     assert missing == {"This model is a fine-tuned version of [](https://huggingface.co/) on the words dataset."}
 
 
+@pytest.mark.feature(131)
 def test_given_fields_are_in_the_card_and_the_result_is_indexed_by_task_and_dataset(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, compute_metrics=accuracy, num_train_epochs=1)
     trainer.train()

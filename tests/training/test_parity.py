@@ -518,12 +518,14 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.feature(38, 43, 53, 59, 67, 92)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_same_script_gives_the_same_run_as_the_peer(tmp_path: Path, name: str) -> None:
     peer, ours = run_both(tmp_path, SCRIPTS[name])
     assert_same_run(peer, ours)
 
 
+@pytest.mark.feature(56)
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
 def test_activation_checkpointing_by_its_older_name_gives_the_same_run_as_the_peer(tmp_path: Path) -> None:
     changes = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
@@ -582,6 +584,7 @@ def test_an_evaluation_in_half_precision_gives_the_peers_numbers_and_leaves_the_
     assert {each.dtype for each in ours.trainer.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.feature(52)
 def test_label_smoothing_works_for_a_plain_module_where_the_peer_needs_a_config(tmp_path: Path) -> None:
     def parts(config: Any = None) -> dict[str, Any]:
         model = PlainClassifier()

@@ -67,6 +67,7 @@ def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in entry.items() if not key.endswith(SPEEDS)} for entry in entries]
 
 
+@pytest.mark.feature(74)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_output_trains_evaluates_and_predicts_as_in_the_peer(tmp_path: Path, form: str) -> None:
     trained = []
@@ -150,6 +151,7 @@ def absolute(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
     return summed / (len(labels) if num_items_in_batch is None else num_items_in_batch)
 
 
+@pytest.mark.feature(77)
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("kind", [FourArguments, RestOfTheArguments, "compute_loss_func"])
 def test_every_way_to_override_the_loss_trains_the_same(tmp_path: Path, kind: Any, steps: int) -> None:
@@ -227,6 +229,7 @@ def grouped_auc(users: Any, scores: Any, labels: Any) -> float:
     return float(total / weights)
 
 
+@pytest.mark.feature(57)
 def test_a_grouped_auc_sees_the_user_of_every_sample(tmp_path: Path) -> None:
     data = likes()
     seen: list[Any] = []
@@ -389,6 +392,7 @@ def tagger_trainer(folder: Path, **changes: Any) -> Any:
     )
 
 
+@pytest.mark.feature(52)
 def test_label_smoothing_of_a_plain_module_is_torchs_own_over_the_labels_that_count(tmp_path: Path) -> None:
     trainer = tagger_trainer(tmp_path, label_smoothing_factor=0.2, learning_rate=0.0, num_train_epochs=1)
     trainer.train()
@@ -432,6 +436,7 @@ def test_ragged_predictions_are_padded_with_minus_100_or_kept_by_batch(
     assert (output.predictions[0, width_of_batch:] == -100).all()
 
 
+@pytest.mark.feature(71)
 def test_preprocessed_predictions_of_a_plain_module_reach_the_metrics_and_predict(tmp_path: Path) -> None:
     shapes: list[Any] = []
 

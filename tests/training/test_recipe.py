@@ -51,6 +51,7 @@ def line_trainer(folder: Path, **changes: Any) -> Trainer:
     return trainer
 
 
+@pytest.mark.feature(64)
 def test_exactly_one_of_model_and_model_init_is_required() -> None:
     with pytest.raises(InvalidInputError, match="neither"):
         Trainer(train_dataset=line_data())
@@ -58,6 +59,7 @@ def test_exactly_one_of_model_and_model_init_is_required() -> None:
         Trainer(model=Line(), model_init=Line)
 
 
+@pytest.mark.feature(2)
 @pytest.mark.parametrize("place", [0, 1])
 def test_an_optimizer_or_a_schedule_with_model_init_is_refused(place: int) -> None:
     optimizer = torch.optim.SGD(Line().parameters(), lr=0.1)
@@ -74,6 +76,7 @@ def test_an_optimizer_and_an_optimizer_class_together_are_refused() -> None:
         Trainer(model, optimizers=(optimizer, None), optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1}))
 
 
+@pytest.mark.feature(20)
 def test_evaluating_during_training_without_an_eval_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="eval_dataset"):
         line_trainer(tmp_path, eval_strategy="epoch")
@@ -89,6 +92,7 @@ def test_batch_wise_metrics_need_a_function_that_takes_compute_result(tmp_path: 
         line_trainer(tmp_path, batch_eval_metrics=True, compute_metrics=accuracy)
 
 
+@pytest.mark.feature(64)
 def test_without_arguments_the_output_folder_is_tmp_trainer() -> None:
     trainer = Trainer(Line())
     assert trainer.args.output_dir == "tmp_trainer"
@@ -115,6 +119,7 @@ def test_a_class_of_arguments_whose_extra_fields_would_be_lost_is_refused(tmp_pa
         Trainer(Line(), WithAnExtraField(str(tmp_path), use_cpu=True))
 
 
+@pytest.mark.feature(65)
 def test_the_default_collator_pads_for_a_tokenizer_and_stacks_otherwise() -> None:
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel({"[PAD]": 0, "a": 1}, unk_token="[PAD]")), pad_token="[PAD]"
@@ -207,6 +212,7 @@ def test_with_arguments_refuses_unknown_names_and_unknown_groups(tmp_path: Path)
         trainer.with_arguments(**{"optm.eps": 0.1})
 
 
+@pytest.mark.feature(14)
 def test_train_with_a_dict_uses_its_values_and_leaves_the_arguments_alone(tmp_path: Path) -> None:
     seen = []
     trainer = line_trainer(tmp_path, learning_rate=0.1, model_init=lambda trial: seen.append(trial) or Line())
@@ -226,6 +232,7 @@ def test_train_with_a_dict_uses_its_values_and_leaves_the_arguments_alone(tmp_pa
     assert all(torch.equal(each, weights_of(same.model)[name]) for name, each in weights_of(trainer.model).items())
 
 
+@pytest.mark.feature(15)
 def test_values_of_one_trial_do_not_leak_into_the_next_training(tmp_path: Path) -> None:
     trainer = line_trainer(tmp_path, learning_rate=0.1)
     trainer.train()
@@ -237,6 +244,7 @@ def test_values_of_one_trial_do_not_leak_into_the_next_training(tmp_path: Path) 
     assert all(torch.equal(each, expected[name]) for name, each in weights_of(trainer.model).items())
 
 
+@pytest.mark.feature(2, 75)
 def test_each_training_with_model_init_starts_from_a_new_model_and_repeats_exactly(tmp_path: Path) -> None:
     trainer = line_trainer(tmp_path, learning_rate=0.1)
     trainer.train()
@@ -247,6 +255,7 @@ def test_each_training_with_model_init_starts_from_a_new_model_and_repeats_exact
     assert all(torch.equal(each, first[name]) for name, each in weights_of(trainer.model).items())
 
 
+@pytest.mark.feature(36)
 def test_the_seed_of_the_arguments_decides_the_weights_that_model_init_draws(tmp_path: Path) -> None:
     drawn = {}
     for seed in (1, 2):
@@ -267,6 +276,7 @@ def test_training_goes_on_with_a_given_model(tmp_path: Path) -> None:
     assert not torch.equal(model.linear.weight, after_first["linear.weight"])
 
 
+@pytest.mark.feature(3)
 def test_model_init_may_take_nothing_or_the_trial_but_not_two_arguments(tmp_path: Path) -> None:
     seen: list[Any] = []
     trial = {"learning_rate": 0.2}
@@ -280,6 +290,7 @@ def test_model_init_may_take_nothing_or_the_trial_but_not_two_arguments(tmp_path
         line_trainer(tmp_path, model_init=lambda trial, other: Line())
 
 
+@pytest.mark.feature(3)
 def test_model_init_that_returns_none_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="returned None"):
         line_trainer(tmp_path, model_init=lambda: None).train()
@@ -303,6 +314,7 @@ def test_a_subclass_that_brings_its_own_loader_needs_no_train_dataset(tmp_path: 
     assert trainer.train().global_step == 4
 
 
+@pytest.mark.feature(72)
 def test_is_in_train_is_true_during_training_and_its_evaluations_only(tmp_path: Path) -> None:
     seen: dict[str, list[bool]] = {"step": [], "evaluate": []}
 
@@ -344,6 +356,7 @@ def test_is_in_train_of_the_trainer_is_true_while_it_trains_a_trial(tmp_path: Pa
     assert seen == [True] * 3
 
 
+@pytest.mark.feature(72)
 def test_model_is_the_core_model_and_equals_model_wrapped_when_nothing_wraps_it(tmp_path: Path) -> None:
     model = Line()
     trainer = line_trainer(tmp_path, model=model)
@@ -354,6 +367,7 @@ def test_model_is_the_core_model_and_equals_model_wrapped_when_nothing_wraps_it(
     assert trainer.model_wrapped is model
 
 
+@pytest.mark.feature(72)
 @pytest.mark.parametrize(
     ("placement", "is_parallel", "is_placed"),
     [(None, False, True), ({"a": 0, "b": 1}, True, False), ({"a": "cpu", "b": 0}, False, False)],

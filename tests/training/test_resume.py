@@ -82,6 +82,7 @@ def assert_equal_runs(resumed: Trainer, whole: Trainer) -> None:
     assert resumed.state.total_flos == whole.state.total_flos
 
 
+@pytest.mark.feature(93, 94)
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("accumulation", "step"),
@@ -113,6 +114,7 @@ class MasksTokens:
         return batch
 
 
+@pytest.mark.feature(94)
 @pytest.mark.parametrize("sampling", ["random", "group_by_length"])
 @pytest.mark.parametrize(("accumulation", "step"), [(1, 5), (1, 11), (2, 3), (2, 6), (3, 2)])
 def test_data_that_draws_random_numbers_resumes_exactly(
@@ -174,6 +176,7 @@ def test_a_polite_stop_evaluates_once_more_and_still_resumes_exactly(tmp_path: P
         assert torch.equal(weights, expected[name]), name
 
 
+@pytest.mark.feature(93)
 @pytest.mark.parametrize("strategy", ["epoch", "steps"])
 def test_resuming_from_any_saved_checkpoint_gives_the_same_end(tmp_path: Path, strategy: str) -> None:
     changes = {"save_strategy": strategy, "save_steps": 7, "eval_strategy": strategy, "eval_steps": 3}
@@ -189,6 +192,7 @@ def test_resuming_from_any_saved_checkpoint_gives_the_same_end(tmp_path: Path, s
         assert numbers(resumed.state.log_history) == history
 
 
+@pytest.mark.feature(93)
 def test_a_missing_or_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint-N folder"):
         make_trainer(tmp_path).train(resume_from_checkpoint=True)

@@ -25,6 +25,8 @@ from tests.support.in_workers import search
 from tests.support.searching import Diary, states
 from tests.support.small_trainer import CountsModels
 
+pytestmark = pytest.mark.process
+
 
 class WritesWhereRuns(TrainerCallback):
     """Writes down which process trains which run."""

@@ -36,6 +36,8 @@ from tests.support.in_workers import search
 from tests.support.searching import RATE, ROOT, Diary, Events, FailsBesideASlowOne, HearsNotices, states
 from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
+pytestmark = pytest.mark.process
+
 
 class MeetsTheOther(TrainerCallback):
     """Writes down which process trains which run; the first two runs wait for each other."""

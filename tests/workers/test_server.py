@@ -14,6 +14,8 @@ import pytest
 from hpsearch.workers import server
 from hpsearch.workers.pool import Worker, Workers
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_process_that_is_forked_while_a_worker_starts_is_the_program_as_it_was() -> None:

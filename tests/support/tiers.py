@@ -1,0 +1,110 @@
+"""The tiers of the tests: which of them `make test` runs, in which order, and what each tier costs.
+
+A test without a mark runs in this process and starts none: that is checked. It is "unit" if it trains nothing, else
+"in process". A test that starts processes carries one of `KINDS` and belongs to the full tier; one of each real thing
+carries ``smoke`` besides, and runs in `make test`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+KINDS = ("process", "ray", "distributed", "docs", "fault")
+TIERS = ("unit", "in process", "smoke", "full")
+_happened: set[str] = set()  # in the test that runs now: "process", "training"
+
+
+class _OneRay(LoadFileScheduling):
+    """Gives a file of tests to a process, and all that use Ray to one, so that they share one instance."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        scope: str = super()._split_scope(nodeid)
+        return "ray" if "/test_ray" in scope else scope
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _OneRay:
+    return _OneRay(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tiers", action="store_true", help="print the number of tests and the seconds of each tier")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sys.addaudithook(_notice_processes)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest: the tests of Ray, which one process runs, then the rest of the full tier."""
+    items.sort(key=lambda item: [each for each in ("ray", *KINDS) if item.get_closest_marker(each)] == [])
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    from hpsearch.training.run import TrainingRun
+
+    begin = TrainingRun.__init__
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        _happened.add("training")
+        begin(self, *args, **kwargs)
+
+    _happened.clear()
+    TrainingRun.__init__ = noted  # type: ignore[method-assign]
+    try:
+        return (yield)
+    finally:
+        TrainingRun.__init__ = begin  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: Any = yield
+    report.user_properties = [("tier", _tier(item))]
+    if call.when == "call" and report.passed and "process" in _happened and not _is_full(item):
+        report.outcome = "failed"
+        report.longrepr = f"This test starts a process: mark it with one of {', '.join(KINDS)}."
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if not config.getoption("--tiers"):
+        return
+    tests: dict[str, set[str]] = defaultdict(set)
+    seconds: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            tier = dict(getattr(report, "user_properties", [])).get("tier")
+            if tier is not None:
+                # A test is "in process" as soon as one of its phases is.
+                tests[tier].add(report.nodeid)
+                seconds[tier] += report.duration
+    terminalreporter.section("tiers")
+    for tier in TIERS:
+        terminalreporter.write_line(f"{tier:12}{len(tests[tier]):6} tests{seconds[tier]:9.0f} s")
+
+
+def _tier(item: pytest.Item) -> str:
+    if item.get_closest_marker("smoke"):
+        return "smoke"
+    if _is_full(item):
+        return "full"
+    return "in process" if "training" in _happened else "unit"
+
+
+def _is_full(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(kind) for kind in KINDS)
+
+
+def _notice_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "os.fork" or (event == "subprocess.Popen" and "python" in str(arguments[0])):
+        _happened.add("process")

@@ -14,7 +14,9 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 
+from hpsearch.training.acceleration import make_accelerator
 from tests.support.line_trainer import line_trainer, logged
+from tests.support.small_training import args_of
 
 FOLDER = Path(__file__).parents[2] / "studies" / "accelerate"
 CONFIGURATIONS = {
@@ -97,3 +99,20 @@ def test_a_training_started_with_the_notebook_launcher_is_that_of_a_plain_call(t
     train("called")
     assert len(histories) == 2
     assert histories[0] == histories[1]
+
+
+@pytest.mark.feature(119, "P6")
+@pytest.mark.parametrize(
+    ("changes", "finds_unused", "bucket"),
+    [
+        ({}, True, 25),
+        ({"activation_checkpointing": True}, False, 25),
+        ({"activation_checkpointing": True, "ddp_find_unused_parameters": True}, True, 25),
+        ({"ddp_find_unused_parameters": False, "ddp_bucket_cap_mb": 7}, False, 7),
+    ],
+)
+def test_distributed_training_is_told_about_unused_parameters_and_buckets(
+    changes: dict[str, Any], finds_unused: bool, bucket: int
+) -> None:
+    handler = make_accelerator(args_of(**changes)).ddp_handler
+    assert (handler.find_unused_parameters, handler.bucket_cap_mb) == (finds_unused, bucket)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 import yaml
 from transformers import HfArgumentParser, SchedulerType
 from transformers.trainer_utils import HubStrategy, IntervalStrategy, SaveStrategy
 from transformers.training_args import OptimizerNames
 
+import hpsearch
 from hpsearch import ArgumentError, TrainingArguments
 from tests.support.line_trainer import line_trainer
 
@@ -181,3 +183,23 @@ def test_a_trainer_trains_as_its_command_line_says(tmp_path: Path) -> None:
     made = line_trainer(tmp_path).with_arguments(**{name: getattr(args, name) for name in ("max_steps", "optim")})
     assert made.train().global_step == 2
     assert type(made.optimizer).__name__ == "SGD"
+
+
+@pytest.mark.feature("P9")
+def test_a_number_of_beams_is_a_whole_number_and_a_warm_up_may_be_a_share() -> None:
+    args = hpsearch.Seq2SeqTrainingArguments("out", use_cpu=True, generation_num_beams=4, warmup_steps=0.25)
+    assert type(args.replace(generation_num_beams=4.0).generation_num_beams) is int  # type: ignore[attr-defined]
+    with pytest.raises(ArgumentError, match="generation_num_beams"):
+        args.replace(generation_num_beams=True)
+    assert args.warmup_steps == 0.25
+
+
+@pytest.mark.feature("P10")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_options_of_the_command_line_begin_with_two_dashes() -> None:
+    parser = transformers.HfArgumentParser(TrainingArguments)
+    common = ["--output_dir", "out", "--use_cpu"]
+    (args,) = parser.parse_args_into_dataclasses([*common, "--seed", "5"])
+    assert args.seed == 5
+    with pytest.raises((SystemExit, ValueError)):
+        parser.parse_args_into_dataclasses([*common, "-seed", "5"])

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import inspect
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from hpsearch import (
     Categorical,
     FixedTrial,
     Float,
     Int,
+    MissingPackageError,
     Report,
     SearchSpace,
     SpaceError,
     Study,
     StudyError,
+    Trainer,
     TrialRecord,
     TrialState,
 )
+from hpsearch.backends import get_backend
 from hpsearch.search.folder import StudyFolder
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.space import default_space
@@ -330,3 +337,24 @@ def test_a_value_outside_its_parameter_is_refused_at_the_second_suggestion() -> 
 def test_a_fixed_trial_refuses_what_it_was_not_given() -> None:
     with pytest.raises(SpaceError, match=r"'y'.*\['x'\]"):
         FixedTrial({"x": 9}).suggest_float("y", 0.0, 1.0)
+
+
+@pytest.mark.feature(1)
+def test_a_search_takes_the_documented_arguments_in_their_order_and_runs_twenty_trials_by_default() -> None:
+    parameters = inspect.signature(Trainer.hyperparameter_search).parameters
+    documented = ["hp_space", "compute_objective", "n_trials", "direction", "backend", "hp_name"]
+    assert list(parameters)[1:7] == documented
+    assert parameters["n_trials"].default == 20
+    theirs = inspect.signature(transformers.Trainer.hyperparameter_search).parameters
+    assert list(theirs)[1:7] == documented
+
+
+@pytest.mark.feature(6)
+def test_without_the_package_of_a_backend_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.machinery.PathFinder.find_spec
+    hidden = staticmethod(lambda name, *rest: None if name == "optuna" else found(name, *rest))
+    monkeypatch.delitem(sys.modules, "optuna")
+    monkeypatch.setattr(importlib.machinery.PathFinder, "find_spec", hidden)
+    for name in (None, "optuna"):
+        with pytest.raises(MissingPackageError, match="pip install optuna"):
+            get_backend(name, {})

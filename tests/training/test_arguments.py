@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from accelerate import ParallelismConfig
-from transformers import IntervalStrategy, SchedulerType
+from transformers import IntervalStrategy, PrinterCallback, ProgressCallback, SchedulerType
+from transformers.training_args import ParallelMode
 
-from hpsearch import TrainingArguments
+from hpsearch import Trainer, TrainingArguments
 from hpsearch.arguments import adopt, argument_names, cast_argument
 from hpsearch.errors import ArgumentError, UnknownArgumentError
 from hpsearch.training.acceleration import make_accelerator
+from tests.support.models import (
+    Line,
+    line_data,
+)
+from tests.support.small_training import args_of, make_trainer
 
 
 def make(**values: Any) -> TrainingArguments:
@@ -302,3 +313,113 @@ def test_the_parser_of_transformers_reads_ours_from_a_command_line() -> None:
     (args,) = parser.parse_args_into_dataclasses(["--output_dir", "out", "--use_cpu", "--ray_scope", "all"])
     assert type(args) is TrainingArguments
     assert args.ray_scope == "all"
+
+
+@pytest.mark.feature(17)
+def test_the_output_folder_is_optional_and_a_tilde_in_it_is_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert TrainingArguments(use_cpu=True).output_dir == "trainer_output"
+    trainer = make_trainer(Path("~/runs"), save_strategy="epoch")
+    trainer.train()
+    trainer.save_model()
+    assert {path.name for path in (tmp_path / "runs").iterdir()} >= {"checkpoint-3", "model.safetensors"}
+
+
+@pytest.mark.feature(19)
+def test_the_arguments_that_are_for_scripts_change_nothing_in_the_trainer(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, do_train=False, do_predict=False, resume_from_checkpoint="nowhere")
+    assert trainer.train().global_step == 3
+    assert trainer.evaluate()["eval_loss"] > 0
+    assert len(trainer.predict(line_data(4)).label_ids) == 4
+
+
+@pytest.mark.feature(19, "P9")
+@pytest.mark.parametrize(("strategy", "evaluates"), [("no", False), ("epoch", True), ("steps", True)])
+def test_a_strategy_of_evaluation_switches_do_eval_on_but_not_do_predict(strategy: str, evaluates: bool) -> None:
+    args = args_of(eval_strategy=strategy)
+    assert (args.do_eval, args.do_predict) == (evaluates, False)
+
+
+@pytest.mark.feature(22)
+@pytest.mark.parametrize(("n_gpu", "expected"), [(0, (3, 5)), (1, (3, 5)), (4, (12, 20))])
+def test_a_batch_is_as_large_as_those_of_all_gpus_of_one_process(n_gpu: int, expected: tuple[int, int]) -> None:
+    assert (args_of().train_batch_size, args_of().eval_batch_size) == (8, 8)
+    args = args_of(per_device_train_batch_size=3, per_device_eval_batch_size=5)
+    args._n_gpu = n_gpu
+    assert (args.train_batch_size, args.eval_batch_size) == expected
+
+
+@pytest.mark.feature(30)
+def test_tensorboard_writes_below_the_output_folder_under_time_and_host(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    make_trainer(tmp_path, report_to="tensorboard", max_steps=1).train()
+    (file,) = tmp_path.rglob("events.out.*")
+    assert file.parent.parent == tmp_path / "runs"
+    assert file.parent.name.endswith(f"_{socket.gethostname()}")
+
+
+@pytest.mark.feature(31, 33, 53, 55)
+def test_strategies_and_trackers_have_the_documented_defaults() -> None:
+    args = args_of()
+    assert (args.logging_strategy.value, args.logging_steps, args.logging_first_step) == ("steps", 500, False)
+    assert (args.save_strategy.value, args.save_steps, args.save_total_limit) == ("steps", 500, None)
+    assert args.report_to == []
+    assert args.optim == "adamw_torch_fused"
+    assert args.lr_scheduler_type.value == "linear"
+
+
+@pytest.mark.feature(40)
+def test_on_a_cpu_there_is_one_process_and_no_gpu_and_the_timeout_is_that_of_the_arguments() -> None:
+    args = args_of(ddp_timeout=60)
+    assert (args.device.type, args.n_gpu, args.world_size) == ("cpu", 0, 1)
+    assert (args.process_index, args.local_process_index, args.local_rank) == (0, 0, -1)
+    assert args.parallel_mode is ParallelMode.NOT_PARALLEL
+    assert args.ddp_timeout_delta == timedelta(seconds=60)
+    assert args_of().ddp_timeout == 1800
+
+
+@pytest.mark.feature(119, "P14")
+def test_several_gpus_in_one_process_without_a_launcher_are_data_parallel() -> None:
+    args = args_of()
+    args._n_gpu = 2
+    assert args.parallel_mode is ParallelMode.NOT_DISTRIBUTED
+
+
+@pytest.mark.feature(44, "P9")
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [(logging.INFO, False), (logging.WARNING, False), (logging.ERROR, True), (logging.CRITICAL, True)],
+)
+def test_progress_bars_are_off_where_the_log_level_is_above_warning(level: int, expected: bool) -> None:
+    transformers.utils.logging.set_verbosity(level)
+    try:
+        trainer = Trainer(Line(), args_of())
+    finally:
+        transformers.utils.logging.set_verbosity(logging.WARNING)
+    assert trainer.args.disable_tqdm is expected
+    kinds = {type(each) for each in trainer.callback_handler.callbacks}
+    assert (PrinterCallback in kinds, ProgressCallback in kinds) == (expected, not expected)
+
+
+@pytest.mark.feature(44)
+def test_a_run_has_a_name_where_one_is_given() -> None:
+    assert args_of().run_name is None
+    assert args_of(run_name="mine").run_name == "mine"
+
+
+@pytest.mark.feature(62)
+def test_arguments_are_shown_with_plain_values_and_without_tokens() -> None:
+    args = args_of(eval_strategy="epoch", lr_scheduler_type="cosine", hub_token="hf_secret", push_to_hub=False)
+    shown = args.to_dict()
+    assert (shown["eval_strategy"], shown["lr_scheduler_type"]) == ("epoch", "cosine")
+    assert type(shown["eval_strategy"]) is type(shown["lr_scheduler_type"]) is str
+    assert "hf_secret" not in str(shown)
+    assert json.loads(args.to_json_string()) == json.loads(json.dumps(shown))
+    assert args.hub_token == "hf_secret"
+    sanitized = args.to_sanitized_dict()
+    assert {type(value) for value in sanitized.values()} <= {bool, int, float, str, torch.Tensor}
+    assert (sanitized["train_batch_size"], sanitized["eval_batch_size"]) == (8, 8)
+    assert sanitized["eval_steps"] == "None"
+    assert "hf_secret" not in str(sanitized)

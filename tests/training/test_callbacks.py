@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,15 @@ from transformers import (
     TrainerState,
 )
 
+import hpsearch
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import InvalidInputError
-from tests.support.models import Line, line_data
+from tests.support.models import (
+    Line,
+    line_data,
+)
+from tests.support.small_training import Look, args_of, logged
+from tests.support.small_training import make_trainer as line_trainer
 
 EVENTS = [name for name in vars(TrainerCallback) if name.startswith("on_")]
 
@@ -594,3 +601,158 @@ def test_the_handler_calls_every_event_that_transformers_knows(tmp_path: Path) -
         extra = {name: {} for name in ("metrics", "logs") if name in needs}
         getattr(handler, event)(trainer.args, trainer.state, trainer.control, **extra)
     assert recorder.events[-len(EVENTS) :] == EVENTS
+
+
+@pytest.mark.feature(20, 103)
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, []),
+        ({"eval_strategy": "no", "eval_steps": 1}, []),
+        ({"eval_strategy": "epoch"}, [3, 6, 9]),
+        ({"eval_strategy": "steps", "eval_steps": 4}, [4, 8, 9]),
+        ({"eval_strategy": "steps", "logging_steps": 5}, [5, 9]),
+        ({"eval_strategy": "steps", "eval_steps": 0.3}, [3, 6, 9]),
+        ({"eval_strategy": "epoch", "eval_delay": 2}, [6, 9]),
+        ({"eval_strategy": "steps", "eval_steps": 2, "eval_delay": 5}, [6, 8, 9]),
+        ({"eval_strategy": "steps", "eval_steps": 2, "gradient_accumulation_steps": 3}, [2, 3]),
+    ],
+)
+def test_evaluations_come_at_the_steps_the_strategy_names_and_at_the_last(
+    tmp_path: Path, changes: dict[str, Any], steps: list[int]
+) -> None:
+    trainer = line_trainer(tmp_path, num_train_epochs=3, **changes)
+    trainer.train()
+    assert list(logged(trainer, "eval_loss")) == steps
+
+
+@pytest.mark.feature(23)
+def test_steps_are_updates_whatever_they_accumulate(tmp_path: Path) -> None:
+    trainer = line_trainer(
+        tmp_path,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        num_train_epochs=2,
+    )
+    assert trainer.train().global_step == 6
+    assert list(logged(trainer, "loss")) == [1, 2, 3, 4, 5, 6]
+    assert list(logged(trainer, "eval_loss")) == [2, 4, 6]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
+@pytest.mark.feature(26)
+@pytest.mark.parametrize(
+    ("changes", "steps", "epoch"),
+    [
+        ({}, 9, 3.0),
+        ({"num_train_epochs": 1.5}, 5, 5 / 3),
+        ({"num_train_epochs": 0.1}, 1, 1 / 3),
+        ({"num_train_epochs": 1, "max_steps": 7}, 7, 7 / 3),
+        ({"num_train_epochs": 50, "max_steps": 2}, 2, 2 / 3),
+    ],
+)
+def test_training_is_as_long_as_epochs_say_unless_max_steps_does(
+    tmp_path: Path, changes: dict[str, Any], steps: int, epoch: float
+) -> None:
+    trainer = line_trainer(tmp_path, **{"num_train_epochs": args_of().num_train_epochs, **changes})
+    assert trainer.train().global_step == trainer.state.max_steps == steps
+    assert trainer.state.epoch == pytest.approx(epoch)
+
+
+@pytest.mark.feature(31, "P12")
+def test_the_first_step_is_logged_but_not_evaluated(tmp_path: Path) -> None:
+    trainer = line_trainer(
+        tmp_path, logging_first_step=True, logging_steps=2, eval_strategy="steps", eval_steps=2, num_train_epochs=1
+    )
+    trainer.train()
+    assert list(logged(trainer, "loss")) == [1, 2]
+    assert list(logged(trainer, "eval_loss")) == [2, 3]
+
+
+@pytest.mark.feature(101, 102)
+def test_a_second_callback_of_one_class_is_added_and_warned_of(tmp_path: Path) -> None:
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    transformers.utils.logging.add_handler(handler)
+    try:
+        trainer = line_trainer(tmp_path, callbacks=[TrainerCallback, TrainerCallback])
+        count = sum(type(each) is TrainerCallback for each in trainer.callback_handler.callbacks)
+        assert count == 2
+        assert any("already" in message for message in heard)
+        heard.clear()
+        without_flow = line_trainer(tmp_path)
+        without_flow.remove_callback(hpsearch.DefaultFlowCallback)
+        assert without_flow.state.global_step == 0
+        assert any("DefaultFlowCallback" in message for message in heard)
+    finally:
+        transformers.utils.logging.remove_handler(handler)
+
+
+@pytest.mark.feature(104)
+def test_the_bar_moves_by_the_updates_made_and_evaluations_have_their_own(tmp_path: Path) -> None:
+    moves: list[tuple[int, int]] = []
+
+    def note(state: Any, **_: Any) -> None:
+        bar = progress.training_bar
+        moves.append((state.global_step, bar.n))
+
+    progress = ProgressCallback()
+    total: list[Any] = []
+    trainer = line_trainer(
+        tmp_path,
+        disable_tqdm=True,
+        eval_strategy="epoch",
+        gradient_accumulation_steps=2,
+        callbacks=[
+            progress,
+            Look("on_step_end", note),
+            Look("on_prediction_step", lambda **_: total.append(progress.prediction_bar.total)),
+        ],
+    )
+    trainer.train()
+    assert moves == [(1, 1), (2, 2)]
+    assert total == [2, 2]
+    assert (progress.training_bar, progress.prediction_bar) == (None, None)
+
+
+@pytest.mark.feature(109, 110)
+def test_a_fresh_state_and_control_have_the_documented_fields() -> None:
+    state = TrainerState()
+    documented = {
+        "epoch",
+        "global_step",
+        "max_steps",
+        "num_train_epochs",
+        "total_flos",
+        "log_history",
+        "best_metric",
+        "best_model_checkpoint",
+        "is_local_process_zero",
+        "is_world_process_zero",
+        "is_hyper_param_search",
+        "trial_name",
+        "trial_params",
+    }
+    assert documented <= set(vars(state))
+    assert (state.global_step, state.log_history, state.is_hyper_param_search) == (0, [], False)
+    assert hpsearch.TrainerState is TrainerState
+    assert hpsearch.TrainerControl is TrainerControl
+    assert vars(TrainerControl()) == {
+        "should_training_stop": False,
+        "should_epoch_stop": False,
+        "should_save": False,
+        "should_evaluate": False,
+        "should_log": False,
+    }
+
+
+@pytest.mark.feature("P9")
+def test_the_best_checkpoint_in_the_state_is_text(tmp_path: Path) -> None:
+    trainer = line_trainer(tmp_path, eval_strategy="epoch", save_strategy="epoch", metric_for_best_model="loss")
+    trainer.train()
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-3")

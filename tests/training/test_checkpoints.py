@@ -7,12 +7,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 import transformers
 from tokenizers import Tokenizer, models
-from transformers import BertForSequenceClassification, GPT2LMHeadModel, PrinterCallback, TrainerCallback, TrainerState
+from transformers import (
+    BertForSequenceClassification,
+    GPT2LMHeadModel,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerState,
+)
+from transformers.trainer_utils import get_last_checkpoint
 
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import CheckpointError
@@ -26,6 +34,8 @@ from tests.support.models import (
     line_data,
     weights_of,
 )
+from tests.support.small_training import Look, args_of, at_process
+from tests.support.small_training import make_trainer as line_trainer
 
 
 class Course:
@@ -433,3 +443,96 @@ def test_resuming_at_the_last_update_makes_no_further_one(tmp_path: Path) -> Non
     make_trainer(tmp_path, **changes).train()
     resumed = make_trainer(tmp_path, **changes)
     assert resumed.train(resume_from_checkpoint=True).global_step == 4
+
+
+@pytest.mark.feature(34)
+@pytest.mark.parametrize(
+    ("on_each_node", "place", "saves"),
+    [(False, (0, 0), True), (False, (2, 0), False), (True, (2, 0), True), (True, (3, 1), False)],
+)
+def test_the_main_process_of_all_nodes_saves_or_that_of_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_each_node: bool, place: tuple[int, int], saves: bool
+) -> None:
+    trainer = line_trainer(tmp_path, save_strategy="epoch", save_on_each_node=on_each_node)
+    at_process(monkeypatch, *place)
+    trainer.train()
+    files = {path.name for path in (tmp_path / "checkpoint-3").glob("*")}
+    assert {"model.safetensors", "trainer_state.json"} <= files if saves else files == set()
+
+
+@pytest.mark.feature(48, "P5")
+@pytest.mark.parametrize(
+    ("metric", "greater"),
+    [
+        ("loss", False),
+        ("eval_loss", False),
+        ("eval_data1_loss", False),
+        ("my_loss", False),
+        ("accuracy", True),
+        ("eval_accuracy", True),
+        ("loss_ratio", True),
+    ],
+)
+def test_a_metric_whose_name_ends_in_loss_is_better_when_smaller_and_any_other_when_greater(
+    metric: str, greater: bool
+) -> None:
+    assert args_of(metric_for_best_model=metric).greater_is_better is greater
+    assert args_of(metric_for_best_model=metric, greater_is_better=not greater).greater_is_better is not greater
+
+
+@pytest.mark.feature(48)
+def test_the_best_model_is_by_default_the_one_of_least_loss_and_may_be_named_with_or_without_prefix(
+    tmp_path: Path,
+) -> None:
+    both = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    args = args_of(load_best_model_at_end=True, **both)
+    assert (args.metric_for_best_model, args.greater_is_better) == ("loss", False)
+    best = []
+    for name in ("match", "eval_match"):
+        course = iter((0.3, 0.9, 0.1))
+        trainer = line_trainer(
+            tmp_path / name,
+            compute_metrics=lambda prediction, course=course: {"match": next(course)},
+            metric_for_best_model=name,
+            num_train_epochs=3,
+            **both,
+        )
+        trainer.train()
+        best.append((trainer.state.best_metric, trainer.state.best_global_step))
+    assert best == [(0.9, 6), (0.9, 6)]
+
+
+@pytest.mark.feature(92, "P17")
+def test_a_checkpoint_is_named_by_its_step_and_holds_optimizer_schedule_streams_and_state(tmp_path: Path) -> None:
+    line_trainer(tmp_path, save_strategy="epoch").train()
+    (folder,) = tmp_path.iterdir()
+    assert folder.name == "checkpoint-3"
+    assert {path.name for path in folder.iterdir()} == {
+        "model.safetensors",
+        "optimizer.pt",
+        "scheduler.pt",
+        "rng_state.pth",
+        "trainer_state.json",
+        "training_args.bin",
+        "run_state.json",
+    }
+    state = torch.load(folder / "optimizer.pt", weights_only=True)
+    assert all(float(each["exp_avg"].abs().sum()) > 0 for each in state["state"].values())
+
+
+@pytest.mark.feature(95)
+def test_the_newest_checkpoint_is_the_one_of_the_highest_number_and_can_be_loaded_to_predict(tmp_path: Path) -> None:
+    assert get_last_checkpoint(str(tmp_path)) is None
+    trainer = line_trainer(tmp_path, save_strategy="steps", save_steps=1, num_train_epochs=4)
+    trainer.train()
+    expected = trainer.predict(line_data(4)).predictions
+    newest = get_last_checkpoint(str(tmp_path))
+    assert newest == str(tmp_path / "checkpoint-12")
+    other = line_trainer(tmp_path, model=Line())
+    assert not np.array_equal(other.predict(line_data(4)).predictions, expected)
+    other.load_weights(newest)
+    np.testing.assert_array_equal(other.predict(line_data(4)).predictions, expected)
+    steps: list[int] = []
+    look = Look("on_step_end", lambda state, **_: steps.append(state.global_step))
+    line_trainer(tmp_path, num_train_epochs=5, callbacks=[look]).train(resume_from_checkpoint=True)
+    assert steps == [13, 14, 15]

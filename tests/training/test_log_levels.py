@@ -15,8 +15,11 @@ import transformers
 from transformers.utils import logging as transformers_logging
 
 from hpsearch import Trainer, TrainingArguments
-from tests.support.models import Line, line_data
-from tests.support.small_training import make_trainer
+from tests.support.models import (
+    Line,
+    line_data,
+)
+from tests.support.small_training import args_of, make_trainer
 
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -203,3 +206,30 @@ def test_our_message_is_on_the_terminal_exactly_once_wherever_handlers_are(tmp_p
     }
     assert told["info"][0].startswith("[transformers] Training: 8 examples")
     assert told["root"][0].startswith("ROOT INFO Training: 8 examples")
+
+
+@pytest.mark.feature(29)
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        ("debug", logging.DEBUG),
+        ("info", logging.INFO),
+        ("warning", logging.WARNING),
+        ("error", logging.ERROR),
+        ("critical", logging.CRITICAL),
+    ],
+)
+def test_the_main_process_speaks_at_the_level_of_log_level(tmp_path: Path, name: str, level: int) -> None:
+    trainer = make_trainer(tmp_path, log_level=name)
+    assert trainer.args.get_process_log_level() == level
+    assert trainer.state.global_step == 0  # the first look builds the run
+    assert transformers.utils.logging.get_verbosity() == level
+    assert logging.getLogger("hpsearch").level == level
+
+
+@pytest.mark.feature(29, "P12")
+def test_the_levels_are_passive_and_warning_by_default() -> None:
+    args = args_of()
+    assert (args.log_level, args.log_level_replica, args.log_on_each_node) == ("passive", "warning", True)
+    assert transformers.utils.logging.get_verbosity() == logging.WARNING
+    assert args.get_process_log_level() == logging.WARNING

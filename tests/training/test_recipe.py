@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import json
 import random
 import weakref
 from collections.abc import Iterator
@@ -11,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from tokenizers import Tokenizer, models
@@ -23,9 +27,11 @@ from transformers import (
     default_data_collator,
 )
 
-from hpsearch import Trainer, TrainingArguments
+from hpsearch import Float, Trainer, TrainingArguments
 from hpsearch.errors import ArgumentError, InvalidInputError, UnknownArgumentError
 from tests.support.models import Line, accuracy, bert_classifier, classification_data, line_data, weights_of
+from tests.support.small_trainer import CountsModels, small_trainer
+from tests.support.small_training import Look, make_trainer
 
 
 def arguments(folder: Path, **changes: Any) -> TrainingArguments:
@@ -466,3 +472,96 @@ def test_attributes_that_are_set_reach_the_latest_run(tmp_path: Path) -> None:
     assert trainer.run.optimizer is trainer.optimizer
     trainer.label_smoother = "other"
     assert trainer.run.label_smoother == "other"
+
+
+@pytest.mark.feature(63)
+def test_the_constructor_takes_what_the_peers_takes_in_the_same_order() -> None:
+    ours, theirs = (
+        [
+            name
+            for name, each in inspect.signature(kind.__init__).parameters.items()
+            if each.kind is each.POSITIONAL_OR_KEYWORD
+        ]
+        for kind in (Trainer, transformers.Trainer)
+    )
+    assert ours == theirs
+
+
+@pytest.mark.feature(120, "P2", "P13")
+@pytest.mark.parametrize("kind", [None, "model"])
+def test_an_argument_the_constructor_does_not_have_is_an_error(tmp_path: Path, kind: Any) -> None:
+    with pytest.raises(TypeError, match="callback"):
+        Trainer(Line(), callback=[TrainerCallback()])  # type: ignore[call-arg]
+    for name in ("distributed", "device"):
+        with pytest.raises((TypeError, AttributeError), match=name):
+            TrainingArguments(str(tmp_path), **{name: kind})
+
+
+class Wrapper(torch.nn.Module):
+    """What a distributed wrapper looks like from outside."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.module(**inputs)
+
+
+@pytest.mark.feature(72)
+def test_the_wrapped_model_is_what_trains_and_the_core_model_is_what_is_saved(tmp_path: Path) -> None:
+    trained_with: list[Any] = []
+
+    class Own(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+            trained_with.append(model)
+            return super().compute_loss(model, inputs, return_outputs)
+
+    def wrap(model: Any, **_: Any) -> None:
+        trainer.model_wrapped = Wrapper(model)
+
+    trainer = make_trainer(tmp_path, Own, callbacks=[Look("on_train_begin", wrap)])
+    trainer.train()
+    assert type(trained_with[0]) is Wrapper
+    assert trained_with[0].module is trainer.model
+    assert type(trainer.model) is Line
+    trainer.save_model()
+    assert set(safetensors.torch.load_file(tmp_path / "model.safetensors")) == {"linear.weight", "linear.bias"}
+
+
+@pytest.mark.feature(7, 16)
+def test_the_state_of_a_trial_tells_its_name_and_parameters_and_is_saved_with_every_checkpoint(tmp_path: Path) -> None:
+    states: list[tuple[Any, ...]] = []
+
+    def note(state: Any, **_: Any) -> None:
+        states.append((state.is_hyper_param_search, state.trial_name, state.trial_params))
+
+    trainer = small_trainer(tmp_path, Look("on_step_end", note), save_strategy="epoch")
+    best = trainer.hyperparameter_search(
+        {"learning_rate": Float(1e-3, 1e-1)},
+        n_trials=2,
+        hp_name=lambda trial: f"rate-{trial.number}",
+        keep_checkpoints=None,
+        progress=False,
+    )
+    first, second = best.run_summary.records
+    assert states[0] == (True, "rate-0", first.params)
+    assert states[-1] == (True, "rate-1", second.params)
+    for record in (first, second):
+        assert record.checkpoint.parent == tmp_path / "study" / record.name
+        saved = json.loads((record.checkpoint / "trainer_state.json").read_text())
+        assert saved["is_hyper_param_search"] is True
+        assert (saved["trial_name"], saved["trial_params"]) == (record.name, record.params)
+    trainer.train()
+    assert states[-1] == (False, None, None)
+
+
+@pytest.mark.feature(14)
+def test_a_trial_of_optuna_is_trained_with_its_values(tmp_path: Path) -> None:
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
+    rate = trial.suggest_float("learning_rate", 1e-3, 1e-1)
+    trainer = small_trainer(tmp_path, model_init=(init := CountsModels()))
+    trainer.train(trial=trial)
+    assert trainer.optimizer.param_groups[0]["initial_lr"] == rate
+    assert trainer.state.trial_params == {"learning_rate": rate}
+    assert init.trials == [trial]

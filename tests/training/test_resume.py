@@ -14,6 +14,7 @@ from transformers import PrinterCallback, TrainerCallback, default_data_collator
 from hpsearch import Trainer, TrainingArguments
 from hpsearch.errors import CheckpointError
 from tests.support.models import accuracy, bert_classifier, classification_data, weights_of
+from tests.support.small_training import make_trainer as line_trainer
 
 
 class StopAt(TrainerCallback):
@@ -235,3 +236,24 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk full"):
         broken.train()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.feature(49, "P7")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_resumed_run_goes_on_behind_the_data_it_has_seen_unless_it_is_told_not_to(
+    tmp_path: Path, ignored: bool
+) -> None:
+    seen: list[torch.Tensor] = []
+
+    class Notes(Trainer):
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            seen.append(inputs["x"])
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    changes = {"train_sampling_strategy": "sequential", "save_strategy": "steps", "save_steps": 1}
+    line_trainer(tmp_path, Notes, **changes).train()
+    whole = list(seen)
+    seen.clear()
+    resumed = line_trainer(tmp_path, Notes, ignore_data_skip=ignored, **changes)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert torch.equal(seen[0], whole[0 if ignored else 1])

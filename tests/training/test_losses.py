@@ -1,4 +1,4 @@
-"""What docs/feature-table.md says of the training loop and no other test shows, row by row."""
+"""The loss of a step, the labels it needs, and the operations it costs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,80 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import SequentialSampler
+import transformers
 
 from hpsearch import Trainer
 from tests.support.models import (
     Line,
     bert_classifier,
     classification_data,
+    gpt2_language_model,
+    language_data,
     line_data,
 )
-from tests.support.rows import ToldEpochs, args_of, logged
-from tests.support.small_training import make_trainer
+from tests.support.small_training import logged, make_trainer
+
+
+def question_answering() -> Any:
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    return transformers.BertForQuestionAnswering(config)
+
+
+@pytest.mark.feature(46)
+def test_labels_are_those_the_model_names_or_those_that_are_given(tmp_path: Path) -> None:
+    spans = [{"input_ids": [1, 2, 3], "start_positions": 0, "end_positions": 1} for _ in range(4)]
+    answering = make_trainer(tmp_path, model=question_answering(), eval_dataset=spans)
+    output = answering.predict(spans)
+    assert [each.shape for each in output.label_ids] == [(4,), (4,)]
+    assert output.metrics["test_loss"] > 0
+    assert make_trainer(tmp_path, model=Line()).predict(line_data(4)).label_ids.shape == (4,)
+
+
+@pytest.mark.feature(46)
+def test_without_label_names_there_is_no_loss_only_predictions(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, model=Line(), label_names=[])
+    output = trainer.predict([{"x": each["x"]} for each in line_data(4)])
+    assert output.label_ids is None
+    assert "test_loss" not in output.metrics
+    assert output.predictions[0].shape == (4,)
+
+
+@pytest.mark.feature(52)
+def test_smoothing_leaves_out_the_labels_of_minus_100_and_shifts_those_of_a_language_model(tmp_path: Path) -> None:
+    model = gpt2_language_model().eval()
+    trainer = make_trainer(tmp_path, model=model, label_smoothing_factor=0.2)
+    batch = trainer.data_collator(language_data(12))
+    logits, labels = model(input_ids=batch["input_ids"]).logits[:, :-1], batch["labels"][:, 1:]
+    kept = labels != -100
+    assert 0 < kept.sum() < kept.numel()
+    expected = torch.nn.functional.cross_entropy(logits[kept], labels[kept], label_smoothing=0.2)
+    assert trainer.compute_loss(model, batch).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.feature(56)
+def test_activations_are_computed_again_in_the_backward_pass_and_give_the_same_loss(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def model_init() -> Any:
+        model = bert_classifier(hidden=16, layers=2, dropout=0.0)
+        model.bert.encoder.layer[0].attention.self.register_forward_hook(lambda *_: calls.append("forward"))
+        return model
+
+    results = []
+    for recompute in (False, True):
+        calls.clear()
+        trainer = make_trainer(
+            tmp_path,
+            model_init=model_init,
+            train_dataset=classification_data(8),
+            activation_checkpointing=recompute,
+        )
+        trainer.train()
+        results.append((len(calls), trainer.state.log_history[0]["loss"]))
+    assert [count for count, _ in results] == [1, 2]
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-6)
 
 
 @pytest.mark.feature(75)
@@ -47,24 +110,6 @@ def test_the_training_loss_is_the_mean_over_all_updates(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, num_train_epochs=2)
     loss = trainer.train().training_loss
     assert loss == pytest.approx(sum(logged(trainer, "loss").values()) / 6, rel=1e-5)
-
-
-@pytest.mark.feature(75)
-def test_keys_to_ignore_reach_the_evaluations_during_training(tmp_path: Path) -> None:
-    counts: list[int] = []
-
-    class Widely(Line):
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:
-            return {**super().forward(x, labels), "features": x}
-
-    def metrics(prediction: Any) -> dict[str, float]:
-        counts.append(len(prediction.predictions) if isinstance(prediction.predictions, tuple) else 1)
-        return {}
-
-    trainer = make_trainer(tmp_path, model_init=Widely, compute_metrics=metrics, eval_strategy="epoch")
-    trainer.train()
-    trainer.train(ignore_keys_for_eval=["features"])
-    assert counts == [2, 1]
 
 
 @pytest.mark.feature(76)
@@ -133,42 +178,3 @@ def test_a_model_that_counts_its_operations_is_asked(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model_init=Counts)
     trainer.train()
     assert trainer.state.total_flos == 3000
-
-
-@pytest.mark.feature(79)
-def test_data_without_a_length_are_loaded_in_their_order_and_without_a_sampler(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, train_dataset=ToldEpochs(), max_steps=1)
-    loader = trainer.get_train_dataloader()
-    received = torch.cat([batch["x"] for batch in loader])
-    assert torch.equal(received, torch.stack([each["x"] for each in line_data(16)]))
-    with pytest.raises(ValueError, match="train_dataset"):
-        make_trainer(tmp_path, train_dataset=None).get_train_dataloader()
-
-
-@pytest.mark.feature(45, 80)
-def test_loaders_of_evaluation_and_test_take_any_dataset_and_drop_what_the_model_does_not_take(tmp_path: Path) -> None:
-    sets = {"dev": line_data(6, extra=1), "other": line_data(7)}
-    trainer = make_trainer(tmp_path, model=Line(), eval_dataset=sets)
-    given = line_data(5, extra=1)
-    loaders = [trainer.get_eval_dataloader(given), trainer.get_test_dataloader(given)]
-    for loader in loaders:
-        (batch,) = loader
-        assert set(batch) == {"x", "labels"}
-        assert trainer.num_examples(loader) == 5
-    assert isinstance(loaders[1].sampler, SequentialSampler)
-    assert trainer.num_examples(trainer.get_eval_dataloader("dev")) == 6
-    assert trainer.num_examples(trainer.get_eval_dataloader("other")) == 7
-
-
-@pytest.mark.feature(53, 81)
-def test_the_optimizer_of_some_arguments_can_be_asked_for(tmp_path: Path) -> None:
-    kind, kwargs = Trainer.get_optimizer_cls_and_kwargs(args_of(optim="sgd", optim_args="momentum=0.5"))
-    assert kind is torch.optim.SGD
-    assert (kwargs["lr"], float(kwargs["momentum"])) == (5e-5, 0.5)
-    trainer = make_trainer(tmp_path, model=Line())
-    own = torch.optim.SGD(trainer.model.parameters(), lr=0.5)
-    schedule = trainer.create_scheduler(10, optimizer=own)
-    assert schedule.optimizer is own
-    both = make_trainer(tmp_path, model=Line())
-    both.create_optimizer_and_scheduler(10)
-    assert both.lr_scheduler.optimizer is both.optimizer

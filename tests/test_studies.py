@@ -50,7 +50,7 @@ def test_ctrl_c_ends_the_quickstart_cleanly_and_the_same_command_continues(tmp_p
     assert "[3/3]" in output
 
 
-@pytest.mark.parametrize("module", ["torch", "transformers.trainer", "hpsearch.search.study"])
+@pytest.mark.parametrize("module", ["torch", "transformers.trainer"])
 def test_ctrl_c_in_the_middle_of_an_import_ends_cleanly(tmp_path: Path, module: str) -> None:
     """A fresh interpreter, which says when it begins to import the module."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -117,7 +117,4 @@ def test_a_benchmark_runs_and_prints_its_figures(tmp_path: Path, name: str) -> N
         "parallel": ["--trials", "4", "--work", "tiny", "--sides", "ours"],
         "ray": ["--trials", "3", "--megabytes", "1", "--sides", "ours"],
     }[name]
-    process = start(f"studies.benchmarks.{name}", "--rounds", "1", *small, folder=tmp_path)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    assert "target" in output
+    assert "target" in finish(f"studies.benchmarks.{name}", "--rounds", "1", *small, folder=tmp_path)

@@ -121,11 +121,11 @@ class SearchProcess:
     def result(self) -> dict[str, Any]:
         """Wait for its end; return what the search returned (`best` and `records`), or its `error`."""
         try:
-            output, _ = self._process.communicate(SECONDS)
-        except subprocess.TimeoutExpired as late:
-            pytest.fail(f"the search has not ended: {self.entries()[-3:]}\n{late.output}")
+            self._process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the search has not ended: {self.entries()[-3:]}")
         ends = [each for each in self.entries() if "best" in each or "error" in each]
-        assert ends, f"the process ended with {self._process.returncode}, without a word: {output}"
+        assert ends, f"the process ended with {self._process.returncode}: {self._process.communicate()[0]}"
         return ends[-1]
 
     def close(self) -> None:

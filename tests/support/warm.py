@@ -65,7 +65,7 @@ class _Order:
 
 
 class Program:
-    """A program that runs, as `subprocess.Popen` would show it.
+    """A program that runs, as `subprocess.Popen` would show it; one that has not been waited for ends with its block.
 
     Attributes:
         pid: of the process; its session and process group have the same number.
@@ -107,7 +107,7 @@ class Program:
         return self.returncode
 
     def communicate(self, timeout: float = SECONDS) -> tuple[str, str]:
-        """Wait for the end; return what it prints, of a pipe what has not been read, and what it prints on stderr.
+        """Wait for the end and close all; return what it prints, of a pipe what has not been read, and its `stderr`.
 
         Raises:
             subprocess.TimeoutExpired: it has not ended, and was killed.
@@ -127,6 +127,7 @@ class Program:
         finally:
             timer.cancel()
         output, errors = output or _whole(self.stdout), _whole(self.stderr)
+        self.close()
         if is_late.is_set():
             raise subprocess.TimeoutExpired(self._command, timeout, output + errors)
         return output, errors
@@ -159,8 +160,6 @@ class Program:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self.stdout is not None:
-            self.wait()
         self.close()
 
     def _receive(self) -> int:
@@ -205,12 +204,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run what ``python`` would run with these arguments to its end; `stdout` and `stderr` are apart."""
     program = start(*command, folder=folder, has_stderr=True, environment=environment)
-    try:
-        output, errors = program.communicate(timeout)
-        assert program.returncode is not None
-        return subprocess.CompletedProcess(command, program.returncode, output, errors)
-    finally:
-        program.close()
+    output, errors = program.communicate(timeout)
+    assert program.returncode is not None
+    return subprocess.CompletedProcess(command, program.returncode, output, errors)
 
 
 def programs_folder() -> Path:

@@ -6,6 +6,9 @@ import os
 
 import pytest
 
+# Before numpy is imported: two threads take ten times as long for small matrices where the cores are busy.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from tests.support.command_line import made as made
 from tests.support.postgresql import postgresql as postgresql
 from tests.support.postgresql import postgresql_url as postgresql_url

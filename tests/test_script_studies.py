@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,8 @@ pytest.importorskip("sklearn")
 
 from studies import accelerate_loop, complete_script, manual_loop
 from studies.digits import load_data
+from tests.support import warm
+from tests.support.programs import surroundings
 
 pytestmark = pytest.mark.docs
 
@@ -27,12 +26,9 @@ METRICS = {"test_accuracy", "test_loss", "test_runtime", "test_samples_per_secon
 
 def run(*command: str, folder: Path) -> str:
     """Run a command in `folder` and return what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout
+    done = warm.run(*command, folder=folder, environment=surroundings())
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,16 +23,16 @@ from studies.benchmarks.learning_curves import (
 from studies.benchmarks.regret import Results, Run
 from studies.benchmarks.simulated import DATA, simulate
 from studies.benchmarks.strategies import ALL_STRATEGIES, STRATEGIES, Job, Strategy
-
-ROOT = Path(__file__).parents[1]
+from tests.support import warm
+from tests.support.programs import surroundings
 
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "studies.benchmarks.simulated", "--cache", "cache", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    command = ("-m", "studies.benchmarks.simulated", "--cache", "cache", *arguments)
+    return warm.run(*command, folder=folder, environment=surroundings())
 
 
+@pytest.mark.process
 def test_the_table_has_a_row_for_each_strategy_and_regret_never_rises_with_the_budget(tmp_path: Path) -> None:
     size = ["--tasks", "1", "--seeds", "2", "--workers", "2", "--budgets", "2", "4"]
     done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
@@ -51,6 +49,7 @@ def test_the_table_has_a_row_for_each_strategy_and_regret_never_rises_with_the_b
         assert all(before < after for before, after in itertools.pairwise(each["seen"])), each
 
 
+@pytest.mark.process
 def test_of_whole_searches_the_end_is_shown_too(tmp_path: Path) -> None:
     size = ["--tasks", "1", "--seeds", "1", "--budgets", "2", "--trials", "6", "--strategies", "ours", "random in full"]
     done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
@@ -67,11 +66,15 @@ def test_of_whole_searches_the_end_is_shown_too(tmp_path: Path) -> None:
     assert "--budgets must be finite" in run("--budgets", "inf", folder=tmp_path).stderr
 
 
+@pytest.mark.process
 def test_without_the_data_one_line_says_so(tmp_path: Path) -> None:
     done = run("--data", "nowhere", folder=tmp_path)
     assert done.returncode == 1
     assert "no surrogate of LCBench in nowhere" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+BUDGET = 3  # enough for all strategies to choose parameters, and trials to go on
 
 
 class Rising(Task):
@@ -87,8 +90,7 @@ class Rising(Task):
 
 
 @pytest.mark.parametrize("name", ALL_STRATEGIES)
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("has_lengths", [False, True])
+@pytest.mark.parametrize(("workers", "has_lengths"), [(1, False), (3, True)])
 def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int, has_lengths: bool) -> None:
     tasks = SyntheticTasks()
     task = (SeveralLengths(tasks) if has_lengths else tasks).task("synthetic-0")
@@ -103,7 +105,7 @@ def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int,
         return job
 
     strategy.next = noted  # type: ignore[method-assign]
-    simulate(task, strategy, workers, 8)
+    simulate(task, strategy, workers, BUDGET)
     reached: dict[int, int] = {}
     for job in jobs:
         assert reached.get(job.trial, 0) == job.begin < job.end <= task.length(strategy.points[job.trial])
@@ -111,7 +113,7 @@ def test_no_epoch_is_trained_twice_and_none_is_left_out(name: str, workers: int,
     assert sorted(reached) == list(range(len(strategy.points)))
     # All workers are at work for all the time, but while the last of 64 trials has its one epoch.
     spent = sum(reached.values())
-    assert 8 * EPOCHS - workers <= spent <= 8 * EPOCHS + workers * EPOCHS
+    assert BUDGET * EPOCHS - workers <= spent <= (BUDGET + workers) * EPOCHS
 
 
 @pytest.mark.parametrize("name", ALL_STRATEGIES)

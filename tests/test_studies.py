@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-import time
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from studies.command import until_interrupted
-from tests.support.programs import start
+from tests.support.programs import ROOT, finish, start, surroundings
+from tests.support.search_processes import wait_until
 
 pytestmark = pytest.mark.docs
 
 pytest.importorskip("sklearn")
 
 
+@pytest.mark.smoke
 def test_the_quickstart_finds_a_model_that_beats_the_default_arguments(tmp_path: Path) -> None:
-    process = start("studies.digits", "--trials", "5", "--epochs", "3", folder=tmp_path)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
+    output = finish("studies.digits", "--trials", "4", "--epochs", "2", folder=tmp_path)
     accuracies = re.search(r"test accuracy: (0\.\d+) with the best trial, (0\.\d+) with the default", output)
     assert accuracies is not None, output
     assert float(accuracies[1]) > float(accuracies[2])
@@ -32,35 +36,57 @@ def test_the_quickstart_finds_a_model_that_beats_the_default_arguments(tmp_path:
 
 
 def test_ctrl_c_ends_the_quickstart_cleanly_and_the_same_command_continues(tmp_path: Path) -> None:
-    command = ("studies.digits", "--trials", "3", "--epochs", "2")
+    command = ("studies.digits", "--trials", "3", "--epochs", "1")
     with start(*command, folder=tmp_path) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("[1/3]"):
-                break
-        time.sleep(0.3)
+        read_to(process, "[1/3]")
+        wait_until((tmp_path / "quickstart/digits/run-1/trial.json").exists)
         process.send_signal(signal.SIGINT)
-        output = process.stdout.read()
+        output, _ = process.communicate()
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "Run the same command again to continue" in output
-    process = start(*command, folder=tmp_path)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
+    output = finish(*command, folder=tmp_path)
     assert "goes on after 1 of 3 trials" in output
     assert "[3/3]" in output
 
 
-@pytest.mark.parametrize("moment", [2.0, 4.0])
-def test_ctrl_c_at_any_moment_of_the_start_ends_cleanly(tmp_path: Path, moment: float) -> None:
-    process = start("studies.digits", "--trials", "2", "--epochs", "2", folder=tmp_path)
-    time.sleep(moment)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+@pytest.mark.parametrize("module", ["torch", "transformers.trainer"])
+def test_ctrl_c_in_the_middle_of_an_import_ends_cleanly(tmp_path: Path, module: str) -> None:
+    """A fresh interpreter, which says when it begins to import the module."""
+    (tmp_path / "sitecustomize.py").write_text(
+        dedent(f"""
+        import sys
+
+        class Tells:
+            def find_spec(self, name, path=None, target=None):
+                if name == {module!r}:
+                    print("imports", flush=True)
+
+        sys.meta_path.insert(0, Tells())
+        """)
+    )
+    environment = surroundings(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    command = [sys.executable, "-m", "studies.digits", "--trials", "1", "--epochs", "1"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        read_to(process, "imports")
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
     # CPython ends by the signal itself if the interrupt passed through an exec() on its way, as some imports do.
     assert process.returncode in (130, -signal.SIGINT), output
     assert "Traceback" not in output
     assert "Run the same command again to continue" in output
+
+
+def read_to(process: Any, start: str) -> None:
+    """Read what a program prints up to a line that starts so."""
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith(start):
+            return
+    pytest.fail("".join(lines))
 
 
 @pytest.mark.parametrize("error", [TypeError("expected a message argument"), KeyboardInterrupt()])
@@ -91,7 +117,4 @@ def test_a_benchmark_runs_and_prints_its_figures(tmp_path: Path, name: str) -> N
         "parallel": ["--trials", "4", "--work", "tiny", "--sides", "ours"],
         "ray": ["--trials", "3", "--megabytes", "1", "--sides", "ours"],
     }[name]
-    process = start(f"studies.benchmarks.{name}", "--rounds", "1", *small, folder=tmp_path)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, output
-    assert "target" in output
+    assert "target" in finish(f"studies.benchmarks.{name}", "--rounds", "1", *small, folder=tmp_path)

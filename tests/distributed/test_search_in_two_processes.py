@@ -184,6 +184,7 @@ def test_several_objectives_give_both_the_same_front(reports: Reports) -> None:
     assert all(len(each) == 2 for each in values(reports["several_objectives"][0]))
 
 
+@pytest.mark.smoke
 def test_the_weights_of_a_sharded_model_are_kept_whole(tmp_path: Path) -> None:
     main, other = run(tmp_path, "torchrun", "sharded")["sharded"]
     assert states(main) == ["complete"] * 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import warm
+from tests.support.programs import surroundings
 from tests.support.run_page import blocks
 
 pytestmark = pytest.mark.docs
@@ -22,25 +23,17 @@ ELSEWHERE = {"cluster": "tests/test_cluster_docs.py", "spaces": "tests/spaces/te
 RUN = [page for page in PAGES if page.stem not in ELSEWHERE and any(each.reason is None for each in blocks(page))]
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.smoke] if page.stem == "README" else []) for page in RUN],
+    ids=[page.stem for page in RUN],
+)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     (tmp_path / "studies").symlink_to(ROOT / "studies")
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "RAY_AIR_NEW_OUTPUT": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    told = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.support.run_page", str(page)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    path = (str(warm.programs_folder()), str(Path(sys.executable).parent), os.environ["PATH"])
+    ray = {"RAY_AIR_NEW_OUTPUT": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = surroundings(PATH=os.pathsep.join(path), **ray)
+    told = warm.run("-m", "tests.support.run_page", str(page), folder=tmp_path, environment=environment)
     assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-5000:]
 
 

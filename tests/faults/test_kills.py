@@ -6,7 +6,6 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +15,11 @@ import pytest
 from safetensors.torch import load_file
 
 from hpsearch.training.checkpoints import RUN_STATE_FILE, TRIAL_FILE
-from tests.support.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, Searches, updates
+from tests.support.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, search, updates
 from tests.support.search_processes import comparable, load, wait_until
 
 pytestmark = pytest.mark.fault
 
-KILLS = 200
-KILLS_OF_EACH_PHASE = 8
 ROUNDS = 50
 SEED = int(os.environ.get("HPSEARCH_KILL_SEED", "1"))
 EVERY_EPOCH = {"save_strategy": "epoch"}
@@ -56,75 +53,72 @@ PLANS = {
 }
 
 
-@pytest.fixture(scope="module")
-def searches() -> Iterator[Searches]:
-    with Searches() as running:
-        yield running
-
-
 @pytest.mark.timeout(600)
-def test_a_search_killed_two_hundred_times_ends_like_one_that_was_not(searches: Searches, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kills", "of_each_phase"), [pytest.param(10, 0, marks=pytest.mark.smoke, id="ten"), pytest.param(200, 8, id="all")]
+)
+def test_a_search_killed_again_and_again_ends_like_one_that_was_not(
+    tmp_path: Path, kills: int, of_each_phase: int
+) -> None:
     draw = random.Random(SEED)
     killed: Counter[str] = Counter()
     states: Counter[str] = Counter()
     plans = list(PLANS.items())
     rounds = 0
-    while killed.total() < KILLS or (min(killed[phase] for phase in PHASES) < KILLS_OF_EACH_PHASE and rounds < ROUNDS):
+    while killed.total() < kills or (min(killed[phase] for phase in PHASES) < of_each_phase and rounds < ROUNDS):
         name, plan = plans[rounds % len(plans)]
         plan = replace(plan, seed=SEED * 1000 + rounds)
         folder = tmp_path / f"round-{rounds}"
-        whole = searches.run(folder / "undisturbed", plan)
+        whole = search(folder / "undisturbed", plan)
         assert whole.code == 0, whole.output
         undisturbed = Study.read(folder / "undisturbed", plan)
         states.update(record["state"] for record in undisturbed.records)
-        kills: list[str] = []
+        moments: list[str] = []
         try:
-            end = search_under_fire(searches, folder / "killed", plan, whole, draw, killed, kills)
+            end = search_under_fire(folder / "killed", plan, whole, draw, killed, moments)
             Study.read(folder / "killed", plan).assert_equal(undisturbed)
             assert end.best == whole.best
         except BaseException:
-            print(f"{name}, seed {plan.seed} (HPSEARCH_KILL_SEED={SEED}), {folder}; killed:", *kills, sep="\n  ")
+            print(f"{name}, seed {plan.seed} (HPSEARCH_KILL_SEED={SEED}), {folder}; killed:", *moments, sep="\n  ")
             raise
         rounds += 1
     print(f"{killed.total()} kills in {rounds} studies:")
     print(*(f"{number:6} {phase}" for phase, number in killed.most_common()), sep="\n")
-    assert min(killed[phase] for phase in (*PHASES, ANY_TIME)) >= KILLS_OF_EACH_PHASE
-    assert min(states[state] for state in ("complete", "pruned", "failed")) >= 5
+    assert min(killed[phase] for phase in (*PHASES, ANY_TIME)) >= of_each_phase
+    assert min(states[state] for state in ("complete", "pruned", "failed")) >= min(of_each_phase, 5)
 
 
-def test_a_search_killed_at_every_moment_of_its_start_goes_on(searches: Searches, tmp_path: Path) -> None:
+def test_a_search_killed_at_every_moment_of_its_start_goes_on(tmp_path: Path) -> None:
     plan = Plan(6, trainer=EVERY_EPOCH, options={"n_trials": 2})
-    whole = searches.run(tmp_path / "undisturbed", plan)
+    whole = search(tmp_path / "undisturbed", plan)
     folder = tmp_path / "killed"
     for half_done in ((0, 1), (1, 3)):
         for event in range(1, whole.events[START] + 1, 2):
-            end = searches.run(folder, plan, Kill(START, event, update=half_done))
+            end = search(folder, plan, Kill(START, event, update=half_done))
             assert end.was_killed, end.output
             if updates(folder, half_done[0]).count(half_done[1]) == 3:
                 break  # the start has no more events
-    end = searches.run(folder, plan)
+    end = search(folder, plan)
     assert end.code == 0, end.output
     Study.read(folder, plan).assert_equal(Study.read(tmp_path / "undisturbed", plan))
     assert end.best == whole.best
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 2])
-def test_a_killed_trial_goes_on_from_its_newest_checkpoint(
-    searches: Searches, tmp_path: Path, checkpoints: int
-) -> None:
+def test_a_killed_trial_goes_on_from_its_newest_checkpoint(tmp_path: Path, checkpoints: int) -> None:
     plan = Plan(seed=2, trainer=EVERY_EPOCH, options={"n_trials": 2})
-    undisturbed = search_undisturbed(searches, tmp_path, plan)
+    undisturbed = search_undisturbed(tmp_path, plan)
     trial = undisturbed.records[1]
     assert trial["state"] == "complete"
     *_, last = steps = [report["step"] for report in trial["reports"]]
     saved = [0, *steps][checkpoints]
     folder = tmp_path / "killed"
-    killed = searches.run(folder, plan, Kill(update=(1, saved + 1)))
+    killed = search(folder, plan, Kill(update=(1, saved + 1)))
     assert killed.was_killed
     run = folder / "study" / "run-1"
     assert [path.name for path in run.glob("checkpoint-*")] == ([f"checkpoint-{saved}"] if saved else [])
     before = seconds_in(run / f"checkpoint-{saved}") if saved else 0.0
-    goes_on = searches.run(folder, plan)
+    goes_on = search(folder, plan)
     assert updates(folder, 1) == [*range(1, saved + 2), *range(saved + 1, last + 1)]
     Study.read(folder, plan).assert_equal(undisturbed)
     seconds = records_of(folder / "study")[1]["seconds"]
@@ -138,60 +132,52 @@ def seconds_in(checkpoint: Path) -> float:
     return seconds
 
 
-def search_undisturbed(searches: Searches, folder: Path, plan: Plan) -> Study:
-    end = searches.run(folder / "undisturbed", plan)
+def search_undisturbed(folder: Path, plan: Plan) -> Study:
+    end = search(folder / "undisturbed", plan)
     assert end.code == 0, end.output
     return Study.read(folder / "undisturbed", plan)
 
 
-def killed_and_continued(searches: Searches, folder: Path, plan: Plan, *kills: Kill) -> None:
+def killed_and_continued(folder: Path, plan: Plan, *kills: Kill) -> None:
     """Search, be killed as told, go on, and check that everything is as in the undisturbed study."""
     for kill in kills:
-        assert searches.run(folder / "killed", plan, kill).was_killed
-    assert searches.run(folder / "killed", plan).code == 0
+        assert search(folder / "killed", plan, kill).was_killed
+    assert search(folder / "killed", plan).code == 0
     Study.read(folder / "killed", plan).assert_equal(Study.read(folder / "undisturbed", plan))
 
 
-def test_a_trial_killed_between_its_last_checkpoint_and_its_last_evaluation_is_still_evaluated(
-    searches: Searches, tmp_path: Path
-) -> None:
+def test_a_trial_killed_between_its_last_checkpoint_and_its_last_evaluation_is_still_evaluated(tmp_path: Path) -> None:
     plan = Plan(2, trainer={"save_strategy": "steps", "save_steps": 5}, options={"n_trials": 2})
-    trial = search_undisturbed(searches, tmp_path, plan).records[1]
+    trial = search_undisturbed(tmp_path, plan).records[1]
     last = trial["reports"][-1]["step"]
-    killed_and_continued(searches, tmp_path, plan, Kill(file=f"run-1/checkpoint-{last}"))
+    killed_and_continued(tmp_path, plan, Kill(file=f"run-1/checkpoint-{last}"))
 
 
-def test_the_selected_weights_are_not_lost_by_a_kill_between_them_and_a_newer_checkpoint(
-    searches: Searches, tmp_path: Path
-) -> None:
+def test_the_selected_weights_are_not_lost_by_a_kill_between_them_and_a_newer_checkpoint(tmp_path: Path) -> None:
     plan = Plan(
         1,
         trainer={**EVERY_TWO_STEPS, "save_steps": 3},
         options={"n_trials": 1, "scope": "all", "compute_objective": "parameters", "direction": "minimize"},
     )
-    trial = search_undisturbed(searches, tmp_path, plan).records[0]
+    trial = search_undisturbed(tmp_path, plan).records[0]
     assert (trial["state"], trial["checkpoint"]) == ("complete", "checkpoint-2")
-    killed_and_continued(searches, tmp_path, plan, Kill(file="run-0/checkpoint-3"))
+    killed_and_continued(tmp_path, plan, Kill(file="run-0/checkpoint-3"))
 
 
-def test_a_trial_that_starts_over_is_not_judged_by_reports_that_it_has_not_made_yet(
-    searches: Searches, tmp_path: Path
-) -> None:
+def test_a_trial_that_starts_over_is_not_judged_by_reports_that_it_has_not_made_yet(tmp_path: Path) -> None:
     plan = Plan(7012, warmup=2, options={"n_trials": 7})
-    trial = search_undisturbed(searches, tmp_path, plan).records[6]
+    trial = search_undisturbed(tmp_path, plan).records[6]
     assert trial["reason"] == "pruned after 2 epochs"
-    killed_and_continued(searches, tmp_path, plan, Kill(report=(6, 2)))
+    killed_and_continued(tmp_path, plan, Kill(report=(6, 2)))
 
 
 @pytest.mark.parametrize("file", ["study/.partial-run-*", "study/.partial-best.json", "run-*/.partial-trial.json"])
-def test_a_search_that_goes_on_clears_away_what_another_one_left_when_it_was_killed(
-    searches: Searches, tmp_path: Path, file: str
-) -> None:
+def test_a_search_that_goes_on_clears_away_what_another_one_left_when_it_was_killed(tmp_path: Path, file: str) -> None:
     plan = Plan(2, trainer=EVERY_EPOCH, options={"n_trials": 12})
-    with Searches() as others, ThreadPoolExecutor() as threads:
-        going_on = threads.submit(others.run, tmp_path, plan)
+    with ThreadPoolExecutor() as threads:
+        going_on = threads.submit(search, tmp_path, plan)
         wait_until(lambda: (tmp_path / "study" / "run-0").exists())
-        assert searches.run(tmp_path, plan, Kill(file=file)).was_killed
+        assert search(tmp_path, plan, Kill(file=file)).was_killed
         assert not going_on.done()
         assert going_on.result().code == 0, going_on.result().output
     left = Study.read(tmp_path, plan)
@@ -201,20 +187,19 @@ def test_a_search_that_goes_on_clears_away_what_another_one_left_when_it_was_kil
 
 
 def search_under_fire(
-    searches: Searches,
     folder: Path,
     plan: Plan,
     whole: End,
     draw: random.Random,
     killed: Counter[str],
-    kills: list[str],
+    moments: list[str],
 ) -> End:
     """Search, kill, go on, until the search comes to its end."""
     finished: dict[int, dict[str, Any]] = {}
     while True:
         kill = some_moment(draw, whole, killed, can_resume=has_half_done_trial(folder / "study"))
-        end = searches.run(folder, plan, kill)
-        kills.append(f"{kill} (exit {end.code})")
+        end = search(folder, plan, kill)
+        moments.append(f"{kill} (exit {end.code})")
         if not end.was_killed:
             assert end.code == 0, end.output
             return end

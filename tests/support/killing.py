@@ -1,23 +1,20 @@
 """Searches that are killed with SIGKILL at a chosen moment, and what is left of them.
 
-A server process imports everything once, trains nothing itself and forks a process for each search, which so begins at
-once. The forked process counts what happens in it, by phase of the search (`PHASES`), and kills itself at the event it
-was told; or the server kills it after some time.
+The process of a search begins at once (see `warm`). It counts its events, by phase of the search (`PHASES`), and kills
+itself at the event that a `Kill` names; or it is killed after some time.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import fnmatch
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -25,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import alembic.command  # noqa: F401  # what a search imports late is imported in the server, once
 import optuna
 import sqlalchemy
 import torch
@@ -34,10 +30,10 @@ from optuna.storages.journal import JournalFileBackend
 from transformers import TrainerCallback
 
 from hpsearch import Categorical, Float, SearchListener, TrialRecord, tune
+from tests.support import warm
 from tests.support.models import accuracy
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
-ROOT = Path(__file__).parents[2]
 START, ASKING, END = "start of the session", "between asking and the first record", "end of the session"
 MODEL_INIT, STEP, EVALUATION = "model_init", "step", "evaluation"
 CHECKPOINT, STORAGE, RETENTION = "checkpoint write", "storage write", "retention"
@@ -104,32 +100,21 @@ class End:
         return self.code == -signal.SIGKILL
 
 
-class Searches:
-    """Runs searches one after the other, each in a process forked from a server that has imported everything."""
-
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", __name__], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def run(self, folder: Path, plan: Plan, kill: Kill | None = None) -> End:
-        """Search in `folder`; the same again goes on."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        folder.mkdir(parents=True, exist_ok=True)
-        order = {"folder": str(folder), "plan": asdict(plan), "kill": None if kill is None else asdict(kill)}
-        print(json.dumps(order), file=self._server.stdin, flush=True)
-        return End(**json.loads(self._server.stdout.readline()))
-
-    def __enter__(self) -> Searches:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.close()
-        self._server.wait(10)
-        self._server.stdout.close()
+def search(folder: Path, plan: Plan, kill: Kill | None = None) -> End:
+    """Search in `folder`, in a process of its own; the same again continues."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kill = kill or Kill()
+    ended = folder / "end.json"
+    begin = time.monotonic()
+    with warm.call(_be_the_search, folder, plan, kill, ended) as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(warm.SECONDS if kill.seconds is None else kill.seconds)
+        process.kill()
+        output, _ = process.communicate()
+        seconds = time.monotonic() - begin
+        assert process.returncode is not None
+        end = json.loads(ended.read_text()) if process.returncode == 0 else {}
+        return End(process.returncode, seconds, output=output, **end)
 
 
 def updates(folder: Path, trial: int) -> list[int]:
@@ -140,66 +125,15 @@ def updates(folder: Path, trial: int) -> list[int]:
     return [int(step) for number, step in lines if int(number) == trial]
 
 
-# In the server.
+# In the process that searches.
 
 
-def serve() -> None:
-    """Fork a search for each order; answer when it has ended."""
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as own:
-        for line in sys.stdin:
-            print(json.dumps(_answer(json.loads(line), Path(own))), flush=True)
-
-
-def _answer(order: dict[str, Any], own: Path) -> dict[str, Any]:
-    folder, plan = Path(order["folder"]), Plan(**order["plan"])
-    kill = None if order["kill"] is None else Kill(**order["kill"])
-    (own / "output").write_text("")
-    begin = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        _be_the_search(folder, plan, kill or Kill(), own)
-    code = _wait(child, None if kill is None else kill.seconds)
-    seconds = time.monotonic() - begin
-    end = json.loads((own / "end.json").read_text()) if code == 0 else {}
-    return {"code": code, "seconds": seconds, "output": (own / "output").read_text(errors="replace")[-20000:], **end}
-
-
-def _wait(child: int, seconds: float | None) -> int:
-    end = None if seconds is None else time.monotonic() + seconds
-    while True:
-        ended, status = os.waitpid(child, 0 if end is None else os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        assert end is not None
-        if time.monotonic() >= end:
-            os.kill(child, signal.SIGKILL)
-            end = None
-        else:
-            time.sleep(0.001)
-
-
-# In the forked process.
-
-
-def _be_the_search(folder: Path, plan: Plan, kill: Kill, own: Path) -> None:
-    code = 1
-    try:
-        output = os.open(own / "output", os.O_WRONLY)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        events = Events(kill, folder)
-        best = _search(folder, plan, events)
-        checkpoint = best.checkpoint and str(best.checkpoint.relative_to(folder))
-        told = [best.run_id, best.objective, best.hyperparameters, checkpoint]
-        (own / "end.json").write_text(json.dumps({"events": events.counted, "best": told}))
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _be_the_search(folder: Path, plan: Plan, kill: Kill, ended: Path) -> None:
+    events = Events(kill, folder)
+    best = _search(folder, plan, events)
+    checkpoint = best.checkpoint and str(best.checkpoint.relative_to(folder))
+    told = [best.run_id, best.objective, best.hyperparameters, checkpoint]
+    ended.write_text(json.dumps({"events": events.counted, "best": told}))
 
 
 def _search(folder: Path, plan: Plan, events: Events) -> Any:
@@ -387,7 +321,3 @@ class OfSearch(SearchListener):
 
     def on_search_end(self, study: Any, records: Any) -> None:
         self._events.window = END
-
-
-if __name__ == "__main__":
-    serve()

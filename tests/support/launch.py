@@ -1,16 +1,15 @@
-"""Starting the tests' script in one process, or in several by torchrun or accelerate."""
+"""Starting the tests' script in one process, or in several by torchrun or accelerate, all of which begin warm."""
 
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support import warm
+from tests.support.programs import ROOT, surroundings
+
 Reports = dict[str, list[dict[str, Any]]]
 
 
@@ -25,22 +24,17 @@ def launch(folder: Path, cases: dict[str, Any], how: str, processes: int = 2, **
 def start(how: str, module: str, arguments: list[str], processes: int = 2, **environment: str) -> None:
     """Run a module in one process (``plain``), or in several by ``torchrun`` or ``accelerate``; it must succeed."""
     several = ["--nproc_per_node" if how == "torchrun" else "--num_processes", str(processes)]
-    command = {
-        "plain": [sys.executable],
-        "torchrun": [sys.executable, "-m", "torch.distributed.run", *several, "--master_port", _free_port()],
+    python = str(warm.programs_folder() / "python")
+    launcher = {
+        "plain": [],
+        "torchrun": ["-m", "torch.distributed.run", *several, "--master_port", _free_port(), "--no-python", python],
         "accelerate": [
-            *(sys.executable, "-m", "accelerate.commands.launch", *several, "--main_process_port", _free_port()),
-            *("--config_file", str(REPOSITORY / "studies" / "accelerate" / "cpu_two_processes.yaml")),
+            *("-m", "accelerate.commands.launch", *several, "--main_process_port", _free_port()),
+            *("--config_file", str(ROOT / "studies" / "accelerate" / "cpu_two_processes.yaml")),
+            *("--no_python", python),
         ],
     }[how]
-    done = subprocess.run(
-        [*command, "-m", module, *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    done = warm.run(*launcher, "-m", module, *arguments, environment=surroundings(**environment), timeout=280)
     assert done.returncode == 0, done.stderr[-12000:]
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ def read_study(settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")
     _page = Path(sys.argv[1])
     globals().update(given(_page.stem))
     run(_page, globals())

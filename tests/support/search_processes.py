@@ -1,30 +1,28 @@
 """Searches in processes of their own, which a test can hold at a step, stop, kill and compare.
 
-The processes are forked from a server that has imported everything and has trained nothing (multiprocessing's
-"forkserver"): each of them starts at once, and shares nothing with the others but the study.
+Each of them starts at once (see `warm`), and shares nothing with the others but the study.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
-import multiprocessing
-import os
 import signal
+import subprocess
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-import torch
 from optuna.storages.journal import JournalFileBackend
 from transformers import TrainerCallback
 
 from hpsearch import Float, SearchListener, TrialRecord
+from tests.support import warm
 from tests.support.small_trainer import small_trainer
 
 ROOT = Path(__file__).parents[2]
@@ -74,16 +72,15 @@ class SearchProcess:
         folder: the trainer's `output_dir`.
         diary: a file that does not exist, for what the process writes down.
         hold: where it stands still.
-        barrier: wait for the others there, just before the search begins.
+        gate: a file that is locked; wait until it is not, just before the search begins.
         options: of `hyperparameter_search`.
     """
 
     def __init__(
-        self, folder: Path, diary: Path, hold: Hold | None = None, barrier: Any = None, **options: Any
+        self, folder: Path, diary: Path, hold: Hold | None = None, gate: Path | None = None, **options: Any
     ) -> None:
         self._diary = diary
-        self._process = _context().Process(target=_search, args=(folder, diary, hold, barrier, options), daemon=True)
-        self._process.start()
+        self._process = warm.call(_search, folder, diary, hold, gate, options)
 
     def entries(self) -> list[dict[str, Any]]:
         """Return what it has written down so far."""
@@ -105,7 +102,7 @@ class SearchProcess:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds that this process brings about."""
-        wait_until(lambda: condition() or not self._process.is_alive())
+        wait_until(lambda: condition() or self._process.poll() is not None)
         assert condition(), f"the process ended before: {self.entries()[-1:]}"
 
     def wait_until_held(self) -> None:
@@ -115,28 +112,24 @@ class SearchProcess:
         self._diary.with_suffix(".go").touch()
 
     def send(self, number: signal.Signals) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        self._process.send_signal(number)
 
     def kill(self) -> None:
-        self.send(signal.SIGKILL)
-        self._process.join(SECONDS)
-        assert self._process.exitcode == -signal.SIGKILL
+        self._process.kill()
+        assert self._process.wait(SECONDS) == -signal.SIGKILL
 
     def result(self) -> dict[str, Any]:
         """Wait for its end; return what the search returned (`best` and `records`), or its `error`."""
-        self._process.join(SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
+        try:
+            self._process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
             pytest.fail(f"the search has not ended: {self.entries()[-3:]}")
         ends = [each for each in self.entries() if "best" in each or "error" in each]
-        assert ends, f"the process ended with {self._process.exitcode}, without a word"
+        assert ends, f"the process ended with {self._process.returncode}: {self._process.communicate()[0]}"
         return ends[-1]
 
     def close(self) -> None:
-        if self._process.is_alive():
-            self._process.kill()
-        self._process.join(SECONDS)
+        self._process.close()
 
 
 class Searches:
@@ -145,7 +138,6 @@ class Searches:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._started: list[SearchProcess] = []
-        self._barriers: list[Any] = []  # they end with the last reference
 
     def start(self, **options: Any) -> SearchProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -155,9 +147,13 @@ class Searches:
 
     def start_together(self, count: int, **options: Any) -> list[SearchProcess]:
         """Start several that begin their searches at the very same moment."""
-        barrier = _context().Barrier(count)
-        self._barriers.append(barrier)
-        return [self.start(barrier=barrier, **options) for _ in range(count)]
+        gate = self.folder / "gate"
+        with gate.open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            started = [self.start(gate=gate, **options) for _ in range(count)]
+            for each in started:
+                each.wait_until(lambda each=each: bool(each.entries()))  # type: ignore[misc]
+        return started
 
     def __enter__(self) -> Searches:
         return self
@@ -227,15 +223,16 @@ def assert_nothing_is_left_over(study: Path) -> None:
     assert left == [best["checkpoint"]]
 
 
-def _search(folder: Path, diary: Path, hold: Hold | None, barrier: Any, options: dict[str, Any]) -> None:
+def _search(folder: Path, diary: Path, hold: Hold | None, gate: Path | None, options: dict[str, Any]) -> None:
     """Run in the process: search, and write down how it went."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     written = Diary(diary, hold)
     changes = {"save_strategy": "epoch", **options.pop("trainer", {})}
     arguments = {"compute_objective": "loss", "pruner": "none", "progress": written, **options}
     trainer = small_trainer(folder, written, **changes)
-    if barrier is not None:
-        barrier.wait(SECONDS)
+    if gate is not None:
+        written.write(at_gate=True)
+        with gate.open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH)
     try:
         best = trainer.hyperparameter_search(RATE, **arguments)
     except BaseException as error:
@@ -243,25 +240,6 @@ def _search(folder: Path, diary: Path, hold: Hold | None, barrier: Any, options:
         written.write(error=type(error).__name__, message=str(error), traceback=trace)
     else:
         written.write(**described(best))
-
-
-def _context() -> Any:
-    """Return the context of processes that are forked from a server which has imported this module."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([before] if before else [])])
-    try:
-        forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-    return context
-
-
-torch.set_num_threads(1)
 
 
 def comparable(record: dict[str, Any]) -> dict[str, Any]:

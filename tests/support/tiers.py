@@ -106,5 +106,5 @@ def _is_full(item: pytest.Item) -> bool:
 
 
 def _notice_processes(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "os.fork" or (event == "subprocess.Popen" and "python" in str(arguments[0])):
+    if event in ("os.fork", "tests.support.warm") or (event == "subprocess.Popen" and "python" in str(arguments[0])):
         _happened.add("process")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 # Before numpy is imported: two threads take ten times as long for small matrices where the cores are busy.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from tests.support import migrations
+from tests.support.clock import clock as clock
 from tests.support.command_line import made as made
 from tests.support.postgresql import postgresql as postgresql
 from tests.support.postgresql import postgresql_url as postgresql_url
@@ -16,6 +19,13 @@ from tests.support.postgresql import postgresql_url as postgresql_url
 pytest_plugins = ["tests.support.tiers"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("CI", None)  # a search prints less in CI; the tests check what it prints elsewhere
+migrations.read_once()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been imported out of all later garbage collections: each would look at a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

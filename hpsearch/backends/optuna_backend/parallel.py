@@ -100,7 +100,6 @@ class Parallel:
         scratch = Scratch()
         scratch.begin()
         try:
-            scratch.folder.mkdir()
             try:
                 self._parcel = pack((recipe.with_arguments(), for_workers(study)), scratch.folder / "data")
             except CannotBeWritten as error:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: a temporary name, fsync, rename.
+"""Files that are written whole or not at all (a temporary name, fsync, rename), and locks between processes.
 
 Knows nothing of trials or models.
 """
@@ -16,13 +16,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 PARTIAL_MARK = ".partial-"
-# Beside a folder that lies elsewhere than where it is looked for, a file: in which folder the link to it is.
-_LINKED_FROM = ".linked-from-"
 _ATTEMPTS = 3
 _WITH_PARTS = (dict, list, tuple)
 _json = json.JSONEncoder(ensure_ascii=False).encode
 _REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
+_SECONDS_BETWEEN_ATTEMPTS = 0.005
+
+
+def file_lock(path: str | os.PathLike[str], thread_local: bool = True) -> FileLock:
+    """Return a lock between processes, and threads if it is `thread_local`; the system releases it when a holder dies.
+
+    A forked child does not hold it, and makes one of its own. On a file system without locks, taking it is an error: a
+    file in place of a lock would outlive a killed process.
+    """
+    return FileLock(path, thread_local=thread_local, poll_interval=_SECONDS_BETWEEN_ATTEMPTS, fallback_to_soft=False)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -100,14 +110,9 @@ def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Pa
 
     An existing folder at `path` is replaced. If the block raises, the temporary folder is removed and `path` stays
     as it was. Without `sync` a power cut may lose the folder, unlike a killed process; files in it that were written
-    by `write_text` are whole all the same. After `prepare_link` the folder is written elsewhere, and `path` is a link.
+    by `write_text` are whole all the same.
     """
-    target, link = Path(path), _prepared_link(Path(path))
-    if link.is_symlink():
-        with whole_folder(os.readlink(link), sync) as partial:
-            yield partial
-        os.replace(link, target)
-        return
+    target = Path(path)
     partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -131,38 +136,10 @@ def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Pa
         _delete(replaced)
 
 
-def prepare_link(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> None:
-    """Let the folder that this process writes next at `path`, where there is none, lie elsewhere, with a link to it.
-
-    Whoever deletes the link deletes the folder; a file beside that says so, and which folder the link is in.
-    """
-    link = _prepared_link(Path(path))
-    link.unlink(missing_ok=True)
-    _linked_from(Path(folder)).write_bytes(os.fsencode(link.parent.resolve()))
-    link.symlink_to(folder, target_is_directory=True)
-
-
-def unprepare_link(path: str | os.PathLike[str]) -> bool:
-    """Let the folder lie at its path after all; False if no link was prepared for it."""
-    link = _prepared_link(Path(path))
-    is_prepared = link.is_symlink()
-    if is_prepared:
-        _delete(link)
-    return is_prepared
-
-
-def _linked_from(folder: Path) -> Path:
-    return folder.with_name(f"{_LINKED_FROM}{folder.name}")
-
-
-def _prepared_link(path: Path) -> Path:
-    return path.with_name(f"{PARTIAL_MARK}{os.getpid()}-link-{path.name}")
-
-
 def remove_folder(path: str | os.PathLike[str]) -> None:
     """Delete a folder so that no reader ever sees it half-deleted: rename it first, then remove it.
 
-    A folder that does not exist is not an error. With a link that `prepare_link` has made goes the folder it leads to.
+    A folder that does not exist is not an error. Of a link, what it leads to stays.
     """
     doomed = _set_aside(Path(path), _REMOVED_MARK)
     if doomed is not None:
@@ -190,15 +167,8 @@ def entries(folder: str | os.PathLike[str], *prefixes: str) -> list[Path]:
 
 
 def _delete(entry: Path) -> None:
-    """Delete a file, a folder, or a link; and the folder that the link leads to, if `prepare_link` has made it."""
-    if entry.is_symlink():
-        folder = Path(os.readlink(entry))
-        entry.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            if _linked_from(folder).read_bytes() == os.fsencode(entry.parent.resolve()):
-                shutil.rmtree(folder, ignore_errors=True)
-                _linked_from(folder).unlink()
-    elif entry.is_dir():
+    """Delete a file, a folder, or a link."""
+    if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry, ignore_errors=True)
     else:
         entry.unlink(missing_ok=True)

@@ -9,13 +9,15 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
+
+from .liveness import claimed, show_alive
 
 _SCRATCH = "hpsearch-scratch-"
 
 
 class Scratch:
-    """A folder of this process on this node, for one run at a time; with it those of dead processes are deleted."""
+    """A folder of this user and process, for one run at a time; making it deletes those of dead processes."""
 
     def __init__(self) -> None:
         self._lock: FileLock | None = None
@@ -27,38 +29,36 @@ class Scratch:
     def folder(self) -> Path:
         """The folder, between `begin` and `end`."""
         assert self._lock is not None, "begin() comes first"
-        return Path(self._lock.lock_file).with_suffix("")
+        return _folder_of(Path(self._lock.lock_file))
 
     def begin(self) -> None:
         """Make an empty folder."""
         self.end()
         remove_scratch_of_the_dead()
-        lock = _lock(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex}.lock"))
-        lock.acquire()
-        self._lock = lock
+        self._lock = show_alive(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex}.lock"))
+        self.folder.mkdir(mode=0o700)
 
     def end(self) -> None:
         """Delete the folder."""
         if self._lock is not None:
-            _remove_scratch(self._lock)
+            _remove(Path(self._lock.lock_file))
+            self._lock.release()
             self._lock = None
 
 
 def remove_scratch_of_the_dead() -> None:
-    """Delete the scratch folders whose processes are gone, as far as that is possible: a lock ends with its process."""
+    """Delete the temporary folders whose processes are dead, as far as that is possible."""
     with contextlib.suppress(OSError):  # there may be no temporary folder
         for path in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*.lock"):
-            lock = _lock(path)
-            with contextlib.suppress(Timeout, OSError, NotImplementedError):
-                lock.acquire(timeout=0)
-                _remove_scratch(lock)
+            with contextlib.suppress(OSError), claimed(path) as is_dead:
+                if is_dead:
+                    _remove(path)
 
 
-def _lock(path: Path) -> FileLock:
-    return FileLock(path, thread_local=False)  # the thread that trains may end what another one has begun
+def _folder_of(lock_file: Path) -> Path:
+    return lock_file.with_suffix("")
 
 
-def _remove_scratch(lock: FileLock) -> None:
-    shutil.rmtree(Path(lock.lock_file).with_suffix(""), ignore_errors=True)
-    Path(lock.lock_file).unlink(missing_ok=True)
-    lock.release()
+def _remove(lock_file: Path) -> None:
+    shutil.rmtree(_folder_of(lock_file), ignore_errors=True)
+    lock_file.unlink(missing_ok=True)

@@ -100,7 +100,6 @@ class Searching(ABC):
         constraints: str | Constraint | Sequence[str | Constraint] | None = None,
         pruning_metric: str | None = None,
         keep_checkpoints: int | None = 1,
-        paused_memory: float = 0,
         timeout: float | None = None,
         trial_timeout: float | None = None,
         max_epochs: float | None = None,
@@ -141,8 +140,6 @@ class Searching(ABC):
             pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
             keep_checkpoints: how many of the best trials keep their weights on disk (with several objectives, 1 keeps
                 those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
-            paused_memory: so many bytes of checkpoints of trials that wait at rungs may be in memory (`/dev/shm`), from
-                where they go to disk when the search ends; the others are on disk. Not on Ray.
             timeout: seconds for this call; a trial that is running then is stopped at its next step.
             trial_timeout: seconds for one trial.
             max_epochs: passes over the data, of all trials of the study together.
@@ -187,7 +184,6 @@ class Searching(ABC):
             constraints=resolve_constraints(constraints),
             pruning_objective=resolve_pruning(pruning_metric, objectives),
             keep_checkpoints=keep_checkpoints,
-            paused_memory=paused_memory,
             timeout=timeout,
             trial_timeout=trial_timeout,
             max_epochs=max_epochs,

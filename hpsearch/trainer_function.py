@@ -53,7 +53,7 @@ def tune(
         hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: `make_trainer` suggests.
         output_dir: the study's folder is made in it; default: that of the trainer's arguments.
         search: arguments of `Trainer.hyperparameter_search`: `n_trials`, `compute_objective`, `direction`, `backend`,
-            `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback`, `paused_memory` and changes of
+            `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback` and changes of
             parameters while a trial trains (population-based training) need `hpsearch.Trainer`.
 
     Returns:
@@ -100,9 +100,11 @@ class TrainerFunction(Searching):
     def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
         given = self.hp_space if hp_space is None else hp_space
-        for name, why in _NEEDS_OUR_TRAINER.items():
-            if search.get(name):
-                raise StudyError(f"{name}={search[name]!r} needs hpsearch.Trainer: {why}")
+        if search.get("oom_fallback"):
+            raise StudyError(
+                f"oom_fallback={search['oom_fallback']!r} needs hpsearch.Trainer: what make_trainer(trial) makes "
+                "cannot be made again in smaller batches."
+            )
         with _cheap_collections():
             return super().hyperparameter_search(
                 _left_to_make_trainer if given is None else given, *arguments, **search
@@ -364,10 +366,6 @@ def _left_to_make_trainer(trial: Trial) -> dict[str, Any]:
 
 
 _DRAWS = 3
-_NEEDS_OUR_TRAINER = {
-    "oom_fallback": "what make_trainer(trial) makes cannot be made again in smaller batches.",
-    "paused_memory": "transformers writes its checkpoints to disk.",
-}
 _REFUSED = {
     "push_to_hub": "every trial would upload its model; upload the best one after the search.",
     "auto_find_batch_size": "it would train trials with other batch sizes than their parameters say.",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.files import prepare_link, read_json, remove_folder, remove_partial, whole_folder, write_json, write_text
+from hpsearch.files import read_json, remove_folder, remove_partial, whole_folder, write_json, write_text
 
 ROOT = Path(__file__).parents[1]
 
@@ -94,6 +94,7 @@ def test_a_process_killed_while_writing_a_folder_leaves_the_old_one(tmp_path: Pa
     assert content(target) == {"inner/weights": "old", "old.txt": "old"}
 
 
+@pytest.mark.smoke
 @pytest.mark.fault
 @pytest.mark.parametrize("rename", [1, 2])
 def test_a_process_killed_at_any_rename_leaves_the_old_folder_or_the_new_one(tmp_path: Path, rename: int) -> None:
@@ -136,6 +137,7 @@ def test_a_value_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp
     assert [each.name for each in tmp_path.iterdir()] == ["trial.json"]
 
 
+@pytest.mark.smoke
 @pytest.mark.fault
 def test_a_process_killed_before_the_rename_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "trial.json"
@@ -163,6 +165,7 @@ def test_a_folder_is_removed_with_all_it_holds_and_a_missing_one_is_no_error(tmp
     remove_folder(tmp_path / "checkpoint-4")
 
 
+@pytest.mark.smoke
 @pytest.mark.fault
 def test_a_process_killed_while_removing_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     target = make_folder(tmp_path / "checkpoint-4")
@@ -190,39 +193,6 @@ def test_only_leftovers_are_cleaned_up(tmp_path: Path) -> None:
 def test_text_is_written_as_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "größe → 7")
     assert (tmp_path / "a.txt").read_bytes() == "größe → 7".encode()
-
-
-def test_a_link_that_was_prepared_is_there_once_its_folder_is_whole(tmp_path: Path) -> None:
-    link, elsewhere = tmp_path / "here" / "checkpoint", tmp_path / "elsewhere"
-    link.parent.mkdir()
-    prepare_link(link, elsewhere)
-    with whole_folder(link) as partial:
-        (partial / "weights").write_text("whole")
-        assert not link.is_symlink()
-        assert not elsewhere.exists()
-    assert link.is_symlink()
-    assert (elsewhere / "weights").read_text() == "whole"
-    with whole_folder(link) as partial:  # it was for once
-        (partial / "weights").write_text("another")
-    assert not link.is_symlink()
-    assert not elsewhere.exists()
-    assert [each.name for each in link.parent.iterdir()] == ["checkpoint"]
-
-
-@pytest.mark.parametrize("is_written", [False, True])
-def test_a_link_is_deleted_with_what_it_leads_to(tmp_path: Path, is_written: bool) -> None:
-    link, elsewhere = tmp_path / "here" / "checkpoint", tmp_path / "elsewhere"
-    link.parent.mkdir()
-    elsewhere.mkdir()
-    prepare_link(link, elsewhere)
-    if is_written:
-        with whole_folder(link):
-            pass
-        remove_folder(link)
-    else:
-        remove_partial(link.parent)
-    assert not elsewhere.exists()
-    assert not list(link.parent.iterdir())
 
 
 def test_what_somebody_else_has_linked_stays_when_the_link_goes(tmp_path: Path) -> None:

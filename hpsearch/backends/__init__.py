@@ -19,6 +19,11 @@ _GONE = {
     "sigopt": "its service was closed, and transformers 5 dropped it",
     "wandb": "its sweeps choose parameters in the cloud, so a trial could not be repeated from what is on disk",
 }
+# Options that an earlier version had.
+_REMOVED = {
+    "paused_memory": "the checkpoints of paused trials are on disk. If the disk is slow, put output_dir on a RAM disk, "
+    "such as /dev/shm, and copy the study's folder away afterwards."
+}
 
 
 def get_backend(name: str | None, options: dict[str, Any], arguments: Iterable[str] = ()) -> Backend:
@@ -37,6 +42,9 @@ def get_backend(name: str | None, options: dict[str, Any], arguments: Iterable[s
         raise StudyError(
             f"backend={wanted!r} is not a backend; allowed: {one_of(_BACKENDS)}.{nearest_name(str(wanted), _BACKENDS)}"
         )
+    removed = next((option for option in options if option in _REMOVED), None)
+    if removed is not None:
+        raise StudyError(f"{removed}={options[removed]!r} was removed: {_REMOVED[removed]}")
     module, kind, package, installed_by = _BACKENDS[wanted]
     if importlib.util.find_spec(package) is None:
         raise MissingPackageError(f"backend={wanted!r} needs the package {package}: pip install {installed_by}")

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError
-from ..files import read_json, remove_folder, remove_partial, whole_folder, write_json
-from ..locks import KernelLock
-from .paused_states import PLACE_FILE
+from ..files import file_lock, read_json, remove_folder, remove_partial, whole_folder, write_json
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
 from .study import Study
@@ -41,7 +39,6 @@ _RESERVED_NAMES = {
     LOCK_FILE,
     SESSIONS_FOLDER,
     REPLAYS_FOLDER,
-    PLACE_FILE,
     *_STORAGE_FILES,
 }
 
@@ -59,7 +56,7 @@ class StudyFolder:
         self.path = study.folder
         self._study = study
         self.session = 0
-        self._lock = KernelLock(self.path / LOCK_FILE)
+        self._lock = file_lock(self.path / LOCK_FILE)
         self._known: dict[Path, tuple[_Version, TrialRecord]] = {}
         self._best: tuple[list[dict[str, Any]], _Version] | None = None  # what was written last
 

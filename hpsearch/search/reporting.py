@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from ..callbacks import ExportableState, TrainerCallback
@@ -15,14 +14,10 @@ from .budgets import Stop, TrialBudget
 from .listener import SearchListener
 from .objective import PARAMETERS, Objective
 from .others import OtherTrials
-from .paused_states import PausedStates
 from .ranks import Ranks
 from .scoped_weights import ScopedWeights
 from .study import Study
 from .trial import Report, Trial, TrialRecord, TrialState, Verdict
-
-# Bytes of a checkpoint besides weights and optimizer: random streams, states.
-_REST_OF_CHECKPOINT = 2**16
 
 
 class ReportingCallback(TrainerCallback, ExportableState):
@@ -75,7 +70,6 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._evaluated_sets = 0
         self._is_over = False
         self._paused_at = 0
-        self._paused_states = PausedStates(study)
         self.reports: list[Report] = []
         self.schedule: list[dict[str, Any]] = []
         self.epochs = 0.0
@@ -168,9 +162,6 @@ class ReportingCallback(TrainerCallback, ExportableState):
         said = self._tell(report, self.is_ending) if self._ranks.is_main else Verdict()
         if self._ranks.agree(lambda: said != Verdict()):
             self._obey(self._ranks.decide(lambda: said), control)
-        if self.paused and self._ranks.size == 1:
-            checkpoint = _checkpoint(args, state)
-            self._paused_states.make_room(checkpoint, _size_of_checkpoint(kwargs.get("model")))
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -190,7 +181,6 @@ class ReportingCallback(TrainerCallback, ExportableState):
         """Write the selected weights beside the checkpoint, and delete those that nobody needs."""
         self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
         if self._ranks.is_main:
-            self._paused_states.written(_checkpoint(args, state))
             self._listener.on_checkpoint(self._trial, state.global_step)
 
     def _continue_schedule(self, step: int) -> None:
@@ -279,23 +269,6 @@ class ReportingCallback(TrainerCallback, ExportableState):
             return report.value
         pruning = self._study.pruning_objective
         return None if pruning is None else self._value(pruning, report.metrics)
-
-
-def _checkpoint(args: Any, state: Any) -> Path:
-    return Path(args.output_dir, f"checkpoint-{state.global_step}")
-
-
-def _size_of_checkpoint(model: Any) -> float:
-    """Return how many bytes a checkpoint of a model has, with an optimizer that keeps two numbers for each weight.
-
-    Of a model with adapters of PEFT, the adapters alone are written.
-    """
-    if model is None:
-        return math.inf
-    is_adapted = hasattr(model, "peft_config")
-    weights = [each for each in model.parameters() if each.requires_grad or not is_adapted]
-    trained = sum(each.numel() for each in weights if each.requires_grad)
-    return float(sum(each.numel() * each.element_size() for each in weights) + 8 * trained + _REST_OF_CHECKPOINT)
 
 
 def reports_in(state: dict[str, Any]) -> list[Report]:

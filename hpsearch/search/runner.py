@@ -16,11 +16,11 @@ from .ending import Ended, TrialEndedSearch, run_to_end
 from .execution import Execution, Searchable
 from .folder import StudyFolder, remove_leftovers
 from .listener import SearchListener
+from .memory_of_0_8_0 import copy_to_disk
 from .others import OtherTrials
-from .paused_states import PausedStates
 from .ranks import Ranks
 from .retention import remove_surplus
-from .sessions import Session, is_any_on_this_machine
+from .sessions import Session
 from .study import Study
 from .trial import Span, Trial, TrialRecord, TrialState, Verdict
 
@@ -53,7 +53,6 @@ class TrialRunner:
         self._trainer, self._study, self._folder = trainer, study, folder
         self.listener, self._ranks = listener, ranks
         self._session = Session(study.folder)
-        self._paused = PausedStates(study)
         self._budget = SearchBudget(study, clock=clock)
         self.session = self._session.name
         self.records: list[TrialRecord] = []
@@ -72,23 +71,18 @@ class TrialRunner:
         with self._folder.locked():
             self._session.begin()
             try:
-                lost = self._paused.begin(is_alone=self._session.is_alone())
+                lost = copy_to_disk(self._study.folder) if self._session.is_alone() else []
             except BaseException:
                 self._session.end()
                 raise
         try:
             for run in lost:
-                self.announce(f"{run} has lost its checkpoint, which was in memory: if it goes on, it begins again")
+                self.announce(f"{run} has lost its checkpoint, which 0.8.0 kept in memory: it starts again if resumed")
             yield
         finally:
             with self._folder.locked():
                 if self._session.end():
                     remove_partial(self._study.folder)  # what killed sessions have left there
-                if not is_any_on_this_machine(self._study.folder):
-                    with contextlib.suppress(OSError):  # the result of the search comes first
-                        self._paused.end()
-                    if self._paused.place is not None:
-                        self.announce("checkpoints of waiting trials stay in memory: they cannot be written to disk")
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from deciding anything about the study while the block runs."""
@@ -296,7 +290,6 @@ class TrialRunner:
         study = self._study
         self._folder.write_best(records)
         remove_surplus(records, study.folder, study.objectives, study.keep_checkpoints, among)
-        self._paused.spill(*(each.name for each in (records if among is None else among) if each.state.is_counted))
         self.records = self._present(records)
 
     @staticmethod

@@ -1,34 +1,34 @@
-"""Which processes are at work in a study's folder, and which have died: a file for each, and its heartbeat."""
+"""Which processes are at work in a study's folder, and which have died: a file for each, locked, and its heartbeat."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import socket
-import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
+from filelock import FileLock
 
-from ..files import entries, read_json, write_json
+from ..files import entries
+from ..liveness import is_alive, show_alive
 
 SESSIONS_FOLDER = "sessions"
-_OWN: set[str] = set()  # the sessions that this process is at
 HEARTBEAT_SECONDS = 10.0
-# A process on another machine is dead after so long without a heartbeat; on this machine the system tells at once.
+# A process on another machine whose lock is not seen here is dead after so long without a heartbeat.
 SILENCE_SECONDS = 60.0
+_LEAVING = "leaving"
 
 
 class Session:
     """One search at work in a study's folder, from `begin()` to `end()`.
 
-    Its file in ``<study>/sessions`` says which process it is. Whether another session of this machine is alive is asked
-    of the operating system, and known at once; one of another machine that shares the folder is alive while its file is
-    touched, which a thread does every ten seconds.
+    Its file in ``<study>/sessions`` records which process it is. The process holds the lock on the file, so every
+    process of the machine knows at once when it dies. On a machine that does not see the lock, a session is alive while
+    its file is touched, which a thread does every ten seconds.
 
     Attributes:
         name: names the session, and its file.
@@ -39,15 +39,17 @@ class Session:
         self.name = f"{host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._folder = study_folder / SESSIONS_FOLDER
         self._is_over = threading.Event()
-        self._is_leaving = False
+        self._is_at_work = self._is_leaving = False
         self._changed = 0
         self._heart: threading.Thread | None = None
+        self._lock: FileLock | None = None
+        self._touching = threading.Lock()
 
     def begin(self) -> None:
         """Sign in; the caller holds the study's lock."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        _OWN.add(self.name)
         self._sign_in()
+        self._is_at_work = True
         self._heart = threading.Thread(target=self._beat, name="hpsearch heartbeat", daemon=True)
         self._heart.start()
         self._remove_dead()
@@ -58,8 +60,8 @@ class Session:
         if self._heart is not None:
             self._heart.join()
         self._remove_dead()
-        _OWN.discard(self.name)
-        (self._folder / self.name).unlink(missing_ok=True)
+        self._is_at_work = False
+        self._sign_out()
         try:
             self._folder.rmdir()
         except FileNotFoundError:  # the last of them took this one for dead
@@ -89,24 +91,23 @@ class Session:
         """Show that this session has nothing under way, nor will have; it signs out soon. The caller holds the lock."""
         if not self._is_leaving:
             self._is_leaving = True
-            with contextlib.suppress(OSError):  # the disk is full, say: the others do not hear of it, no more
-                self._sign_in()
+            # The disk may be full: then the others wait until this session has ended.
+            with contextlib.suppress(OSError), (self._folder / self.name).open("r+") as stream:
+                stream.seek(0, os.SEEK_END)
+                stream.write(f"{_LEAVING}\n")
 
     def is_alive(self, name: str | None) -> bool:
         """Tell whether the session `name` is still at work."""
-        if name in _OWN:
+        if name == self.name and self._is_at_work:
             return True
         if not name or not re.fullmatch(r"[\w-][\w.-]*", name):
             return False
         path = self._folder / name
+        if is_alive(path):
+            return True
         try:
-            process = read_json(path)
-            if process is None:
-                return False
-            if process["host"] == host():
-                return process["pid"] != os.getpid() and _exists(process["pid"], process["started"])
-            return self._now() - path.stat().st_mtime < SILENCE_SECONDS
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return _machine_in(path) != machine() and self._now() - path.stat().st_mtime < SILENCE_SECONDS
+        except FileNotFoundError:
             return False
 
     def _remove_dead(self) -> None:
@@ -120,16 +121,30 @@ class Session:
                 self._touch()
 
     def _sign_in(self) -> None:
-        process = {"host": host(), "pid": os.getpid(), "started": _started(os.getpid())}
-        write_json(self._folder / self.name, {**process, "is_leaving": self._is_leaving})
+        """Make the session's file; it is written in place, as a file that replaced it would not be locked."""
+        path, process = self._folder / self.name, {"machine": machine(), "pid": os.getpid()}
+        self._sign_out()
+        self._lock = show_alive(path)
+        try:
+            path.write_text(f"{json.dumps(process)}\n{_LEAVING if self._is_leaving else ''}\n", encoding="utf-8")
+        except BaseException:
+            self._sign_out()
+            raise
+
+    def _sign_out(self) -> None:
+        (self._folder / self.name).unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _touch(self) -> None:
         """Show that this session is alive; sign in again if another machine took it for dead, after a long sleep."""
-        try:
-            os.utime(self._folder / self.name)
-        except FileNotFoundError:
-            self._folder.mkdir(exist_ok=True)
-            self._sign_in()
+        with self._touching:
+            try:
+                os.utime(self._folder / self.name)
+            except FileNotFoundError:
+                self._folder.mkdir(exist_ok=True)
+                self._sign_in()
 
     def _now(self) -> float:
         """Return the time by the clock of the file system, which all machines share."""
@@ -142,50 +157,24 @@ def has_signed_in(study_folder: Path, name: str) -> bool:
     return (study_folder / SESSIONS_FOLDER / name).exists()
 
 
-def are_all_on_this_machine(study_folder: Path) -> bool:
-    """Tell whether all sessions that have signed in to a study's folder are on this machine."""
-    return all(each == host() for each in _hosts(study_folder))
-
-
-def is_any_on_this_machine(study_folder: Path) -> bool:
-    """Tell whether a session has signed in to a study's folder that is on this machine."""
-    return any(each == host() for each in _hosts(study_folder))
+def _machine_in(file: Path) -> str | None:
+    """Return the machine of a session; None if the file is half-written, or of 0.8.0, which did not lock it."""
+    with contextlib.suppress(ValueError):
+        process, _ = json.JSONDecoder().raw_decode(file.read_text(encoding="utf-8"))
+        return process.get("machine") if isinstance(process, dict) else None
+    return None
 
 
 def _is_leaving(file: Path) -> bool:
-    with contextlib.suppress(ValueError):
-        session = read_json(file)
-        return session is None or bool(session.get("is_leaving"))
-    return False
+    try:
+        return file.read_text(encoding="utf-8").splitlines()[-1:] == [_LEAVING]
+    except (FileNotFoundError, ValueError):
+        return not file.exists()  # it has left
 
 
-def _hosts(study_folder: Path) -> Iterator[str]:
-    for path in (study_folder / SESSIONS_FOLDER).glob("[!.]*"):
-        with contextlib.suppress(ValueError):
-            session = read_json(path)
-            if session is not None:
-                yield session["host"]
-
-
-def host() -> str:
-    """Return what tells machines apart, and containers of one machine that do not see each other's processes."""
+def machine() -> str:
+    """Return what tells machines apart, and containers that may not see each other's locks."""
     try:
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return socket.gethostname()
-
-
-def _exists(pid: int, started: str) -> bool:
-    """Tell whether a process of this machine still exists, and its number has not gone to another one."""
-    try:
-        return _started(pid) == started and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except (psutil.NoSuchProcess, OSError):
-        return False
-
-
-def _started(pid: int) -> str:
-    """Return when a process was started: by the clock that nobody sets, where the system tells."""
-    if sys.platform == "linux":
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
-    return str(psutil.Process(pid).create_time())

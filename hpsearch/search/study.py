@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import numbers
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -40,8 +39,6 @@ class Study:
         pruning_objective: with several objectives, the one that prunes; None: nothing is pruned.
         keep_checkpoints: how many of the best trials keep their scoped weights (of several objectives: whether the
             Pareto front does); 0 none, None: every trial.
-        paused_memory: so many bytes of checkpoints of trials that wait at rungs may be in memory; the others are on
-            disk.
         timeout: seconds for this session; a running trial is stopped when they are over. None: no limit.
         trial_timeout: seconds for one trial. None: no limit.
         max_epochs: passes over the data, of all trials of all sessions together. None: no limit.
@@ -66,7 +63,6 @@ class Study:
     constraints: tuple[Constraint, ...] = ()
     pruning_objective: Objective | None = None
     keep_checkpoints: int | None = 1
-    paused_memory: float = 0
     timeout: float | None = None
     trial_timeout: float | None = None
     max_epochs: float | None = None
@@ -85,9 +81,6 @@ class Study:
             check_whole("keep_checkpoints", self.keep_checkpoints, 0, "None or ")
         if self.max_failures is not None:
             check_whole("max_failures", self.max_failures, 1, "None or ")
-        memory = self.paused_memory
-        if isinstance(memory, bool) or not isinstance(memory, (int, float)) or not 0 <= memory < math.inf:
-            raise StudyError(f"paused_memory must be a number of bytes from 0, but got {memory!r}.")
         for name, unit in _BUDGETS.items():
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from safetensors import SafetensorError
 from transformers.trainer_utils import sort_checkpoints
 
 from ..callbacks import ExportableState
-from ..files import remove_folder, unprepare_link, whole_folder, write_json
+from ..files import remove_folder, whole_folder, write_json
 from . import sharding
 from .hooks import Hooks
 from .optimization import follows_a_metric
@@ -66,12 +65,7 @@ def save_checkpoint(trainer: Hooks) -> Path:
     _point_at_best_checkpoint(run, folder)
     streams = gather_object([_streams(run)])
     if run.args.should_save:
-        try:
-            _write(trainer, folder, streams)
-        except (OSError, SafetensorError):
-            if not unprepare_link(folder):
-                raise
-            _write(trainer, folder, streams)  # where it should have been there was no room
+        _write(trainer, folder, streams)
         _rotate(run)
     elif sharding.is_sharded(run):
         _write_together(trainer, folder)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -327,34 +324,6 @@ def test_what_a_killed_worker_has_half_written_of_a_run_is_known_from_its_copy(
     second = worker()
     second.begin(RUN)
     assert seen_by(second) == {"checkpoint-4": "checkpoint-4"}
-
-
-def test_scratch_of_dead_processes_is_deleted_and_that_of_living_ones_stays(tmp_path: Path, scratch: Path) -> None:
-    begin = (
-        "import sys, time; from hpsearch.backends.ray_backend.distant_folders import DistantFolders\n"
-        f"folders = DistantFolders({str(tmp_path / 'place')!r}, 'study-1', 's', '.ray-s')\n"
-        "folders.begin(sys.argv[1])\n"
-        "print('begun', flush=True); time.sleep(600)"
-    )
-    processes = []
-    try:
-        for run in ("run-1", "run-2"):
-            command, environment = [sys.executable, "-c", begin, run], {**os.environ, "TMPDIR": str(scratch)}
-            processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-        assert [process.stdout and process.stdout.readline() for process in processes] == ["begun\n"] * 2
-        assert sorted(path.name for path in scratch.glob("*/*/*")) == ["run-1", "run-2"]
-        processes[0].kill()
-        processes[0].wait()
-        folders = DistantFolders(str(tmp_path / "place"), "study-1", "s", ".ray-s")
-        folders.begin(RUN)
-        assert sorted(path.name for path in scratch.glob("*/*/*")) == [RUN, "run-2"]
-        folders.leave(RUN)
-        assert sorted(path.name for path in scratch.glob("*/*/*")) == ["run-2"]
-        assert len(list(scratch.iterdir())) == 2
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 def test_a_relative_place_is_the_same_for_workers_in_other_folders(

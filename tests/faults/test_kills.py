@@ -30,9 +30,9 @@ PLANS = {
         trainer={**EVERY_TWO_STEPS, "save_steps": 3}, options={"scope": "all", "keep_checkpoints": 2}
     ),
     "sqlite, rungs": Plan(options={"pruner": "rungs", "n_trials": 10}),
-    "journal, rungs in memory, a checkpoint an epoch": Plan(
+    "journal, rungs, a checkpoint an epoch": Plan(
         trainer={**EVERY_EPOCH, "num_train_epochs": 4},
-        options={"pruner": "rungs", "storage": "journal", "paused_memory": 10**6},
+        options={"pruner": "rungs", "storage": "journal"},
     ),
     "journal, no checkpoints": Plan(warmup=2, options={"scope": "all", "storage": "journal"}),
     "sqlite, all checkpoints": Plan(

@@ -123,7 +123,6 @@ def test_killed_workers_cost_a_search_with_rungs_no_trial(tmp_path: Path) -> Non
             n_jobs=2,
             storage="journal",
             trial_retries=15,
-            paused_memory=30e3,  # some of those that wait are there, the others on disk
             progress=False,
         )
     finally:

@@ -5,49 +5,33 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from hpsearch.liveness import is_alive
 from hpsearch.search import sessions
 from hpsearch.search.sessions import SESSIONS_FOLDER, Session
-from tests.support.searching import ROOT
+from tests.support.forked import Forked
 
-WAITS = """
-import sys
-from pathlib import Path
-from hpsearch.search.sessions import Session
-session = Session(Path(sys.argv[1]))
-session.begin()
-print(session.name, flush=True)
-sys.stdin.read()
-session.end()
-"""
+
+def sign_in(folder: Path) -> Session:
+    session = Session(folder)
+    session.begin()
+    return session
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def other(tmp_path: Path, session: Session) -> Iterator[tuple[Forked, str]]:
     """Another process that is at work in the folder, and the name of its session."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITS, str(tmp_path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    name = process.stdout.readline().strip()
+    process = Forked(lambda: sign_in(tmp_path))
+    (name,) = signed_in(tmp_path) - {session.name}
     yield process, name
-    process.kill()
-    process.communicate()
+    process.end()
 
 
 @pytest.fixture
@@ -67,9 +51,16 @@ def beats(name: str = "hpsearch heartbeat") -> int:
     return sum(thread.name == name for thread in threading.enumerate())
 
 
-def rewrite(folder: Path, name: str, **changes: Any) -> None:
+def write_session(folder: Path, name: str, **process: Any) -> Path:
+    """Write the file of a session that nobody is at."""
     path = folder / SESSIONS_FOLDER / name
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.write_text(json.dumps(process))
+    return path
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
 
 
 def test_a_session_is_signed_in_while_it_lasts_and_leaves_nothing(tmp_path: Path) -> None:
@@ -96,61 +87,64 @@ def test_two_sessions_of_one_process_have_their_own_names(tmp_path: Path, sessio
     assert not session.is_alive(second.name)
 
 
-def test_another_process_is_alive_until_it_signs_out(
-    session: Session, other: tuple[subprocess.Popen[str], str]
+@pytest.mark.smoke
+@pytest.mark.process
+def test_a_killed_process_is_dead_at_once_a_hanging_one_is_alive(
+    tmp_path: Path, session: Session, other: tuple[Forked, str]
 ) -> None:
     process, name = other
     assert session.is_alive(name)
-    process.communicate("")
-    assert process.returncode == 0
-    assert not session.is_alive(name)
-
-
-def test_a_killed_process_is_known_to_be_dead_at_once_and_is_cleared_away(
-    tmp_path: Path, session: Session, other: tuple[subprocess.Popen[str], str]
-) -> None:
-    process, name = other
-    process.send_signal(signal.SIGKILL)
-    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.005)
+    process.stop()
+    assert session.is_alive(name)
+    assert not session.is_alone()
+    process.kill()
     assert not session.is_alive(name)  # not even its parent has taken note
-    process.wait()
-    assert not session.is_alive(name)
+    assert session.is_alone()
     assert name in signed_in(tmp_path)
-    third = Session(tmp_path)
-    third.begin()
+    third = sign_in(tmp_path)
     assert signed_in(tmp_path) == {session.name, third.name}
     third.end()
 
 
-def test_a_stopped_process_is_alive(session: Session, other: tuple[subprocess.Popen[str], str]) -> None:
+def test_a_session_of_this_machine_whose_file_nobody_holds_is_dead_whatever_it_records(
+    tmp_path: Path, session: Session
+) -> None:
+    write_session(tmp_path, "left", machine=sessions.machine(), pid=os.getpid())
+    assert not session.is_alive("left")
+
+
+@pytest.mark.process
+def test_a_session_of_another_machine_is_alive_while_its_lock_is_seen(
+    tmp_path: Path, session: Session, other: tuple[Forked, str]
+) -> None:
     process, name = other
-    process.send_signal(signal.SIGSTOP)
-    try:
-        assert session.is_alive(name)
-    finally:
-        process.send_signal(signal.SIGCONT)
-
-
-def test_a_number_that_went_to_another_process_is_not_taken_for_the_old_one(
-    tmp_path: Path, session: Session, other: tuple[subprocess.Popen[str], str]
-) -> None:
-    _, name = other
-    rewrite(tmp_path, name, started="another boot 1")
+    age(write_session(tmp_path, name, machine="elsewhere", pid=1), sessions.SILENCE_SECONDS + 5)
+    assert session.is_alive(name)
+    process.kill()
     assert not session.is_alive(name)
 
 
-def test_on_another_machine_the_heartbeat_tells(
-    tmp_path: Path, session: Session, other: tuple[subprocess.Popen[str], str]
-) -> None:
-    _, name = other
-    rewrite(tmp_path, name, host="elsewhere", pid=1)
-    assert session.is_alive(name)
-    silent = time.time() - sessions.SILENCE_SECONDS
-    os.utime(tmp_path / SESSIONS_FOLDER / name, (silent + 5, silent + 5))
-    assert session.is_alive(name)
-    os.utime(tmp_path / SESSIONS_FOLDER / name, (silent - 5, silent - 5))
-    assert not session.is_alive(name)
+ELSEWHERE = {
+    "another machine": {"machine": "elsewhere", "pid": 1},
+    "a container of this machine": {"machine": f"{sessions.machine()}1", "pid": 1},
+    "a process of 0.8.0, which locked nothing": {
+        "host": sessions.machine(),
+        "pid": 1,
+        "started": "1",
+        "leaving": False,
+    },
+    "a file that is half-written": {},
+}
+
+
+@pytest.mark.parametrize("place", list(ELSEWHERE))
+def test_where_no_lock_is_seen_the_heartbeat_decides(tmp_path: Path, session: Session, place: str) -> None:
+    path = write_session(tmp_path, "other", **ELSEWHERE[place])
+    assert session.is_alive("other")
+    age(path, sessions.SILENCE_SECONDS - 5)
+    assert session.is_alive("other")
+    age(path, sessions.SILENCE_SECONDS + 5)
+    assert not session.is_alive("other")
 
 
 def test_the_heart_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,18 +168,32 @@ def test_a_heart_beats_several_times_before_others_take_it_for_silent() -> None:
 
 @pytest.mark.parametrize("name", [None, "", "nobody", "../study.json", "a/b", ".", "..", "x\0y"])
 def test_what_names_no_session_is_not_alive(tmp_path: Path, session: Session, name: str | None) -> None:
-    (tmp_path / "study.json").write_text(json.dumps({"host": "x", "pid": os.getpid(), "created": 1.0}))
+    (tmp_path / "study.json").write_text(json.dumps({"machine": "x", "pid": os.getpid()}))
     assert not session.is_alive(name)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"pid": 1}', "null", "5"])
-def test_a_damaged_file_is_nobody_s(tmp_path: Path, session: Session, content: str) -> None:
-    (tmp_path / SESSIONS_FOLDER / "damaged").write_text(content)
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"pid": 1}', "null", "5", "\xff"])
+def test_a_damaged_file_is_deleted_once_nobody_touches_it(tmp_path: Path, session: Session, content: str) -> None:
+    damaged = tmp_path / SESSIONS_FOLDER / "damaged"
+    damaged.write_bytes(content.encode("latin-1"))
+    assert session.is_alive("damaged")  # another machine may be about to write it
+    assert not session.is_last()
+    age(damaged, sessions.SILENCE_SECONDS + 5)
     assert not session.is_alive("damaged")
-    other = Session(tmp_path)
-    other.begin()
-    assert signed_in(tmp_path) == {session.name, other.name}
-    other.end()
+    sign_in(tmp_path).end()
+    assert signed_in(tmp_path) == {session.name}
+
+
+def test_a_disk_that_is_full_leaves_no_session_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space"):
+            sign_in(tmp_path)
+    assert signed_in(tmp_path) == set()
+    sign_in(tmp_path).end()
 
 
 def test_a_name_is_that_of_a_file_on_any_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +212,7 @@ def test_who_signs_out_leaves_the_sessions_of_other_machines(tmp_path: Path, nam
     session.begin()
     for place, name in enumerate(names):
         path = tmp_path / SESSIONS_FOLDER / f"{name}-elsewhere-{place}"
-        path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": "x"}))
+        path.write_text(json.dumps({"machine": "elsewhere", "pid": 1}))
     assert session.end() is False
     assert signed_in(tmp_path) == {f"{name}-elsewhere-{place}" for place, name in enumerate(names)}
     assert not session.is_alive(session.name)
@@ -212,10 +220,11 @@ def test_who_signs_out_leaves_the_sessions_of_other_machines(tmp_path: Path, nam
 
 def test_who_was_taken_for_dead_signs_in_again_and_takes_nobody_for_dead(tmp_path: Path, session: Session) -> None:
     there = tmp_path / SESSIONS_FOLDER / "elsewhere-1"
-    there.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": "x"}))
+    there.write_text(json.dumps({"machine": "elsewhere", "pid": 1}))
     (tmp_path / SESSIONS_FOLDER / session.name).unlink()
     assert session.is_alive("elsewhere-1")
     assert signed_in(tmp_path) == {session.name, "elsewhere-1"}
+    assert is_alive(tmp_path / SESSIONS_FOLDER / session.name)
     shutil.rmtree(tmp_path / SESSIONS_FOLDER)
     assert session.others_were_here()
     session._touch()

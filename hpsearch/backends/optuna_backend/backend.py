@@ -143,11 +143,6 @@ class OptunaBackend(Backend):
         """Check the options, and open the storage, unless it lies in the study's folder."""
         self._is_evaluated = recipe.args.eval_strategy != "no"
         self._check_fit(study)
-        if study.paused_memory and (recipe.args.world_size > 1 or not self._prunes_by_rungs(study)):
-            raise StudyError(
-                f"paused_memory={study.paused_memory!r} is for trials that wait at rungs, each in one process; in this "
-                "search none does. Leave it out."
-            )
         if not is_in_study_folder(self._storage):
             self._storage = open_storage(self._storage)
         with self._parallel.packed(study, recipe):
@@ -313,9 +308,7 @@ class OptunaBackend(Backend):
 
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
-            memory = study.paused_memory
-            kept = f"; up to {memory / 1e6:,.0f} MB of those that wait are in memory" if memory else ""
-            return f"{Rungs(study).describe()} (default; pruner=None trains every trial in full){kept}"
+            return f"{Rungs(study).describe()} (default; pruner=None trains every trial in full)"
         if len(study.objectives) > 1 and study.pruning_objective is None:
             return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"
         is_left_aside = self._has_rungs and len(study.objectives) == 1

@@ -13,7 +13,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.storages.journal._storage import JournalOperation
 
-from ...locks import KernelLock
+from ...files import file_lock
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
 _WITHIN_A_TRIAL = (
@@ -28,7 +28,7 @@ class JournalLock(BaseJournalFileLock):
     """A lock that the system releases when its process dies; Optuna's own stays, and the next process waits for it."""
 
     def __init__(self, path: str) -> None:
-        self._lock = KernelLock(path)
+        self._lock = file_lock(path)
 
     def acquire(self) -> bool:
         """Wait for the lock."""

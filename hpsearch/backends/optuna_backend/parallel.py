@@ -98,9 +98,8 @@ class Parallel:
         self.notes = [note]
         check_objectives(study, "workers")
         scratch = Scratch()
-        scratch.begin()
         try:
-            scratch.folder.mkdir()
+            scratch.begin()
             try:
                 self._parcel = pack((recipe.with_arguments(), for_workers(study)), scratch.folder / "data")
             except CannotBeWritten as error:

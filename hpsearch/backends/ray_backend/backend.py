@@ -178,11 +178,6 @@ class RayBackend(Backend):
         check_scheduler(self._scheduler, study, recipe)
         check_searcher(self._searcher, study)
         check_objectives(study, "Ray's workers")
-        if study.paused_memory:
-            raise StudyError(
-                f"paused_memory={study.paused_memory!r} is for one machine; leave it out: on Ray, trials that wait are "
-                "on disk."
-            )
         with self._optuna.connected(study, recipe), joined(self._address) as cluster:
             self._each = self._resources or cluster.default_resources()
             short = cluster.check_fits(self._each, autoscaling=self._autoscaling)

@@ -6,10 +6,8 @@ Knows nothing of trials or models.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
-import operator
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,8 +18,6 @@ from filelock import FileLock
 
 PARTIAL_MARK = ".partial-"
 _ATTEMPTS = 3
-_WITH_PARTS = (dict, list, tuple)
-_json = json.JSONEncoder(ensure_ascii=False).encode
 _REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
 _SECONDS_BETWEEN_ATTEMPTS = 0.005
 
@@ -62,25 +58,8 @@ def _write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write `value` as JSON, whole or not at all: each of its parts, and each part of these, in a line of its own."""
-    write_text(path, _indented(value, levels=2) + "\n")
-
-
-def _indented(value: Any, levels: int, margin: str = "\n") -> str:
-    """Return JSON in lines, as deep as `levels`; Python's own way to indent is ten times as slow."""
-    if levels == 0 or not value or not isinstance(value, _WITH_PARTS):
-        return _json(value)
-    deeper = f"{margin}  "
-    parts = [_indented(each, levels - 1, deeper) for each in (value.values() if isinstance(value, dict) else value)]
-    if not isinstance(value, dict):
-        return f"[{deeper}{f',{deeper}'.join(parts)}{margin}]"
-    return f"{{{deeper}{f',{deeper}'.join(map(operator.add, map(_name, value), parts))}{margin}}}"
-
-
-@functools.lru_cache(maxsize=1024, typed=True)
-def _name(key: Any) -> str:
-    """Return a key as JSON, with the colon; it may be a number."""
-    return _json({key: 0})[1:-2]
+    """Write `value` as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def finite(value: Any) -> Any:

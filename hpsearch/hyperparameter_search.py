@@ -139,7 +139,7 @@ class Search:
             self.listener.on_search_end(self.study, runner.records)
 
     def _best(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
-        found = best_runs(SearchSummary(self.study, records, self.backend), self.build_model)
+        found = best_runs(SearchSummary(self.study, records, lambda: self.backend), self.build_model)
         return found if len(self.study.objectives) > 1 else found[0]
 
     def _interrupted(self, records: list[TrialRecord]) -> SearchInterrupted:

@@ -83,11 +83,9 @@ class _ReplayedTrial(FixedTrial):
         self._seen = -1
 
     def report(self, value: float, resource: int) -> None:
-        """Note how far the trial is."""
         self._seen = resource
 
     def should_prune(self) -> bool:
-        """Return True where the trial was pruned."""
         return self._seen == self._pruned_at
 
     def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
@@ -104,7 +102,6 @@ class _EndsParts(PassingListener):
     """Ends a part of a trial's schedule with the checkpoint that was asked for."""
 
     def on_report(self, trial: Any, report: Report) -> None:
-        """Pass on, and note how far the trial is."""
         trial.steps = report.step
         self._listener.on_report(trial, report)
 

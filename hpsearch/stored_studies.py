@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from .search.best_run import Engine, SearchSummary
 from .search.stored import StoredStudy
@@ -38,24 +37,4 @@ def open_study(folder: str | os.PathLike[str]) -> SearchSummary:
 
         return StoredEngine(study, records)
 
-    return SearchSummary(study, records, _WhenAsked(engine))
-
-
-class _WhenAsked:
-    """Stands for what is loaded only when it is asked: a table of trials needs no Optuna."""
-
-    def __init__(self, load: Any) -> None:
-        self._load = load
-
-    def engine_study(self) -> Any:
-        """Ask."""
-        return self._load().engine_study()
-
-    def importances(self) -> dict[str, float]:
-        """Ask."""
-        return dict(self._load().importances())
-
-    def dashboard_command(self) -> str | None:
-        """Ask."""
-        command: str | None = self._load().dashboard_command()
-        return command
+    return SearchSummary(study, records, engine)

@@ -285,10 +285,9 @@ class _Drawn(Trial):
         self._generator = random.Random(seed)
 
     def report(self, value: float, resource: int) -> None:
-        """Do nothing: it is never trained."""
+        pass
 
     def should_prune(self) -> bool:
-        """Return False: it is never trained."""
         return False
 
     def _choose(self, name: str, parameter: Parameter) -> Any:

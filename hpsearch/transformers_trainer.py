@@ -260,7 +260,6 @@ class _Relay(TrainerCallback):
         self.has_begun = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Pass on."""
         self.when_it_begins()
         return self.reporting.on_train_begin(args, state, control, **kwargs)
 
@@ -269,15 +268,12 @@ class _Relay(TrainerCallback):
         self.has_begun = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Pass on."""
         return self.reporting.on_step_end(args, state, control, **kwargs)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Pass on."""
         return self.reporting.on_evaluate(args, state, control, **kwargs)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Pass on."""
         return self.reporting.on_epoch_end(args, state, control, **kwargs)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -95,7 +95,6 @@ def _flags(values: Mapping[str, Any], known: Collection[str]) -> str:
 
 
 def _training_arguments(summary: SearchSummary) -> Collection[str]:
-    """Return the names of the study's training arguments."""
     sessions = getattr(summary.study, "settings", {}).get("sessions", [])
     return {name for session in sessions for name in session["arguments"]}
 

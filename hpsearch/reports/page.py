@@ -1,4 +1,4 @@
-"""The report of a study: one HTML file that needs neither a network nor a program but a browser."""
+"""The report of a study: one HTML file that works offline, in any browser."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
 from ..errors import MissingPackageError, StudyError
-from ..files import finite, write_text
+from ..files import write_text
 from ..search.best_run import SearchSummary
 from ..search.stored import StoredStudy
 from ..search.trial import TrialRecord, TrialState
 from ..version import __version__
-from .figure import COLORS
 from .places import places
-from .plots import plots
 from .repeat import how_to_repeat
 from .tables import count_states, effort_in_words, format_duration, format_value
 
@@ -32,8 +29,8 @@ _PAGE = "page.html.jinja"
 def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
     """Write the report of a study into one HTML file, whole or not at all.
 
-    It holds its plots and what draws them, so that it works offline and can be sent. Everything plots show is in the
-    text and the tables, too.
+    The file includes Plotly, so it works offline and can be sent. The text and the tables also say everything that the
+    plots show.
 
     Args:
         summary: of the study, from `open_study` or ``best.run_summary``.
@@ -44,7 +41,11 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
     """
     if importlib.util.find_spec("plotly") is None:
         raise MissingPackageError("The report's plots need the package plotly: pip install 'hpsearch[report]'")
+    from plotly.io.json import to_json_plotly
     from plotly.offline import get_plotlyjs
+
+    from .figure import COLORS
+    from .plots import plots
 
     summary = _from_folder(summary)
     importances = summary.importances()
@@ -59,7 +60,7 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
     number = ordered[0].number if ordered else 0
     page = environment.get_template(_PAGE).render(
         study=summary.study,
-        told=_in_words(summary, importances),
+        sentences=_in_words(summary, importances),
         facts=_facts(summary),
         best=summary.best(),
         records=ordered,
@@ -67,7 +68,7 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
         failures=[each for each in summary.records if each.state is TrialState.FAILED],
         plots=shown,
         places=places(summary.records),
-        figures=_as_script({each.name: {"data": each.data, "layout": each.layout} for each in shown}),
+        figures=to_json_plotly({each.name: each.figure for each in shown}, engine="json"),
         plotly=packed,
         again=how_to_repeat(Path(summary.study.folder), summary.study.name, number),
         settings=_settings(summary),
@@ -89,23 +90,14 @@ def _from_folder(summary: SearchSummary) -> SearchSummary:
         return summary
 
 
-def _as_script(value: Any) -> Any:
-    """Return JSON that can stand in a script: nothing in it ends the script, and what is not finite is null."""
-    text = json.dumps(finite(value), separators=(",", ":"), allow_nan=False, default=str)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return jinja2.utils.markupsafe.Markup(text)
-
-
 def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[str]:
-    """Return what was found, in sentences."""
-    told = [_found(summary), *effort_in_words(summary.records)]
+    sentences = [_found(summary), *effort_in_words(summary.records)]
     if importances:
         name, share = next(iter(importances.items()))
-        told.append(f"Most depends on {name}: {share:.0%} of the variation of {summary.objective.name}.")
+        sentences.append(f"Most depends on {name}: {share:.0%} of the variation of {summary.objective.name}.")
     failed = summary.count(TrialState.FAILED)
-    told.append(f"{failed} trial{'s' if failed != 1 else ''} failed." if failed else "No trial failed.")
-    return told
+    sentences.append(f"{failed} trial{'s' if failed != 1 else ''} failed." if failed else "No trial failed.")
+    return sentences
 
 
 def _found(summary: SearchSummary) -> str:

@@ -1,4 +1,4 @@
-"""Plots of what the parameters do: how much each matters, one at a time, two together, all together."""
+"""Plots of the effect of the parameters: their importances, one at a time, two together, all together."""
 
 from __future__ import annotations
 
@@ -7,34 +7,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 from scipy.interpolate import griddata
 
 from ..search.best_run import SearchSummary
 from ..search.objective import MINIMIZE
 from ..search.study import flat
-from .figure import COLORS, Plot, axis_titled, by_state, hover_text, points, with_value
+from ..search.trial import TrialRecord
+from .figure import COLORS, Plot, by_state, figure_of, markers, with_value
 from .tables import format_value
 
 _MOST_SLICES, _GRID = 6, 40
 
 
 def importance_plot(importances: Mapping[str, float], summary: SearchSummary) -> Plot | None:
-    """Return the plot of how much each parameter matters; None if that is not known."""
+    """Return the plot of the importances; None if there are none."""
     if not importances:
         return None
     names, shares = list(importances)[::-1], [round(each, 4) for each in importances.values()][::-1]
     shown = ", ".join(f"{name} {share:.0%}" for name, share in list(importances.items())[:3])
-    told = f"Share of the variation of {summary.objective.name} that each parameter explains: {shown}."
-    bar: dict[str, Any] = {
-        "type": "bar",
-        "orientation": "h",
-        "x": shares,
-        "y": names,
-        "marker": {"color": COLORS["complete"]},
-    }
-    bar |= {"text": [f"{each:.0%}" for each in shares], "hoverinfo": "none", "cliponaxis": False}
-    layout = {"xaxis": axis_titled("share", tickformat=".0%", rangemode="tozero"), "yaxis": {"automargin": True}}
-    return Plot("importances", "Which parameters matter", told, [bar], layout, 120 + 34 * len(names))
+    description = f"Share of the variation of {summary.objective.name} that each parameter explains: {shown}."
+    bar = go.Bar(
+        orientation="h",
+        x=shares,
+        y=names,
+        marker={"color": COLORS["complete"]},
+        text=[f"{each:.0%}" for each in shares],
+        hoverinfo="none",
+        cliponaxis=False,
+    )
+    figure = figure_of([bar], xaxis={"title": "share", "tickformat": ".0%", "rangemode": "tozero"})
+    return Plot("importances", "Which parameters matter", description, figure, 120 + 34 * len(names))
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:
@@ -42,12 +45,12 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 
 
 def parameters_of(summary: SearchSummary) -> dict[str, Mapping[str, Any]]:
-    """Return every parameter of the space as it is described, by name; none of a function."""
+    """Return the descriptions of all parameters of the space, by name; empty if the space is a function."""
     return flat(summary.study.described_space())
 
 
 def _scale(summary: SearchSummary, name: str, values: Sequence[Any]) -> str:
-    """Return the kind of axis that a parameter has: that of its range, or of its values if they span decades."""
+    """Return the type of a parameter's axis: by its range, or, if that is unknown, by the span of its values."""
     if not _is_numeric(values):
         return "category"
     known = parameters_of(summary).get(name)
@@ -62,31 +65,35 @@ def slice_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
     pairs = with_value(summary)
     if len(pairs) < 2 or not names:
         return None
-    data: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {
-        "grid": {"rows": (len(names) + 2) // 3, "columns": min(3, len(names)), "pattern": "independent"}
-    }
+    rows = (len(names) + 2) // 3
+    figure = figure_of([], grid={"rows": rows, "columns": min(3, len(names)), "pattern": "independent"})
     for place, name in enumerate(names, start=1):
-        at = "" if place == 1 else str(place)
         having = [(each, value) for each, value in pairs if name in each.params]
-        if not having:
-            continue
-        kind = _scale(summary, name, [each.params[name] for each, _ in having])
-        for state, some in by_state(having).items():
-            x = [str(each.params[name]) if kind == "category" else each.params[name] for each, _ in some]
-            texts = [hover_text(each) for each, _ in some]
-            more = {"xaxis": f"x{at}", "yaxis": f"y{at}", "legendgroup": state, "showlegend": place == 1}
-            data.append(points(state, x, [value for _, value in some], texts, **more))
-        layout[f"xaxis{at}"] = axis_titled(
-            name, type=kind, **_in_order([each.params[name] for each, _ in having], kind)
-        )
-        layout[f"yaxis{at}"] = axis_titled(summary.objective.name if place % 3 == 1 else "")
-    told = f"{summary.objective.name} by the value of {', '.join(names)}; open circles had not trained to their end."
-    return Plot("slices", "One parameter at a time", told, data, layout, 60 + 280 * ((len(names) + 2) // 3))
+        if having:
+            _add_slice(figure, place, name, having, summary)
+    description = (
+        f"{summary.objective.name} by the value of {', '.join(names)}; open circles had not trained to completion."
+    )
+    return Plot("slices", "One parameter at a time", description, figure, 60 + 280 * rows)
+
+
+def _add_slice(
+    figure: go.Figure, place: int, name: str, pairs: Sequence[tuple[TrialRecord, float]], summary: SearchSummary
+) -> None:
+    values = [each.params[name] for each, _ in pairs]
+    kind = _scale(summary, name, values)
+    in_legend = {each.name for each in figure.data}
+    for state, some in by_state(pairs).items():
+        x = [str(each.params[name]) if kind == "category" else each.params[name] for each, _ in some]
+        trace = markers(state, x, [value for _, value in some], [each for each, _ in some], legendgroup=state)
+        figure.add_trace(trace.update(xaxis=f"x{place}", yaxis=f"y{place}", showlegend=state not in in_legend))
+    figure.update_layout({f"xaxis{place}": {"title": name, "type": kind, **_in_order(values, kind)}})
+    if place % 3 == 1:
+        figure.update_layout({f"yaxis{place}": {"title": summary.objective.name}})
 
 
 def _in_order(values: Sequence[Any], kind: str) -> dict[str, Any]:
-    """Return the order of the choices on an axis: by size, or by the alphabet."""
+    """Return the order of the choices on an axis: numbers by value, then others by the alphabet."""
     if kind != "category":
         return {}
     by_text = {str(each): each for each in values}
@@ -95,7 +102,7 @@ def _in_order(values: Sequence[Any], kind: str) -> dict[str, Any]:
 
 
 def contour_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
-    """Return the plot of the two most important numbers."""
+    """Return the plot of the two most important numeric parameters; None if there are too few trials with both."""
     pairs = with_value(summary)
     varied = (name for name in names if _varies([each.params.get(name) for each, _ in pairs]))
     numeric = [name for name in varied if "choices" not in parameters_of(summary).get(name, {})][:2]
@@ -118,36 +125,42 @@ def contour_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
     except Exception:  # all of them on a line
         return None
     axes = [10**each if kind == "log" else each for each, kind in zip(grid, kinds, strict=True)]
-    surface = {
-        "type": "contour",
-        "x": _short(axes[0]),
-        "y": _short(axes[1]),
-        "z": [[None if math.isnan(one) else float(f"{one:.5g}") for one in row] for row in heights],
-        "colorscale": "Viridis",
-        "reversescale": summary.objective.direction == MINIMIZE,
-        "contours": {"coloring": "heatmap"},
-        "line": {"width": 0.5},
-        "colorbar": {"title": {"text": summary.objective.name, "side": "right"}, "thickness": 12},
-        "hoverinfo": "skip",
-    }
-    marks = points("complete", columns[0], columns[1], [hover_text(each) for each, _ in having], name="trials")
-    marks["marker"] = {"color": "white", "size": 6, "line": {"color": "#111827", "width": 1}}
-    marks |= {"showlegend": False, "customdata": [format_value(value) for _, value in having]}
-    marks["hovertemplate"] = "%{customdata}<br>%{text}<extra></extra>"
-    layout = {
-        name: axis_titled(of, type=kind) for name, of, kind in zip(("xaxis", "yaxis"), numeric, kinds, strict=True)
-    }
-    told = f"{summary.objective.name} by {numeric[0]} and {numeric[1]}, between the trials, which are the points."
-    return Plot("contour", "Two parameters together", told, [surface, marks], layout, 440)
+    surface = go.Contour(
+        x=axes[0],
+        y=axes[1],
+        z=heights,
+        colorscale="Viridis",
+        reversescale=summary.objective.direction == MINIMIZE,
+        contours={"coloring": "heatmap"},
+        line={"width": 0.5},
+        colorbar={"title": {"text": summary.objective.name, "side": "right"}, "thickness": 12},
+        hoverinfo="skip",
+    )
+    trials = markers(
+        "complete",
+        columns[0],
+        columns[1],
+        [each for each, _ in having],
+        name="trials",
+        marker={"color": "white", "size": 6, "line": {"color": "#111827", "width": 1}},
+        showlegend=False,
+        customdata=[format_value(value) for _, value in having],
+        hovertemplate="%{customdata}<br>%{text}<extra></extra>",
+    )
+    figure = figure_of(
+        [surface, trials],
+        xaxis={"title": numeric[0], "type": kinds[0]},
+        yaxis={"title": numeric[1], "type": kinds[1]},
+    )
+    description = (
+        f"{summary.objective.name} by {numeric[0]} and {numeric[1]}, interpolated between the trials (points)."
+    )
+    return Plot("contour", "Two parameters together", description, figure, 440)
 
 
 def _varies(values: Sequence[Any]) -> bool:
     known = [each for each in values if each is not None]
     return bool(known) and _is_numeric(known) and min(known) < max(known)
-
-
-def _short(values: Any) -> list[float]:
-    return [float(f"{each:.6g}") for each in values]
 
 
 def parallel_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
@@ -156,20 +169,25 @@ def parallel_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
     complete = [name for name in names if all(name in each.params for each, _ in pairs)][:7]
     if len(pairs) < 2 or not complete:
         return None
-    dimensions = [_dimension(name, [each.params[name] for each, _ in pairs], summary) for name in complete]
     values = [value for _, value in pairs]
-    best_first = summary.objective.direction == MINIMIZE
-    dimensions.append({"label": summary.objective.name, "values": values})
-    line = {"color": values, "colorscale": "Viridis", "reversescale": best_first, "showscale": True}
-    line |= {"colorbar": {"thickness": 12}}
-    told = (
+    dimensions = [_dimension(name, [each.params[name] for each, _ in pairs], summary) for name in complete]
+    lines = go.Parcoords(
+        dimensions=[*dimensions, {"label": summary.objective.name, "values": values}],
+        labelangle=-12,
+        line={
+            "color": values,
+            "colorscale": "Viridis",
+            "reversescale": summary.objective.direction == MINIMIZE,
+            "showscale": True,
+            "colorbar": {"thickness": 12},
+        },
+    )
+    description = (
         f"Each line is a trial: its parameters, and at the right its {summary.objective.name}. Drag along an axis to "
         "see only the lines that go through there."
     )
-    figure = {"type": "parcoords", "dimensions": dimensions, "line": line, "labelangle": -12}
-    return Plot(
-        "parallel", "All parameters together", told, [figure], {"margin": {"l": 80, "r": 60, "t": 70, "b": 30}}, 440
-    )
+    figure = figure_of([lines], margin={"l": 80, "r": 60, "t": 70, "b": 30})
+    return Plot("parallel", "All parameters together", description, figure, 440)
 
 
 def _dimension(name: str, values: list[Any], summary: SearchSummary) -> dict[str, Any]:

@@ -1,21 +1,26 @@
-"""The plots of a study, in the order of its report: its trials over time, and what their parameters do."""
+"""The plots of a study, in the order of the report: its trials over time, and the effect of the parameters.
+
+They are made from the records of the trials alone: a report needs no storage, and shows trials in every state, also of
+searches on Ray. `optuna.visualization` needs a study of Optuna, and leaves out all trials that are not complete.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import plotly.graph_objects as go
 
 from ..search.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
-from .figure import COLORS, Plot, axis_titled, by_state, hover_text, points, with_value
+from .figure import COLORS, Plot, by_state, figure_of, hover_text, markers, with_value
 from .parameter_plots import contour_plot, importance_plot, parallel_plot, slice_plot
 from .places import lines_of
 from .tables import format_value
 
 
 def plots(summary: SearchSummary, importances: Mapping[str, float]) -> list[Plot]:
-    """Return the plots that there is something to show in, in the order of the page.
+    """Return the plots that have something to show, in the order of the page.
 
     Args:
         summary: of the study.
@@ -37,39 +42,39 @@ def plots(summary: SearchSummary, importances: Mapping[str, float]) -> list[Plot
 
 
 def _front(summary: SearchSummary) -> Plot | None:
-    objectives = summary.study.objectives[:2]
+    first, second = summary.study.objectives[:2]
     with_result = [each for each in summary.records if each.state.has_result and len(each.values) > 1]
     if not with_result:
         return None
     best = {each.number for each in summary.best()}
-    data = []
-    for name, some in (
-        ("not on the front", [each for each in with_result if each.number not in best]),
-        (
-            "Pareto front",
-            sorted((each for each in with_result if each.number in best), key=lambda each: each.values[0]),
-        ),
-    ):
-        is_front = name == "Pareto front"
-        marks = points(
-            "complete",
+    front = sorted((each for each in with_result if each.number in best), key=lambda each: each.values[0])
+    behind = [each for each in with_result if each.number not in best]
+    traces = [
+        markers(
+            TrialState.COMPLETE.value,
             [each.values[0] for each in some],
             [each.values[1] for each in some],
-            [hover_text(each) for each in some],
+            some,
+            name=name,
+            mode=mode,
+            marker={"color": color, "size": 9},
+            line={"color": color, "dash": "dot", "width": 1},
+            hovertemplate="%{x:.4g}, %{y:.4g}<br>%{text}<extra></extra>",
         )
-        color = COLORS["best"] if is_front else COLORS["pruned"]
-        marks |= {"name": name, "mode": "lines+markers" if is_front else "markers"}
-        marks |= {"marker": {"color": color, "size": 9}, "line": {"color": color, "dash": "dot", "width": 1}}
-        marks["hovertemplate"] = "%{x:.4g}, %{y:.4g}<br>%{text}<extra></extra>"
-        data.append(marks)
-    told = (
+        for name, mode, color, some in (
+            ("not on the front", "markers", COLORS["pruned"], behind),
+            ("Pareto front", "lines+markers", COLORS["best"], front),
+        )
+    ]
+    description = (
         f"{len(best)} of {len(with_result)} trials are on the Pareto front: no other one is better in every objective."
     )
-    layout = {
-        name: axis_titled(f"{each.name} ({each.direction})")
-        for name, each in zip(("xaxis", "yaxis"), objectives, strict=True)
-    }
-    return Plot("front", "Pareto front", told, data, layout, 420)
+    figure = figure_of(
+        traces,
+        xaxis_title=f"{first.name} ({first.direction})",
+        yaxis_title=f"{second.name} ({second.direction})",
+    )
+    return Plot("front", "Pareto front", description, figure, 420)
 
 
 def _history(summary: SearchSummary) -> Plot | None:
@@ -77,24 +82,18 @@ def _history(summary: SearchSummary) -> Plot | None:
     if not pairs:
         return None
     objective = summary.objective
-    data = [
-        points(
-            state,
-            [each.number for each, _ in some],
-            [value for _, value in some],
-            [hover_text(each) for each, _ in some],
-        )
+    traces = [
+        markers(state, [each.number for each, _ in some], [value for _, value in some], [each for each, _ in some])
         for state, some in by_state(pairs).items()
     ]
+    description = f"{objective.name} of each trial, by number; open circles had not trained to completion. "
     x, y = _best_so_far(summary)
     if x:
         line = {"color": COLORS["best"], "width": 2, "shape": "hv"}
-        data.append({"type": "scatter", "mode": "lines", "name": "best so far", "x": x, "y": y, "line": line})
-    told = f"{objective.name} of each trial, by number; open circles had not trained to their end. "
-    if x:
-        told += f"The best is {format_value(y[-1])}, since trial {x[-2]}."
-    layout = {"xaxis": axis_titled("trial"), "yaxis": axis_titled(objective.name)}
-    return Plot("history", "History", told, data, layout)
+        traces.append(go.Scatter(mode="lines", name="best so far", x=x, y=y, line=line))
+        description += f"The best is {format_value(y[-1])}, since trial {x[-2]}."
+    figure = figure_of(traces, xaxis_title="trial", yaxis_title=objective.name)
+    return Plot("history", "History", description, figure)
 
 
 def _best_so_far(summary: SearchSummary) -> tuple[list[int], list[float]]:
@@ -118,57 +117,48 @@ def _curves(summary: SearchSummary) -> Plot | None:
     groups: dict[str, list[TrialRecord]] = {}
     for record in shown:
         groups.setdefault("best" if record.number in best else record.state.value, []).append(record)
-    data = [_lines(name, groups[name]) for name in sorted(groups, key=lambda name: name == "best")]
+    traces = [_lines(name, groups[name]) for name in sorted(groups, key=lambda name: name == "best")]
     pruned = [each for each in shown if each.state is TrialState.PRUNED]
     if pruned:
         ends = [each.reports[-1] for each in pruned]
         marker = {"color": "#6b7280", "size": 7, "symbol": "x-thin", "line": {"width": 1.5, "color": "#6b7280"}}
-        data.append(
-            points(
-                TrialState.PRUNED.value,
-                [each.resource for each in ends],
-                [each.value for each in ends],
-                [hover_text(each) for each in pruned],
-                name="pruned here",
-                marker=marker,
-            )
-        )
-    early = len(pruned)
-    told = (
-        f"{summary.objective.name} of {len(shown)} trials as they trained; {early} of them ended early, at the crosses."
+        x, y = [each.resource for each in ends], [each.value for each in ends]
+        traces.append(markers(TrialState.PRUNED.value, x, y, pruned, name="pruned here", marker=marker))
+    description = (
+        f"{summary.objective.name} of {len(shown)} trials as they trained; {len(pruned)} of them ended early, at the "
+        "crosses."
     )
     by_samples = any(each.reports[-1].resource > 4 * max(each.reports[-1].epoch, 1.0) for each in shown)
-    layout = {"xaxis": axis_titled("samples" if by_samples else "epochs"), "yaxis": axis_titled(summary.objective.name)}
-    return Plot("curves", "Learning curves", told, data, layout, 420)
+    figure = figure_of(traces, xaxis_title="samples" if by_samples else "epochs", yaxis_title=summary.objective.name)
+    return Plot("curves", "Learning curves", description, figure, 420)
 
 
-def _lines(name: str, records: Sequence[TrialRecord]) -> dict[str, Any]:
-    """Return curves as one line with gaps: hundreds of lines would take their time to draw."""
+def _lines(name: str, records: Sequence[TrialRecord]) -> go.Scatter:
+    """Return the curves of trials as one line with gaps, because hundreds of lines are slow to draw."""
     x: list[float | None] = []
     y: list[float | None] = []
     texts: list[str] = []
     for record in records:
-        told = f"trial {record.number}, {record.state.value}"
+        text = f"trial {record.number}, {record.state.value}"
         for report in record.reports:
             x.append(report.resource)
             y.append(report.value if math.isfinite(report.value) else None)
-            texts.append(told)
+            texts.append(text)
         x.append(None)
         y.append(None)
         texts.append("")
     is_best = name == "best"
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "x": x,
-        "y": y,
-        "text": texts,
-        "hovertemplate": "%{y:.4g} after %{x:.4g}<br>%{text}<extra></extra>",
-        "line": {"color": COLORS[name], "width": 3 if is_best else 1},
-        "marker": {"size": 5 if is_best else 3},
-        "opacity": 1.0 if is_best else 0.6,
-    }
+    return go.Scatter(
+        mode="lines+markers",
+        name=name,
+        x=x,
+        y=y,
+        text=texts,
+        hovertemplate="%{y:.4g} after %{x:.4g}<br>%{text}<extra></extra>",
+        line={"color": COLORS[name], "width": 3 if is_best else 1},
+        marker={"size": 5 if is_best else 3},
+        opacity=1.0 if is_best else 0.6,
+    )
 
 
 def _timeline(summary: SearchSummary) -> Plot | None:
@@ -184,33 +174,34 @@ def _timeline(summary: SearchSummary) -> Plot | None:
     for place, (_, record) in enumerate(trained):
         groups.setdefault("best" if record.number in best else record.state.value, []).append(place)
     unit, name = _unit(max(each.end for each in spans) - first)
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": state,
-            "base": [round((spans[each].begin - first) / unit, 4) for each in places],
-            "x": [round((spans[each].end - spans[each].begin) / unit, 4) for each in places],
-            "y": [lines[each] + 1 for each in places],
-            "text": [str(trained[each][1].number) for each in places],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "textangle": 0,
-            "hovertext": [hover_text(trained[each][1], spans[each].where) for each in places],
-            "hovertemplate": "%{x:.3g} " + name + "<br>%{hovertext}<extra></extra>",
-            "marker": {"color": COLORS[state], "line": {"color": "white", "width": 1}},
-        }
+    traces = [
+        go.Bar(
+            orientation="h",
+            name=state,
+            base=[round((spans[each].begin - first) / unit, 4) for each in places],
+            x=[round((spans[each].end - spans[each].begin) / unit, 4) for each in places],
+            y=[lines[each] + 1 for each in places],
+            text=[str(trained[each][1].number) for each in places],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            hovertext=[hover_text(trained[each][1], spans[each].where) for each in places],
+            hovertemplate="%{x:.3g} " + name + "<br>%{hovertext}<extra></extra>",
+            marker={"color": COLORS[state], "line": {"color": "white", "width": 1}},
+        )
         for state, places in groups.items()
     ]
-    count = max(lines) + 1
-    told = f"Stretches of training: {len(spans)}. A line is a worker, or one of several trials at once in one place."
-    layout = {
-        "barmode": "overlay",
-        "uniformtext": {"mode": "hide", "minsize": 10},
-        "xaxis": axis_titled(f"{name} since the first trial began"),
-        "yaxis": axis_titled("line", dtick=1, autorange="reversed"),
-    }
-    return Plot("timeline", "What trained when", told, data, layout, 170 + 40 * min(count, 16))
+    figure = figure_of(
+        traces,
+        barmode="overlay",
+        uniformtext={"mode": "hide", "minsize": 10},
+        xaxis_title=f"{name} since the first trial began",
+        yaxis={"title": "line", "dtick": 1, "autorange": "reversed"},
+    )
+    description = (
+        f"Segments of training: {len(spans)}. A line is a worker, or one of several parallel trials in one place."
+    )
+    return Plot("timeline", "What trained when", description, figure, 170 + 40 * min(max(lines) + 1, 16))
 
 
 def _unit(seconds: float) -> tuple[float, str]:

@@ -37,9 +37,16 @@ class SearchSummary:
     Attributes:
         study: the settings; a `StoredStudy` if it was read from its folder.
         records: one `TrialRecord` per trial, by number.
+
+    Args:
+        study: as above.
+        records: as above, in any order.
+        engine: returns the engine, when it is needed: a table of trials is shown without importing Optuna.
     """
 
-    def __init__(self, study: Study | StoredStudy, records: Sequence[TrialRecord], engine: Engine) -> None:
+    def __init__(
+        self, study: Study | StoredStudy, records: Sequence[TrialRecord], engine: Callable[[], Engine]
+    ) -> None:
         self.study = study
         self.records = sorted(records, key=lambda record: record.number)
         self._engine = engine
@@ -51,18 +58,18 @@ class SearchSummary:
     @property
     def engine_study(self) -> Any:
         """The engine's own study: an `optuna.Study` for the Optuna backend."""
-        return self._engine.engine_study()
+        return self._engine().engine_study()
 
     def importances(self) -> dict[str, float]:
         """Return the share of the objective's variation that each parameter explains, largest first.
 
         Empty if there are too few trials to tell.
         """
-        return self._engine.importances()
+        return self._engine().importances()
 
     def dashboard_command(self) -> str | None:
         """Return the command line that opens the study in a dashboard, on this machine only; None if there is none."""
-        return self._engine.dashboard_command()
+        return self._engine().dashboard_command()
 
     @property
     def objective(self) -> Objective:
@@ -97,8 +104,8 @@ class SearchSummary:
         if not self.records:
             return "No trial has run."
         with_result = closest(self.records, self.study.constraints)
-        if with_result:
-            least = with_result[0]
+        least = with_result[0] if with_result else None
+        if least is not None and not least.is_eligible:
             broken = ", ".join(name for name, by in least.violations.items() if by > 0)
             return (
                 f"None of the {len(with_result)} trials with a result holds the constraints; trial {least.number} "

@@ -133,11 +133,9 @@ class _Teller(SearchListener):
         self._trial, self._line = trial, line
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Tell of the report, and wait."""
         self._trial.show(report)
 
     def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
-        """Note how far the trial is."""
         self._line.step, self._line.max_steps = step, max_steps
         self._line.look()
         self._trial.begin()

@@ -261,7 +261,6 @@ class Rungs:
 
 
 def _holds(report: Report) -> bool:
-    """Tell whether a report breaks no constraint."""
     return all(each <= 0 for each in report.violations.values())
 
 

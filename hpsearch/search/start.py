@@ -78,7 +78,10 @@ def _defaults(space: SearchSpace, args: Any) -> dict[str, Any]:
 
 
 class _AsksForDefaults(Trial):
-    """A trial whose parameters are the trainer's arguments, where they are inside the parameter; notes which are."""
+    """A trial whose parameters are the trainer's arguments, where they are inside the parameter; notes which are.
+
+    It is never trained.
+    """
 
     def __init__(self, args: Any) -> None:
         super().__init__(0)
@@ -86,10 +89,9 @@ class _AsksForDefaults(Trial):
         self.found: dict[str, Any] = {}
 
     def report(self, value: float, resource: int) -> None:
-        """Do nothing: it is never trained."""
+        pass
 
     def should_prune(self) -> bool:
-        """Return False: it is never trained."""
         return False
 
     def _choose(self, name: str, parameter: Parameter) -> Any:

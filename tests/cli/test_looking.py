@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
+import platform
+import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from safetensors.torch import load_file
 
 from hpsearch.reports.repeat import how_to_repeat
 from tests.support.command_line import TRIALS, Told
+from tests.support.html_pages import parse_html, text_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -168,3 +173,34 @@ def test_a_study_is_found_below_or_beside_or_by_its_file(
         assert told("best", named, "--format", "json")[1] == told("best", "--format", "json")[1]
     monkeypatch.chdir(here / "runs/spirals")
     assert json.loads(told("best", "--format", "json")[1]) == best_of(here)["hyperparameters"]
+
+
+def test_the_report_says_how_to_continue_the_study_and_to_repeat_a_trial(here: Path, told: Told) -> None:
+    pytest.importorskip("plotly")
+    code, out, _ = told("report", "runs/spirals")
+    assert (code, Path(out.strip())) == (0, Path("runs/spirals/report.html"))
+    page = parse_html((here / out.strip()).read_text(encoding="utf-8"))
+    again = text_of(page.find(".//section[@aria-labelledby='again']"))
+    assert f"hpsearch replay {best_of(here)['trial']} " in again
+    assert re.search(r"hpsearch run \S+first/study.py --output ", again)
+    assert "searched" in text_of(page.find(".//section[@aria-labelledby='summary']"))
+    [place] = page.findall(".//section[@aria-labelledby='places']//tbody/tr")
+    assert platform.node() in text_of(place)
+    assert "worker" not in text_of(place)
+
+
+def test_how_to_continue_names_the_place_where_the_study_is_now(here: Path) -> None:
+    moved = here / "elsewhere" / "moved study"
+    shutil.copytree(here / "runs/spirals", moved)
+    command = json.loads((moved / "command.json").read_text())
+    command["search"]["timeout"] = 14 * 86400.0
+    (moved / "command.json").write_text(json.dumps({**command, "left_out": ["storage"]}))
+    found = how_to_repeat(moved, "spirals", 3)
+    assert found.trial == f"hpsearch replay 3 '{moved}'"
+    words = shlex.split(str(found.study))
+    assert words[:2] == ["hpsearch", "run"]
+    options = dict(itertools.pairwise(words))
+    assert options["--output"] == str(here / "elsewhere")
+    assert options["--study-name"] == "moved study"
+    assert options["--time"] == "1209600s"
+    assert found.left_out == ("storage",)

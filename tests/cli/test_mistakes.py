@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import socket
-import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpsearch.cli.main import app
 from tests.support.command_line import Told
+from tests.support.programs import start
 
 COMMANDS = [str(each.callback.__name__) for each in app.registered_commands if each.callback is not None]
 
@@ -101,42 +99,41 @@ def test_a_storage_that_cannot_be_reached_is_named_without_its_password(here: Pa
 def test_a_missing_extra_is_named_with_what_installs_it(
     here: Path, told: Told, monkeypatch: pytest.MonkeyPatch, package: str, command: str, extra: str
 ) -> None:
-    find_spec = importlib.util.find_spec
-
-    def without(name: str, *rest: Any) -> Any:
-        return None if name == package else find_spec(name, *rest)
-
-    monkeypatch.setattr(importlib.util, "find_spec", without)
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     code, _, err = told(command)
     assert code == 2
     assert f"pip install '{extra}'" in err
 
 
-def test_the_dashboard_serves_the_study_on_this_machine_only_and_says_where(here: Path) -> None:
+@pytest.mark.process
+def test_the_dashboard_serves_the_study_on_this_machine_only_and_says_where(here: Path, told: Told) -> None:
     pytest.importorskip("optuna_dashboard")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "hpsearch", "dashboard", "runs/spirals", "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    command = ["dashboard", "runs/spirals", "--port", str(port)]
+    process = start("hpsearch", *command, folder=here)
     try:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        [address] = re.findall(r"http://\S+", line)
+        address = next(filter(None, (re.search(r"http://\S+", line) for line in process.stdout)))[0]
         assert address.startswith(f"http://127.0.0.1:{port}/")
-        until = time.monotonic() + 60
-        page = ""
-        while not page and time.monotonic() < until:
-            try:
-                with urllib.request.urlopen(address, timeout=5) as answer:
-                    page = answer.read().decode()
-            except OSError:
-                time.sleep(0.2)
-        assert "Optuna Dashboard" in page
-        code = subprocess.run([*command[:-1], str(port)], capture_output=True, text=True, timeout=120)
-        assert code.returncode == 2
-        assert f"Port {port} cannot be used" in code.stderr
-        assert "--port" in code.stderr
+        assert "Optuna Dashboard" in page_at(address)
+        code, _, err = told(*command)
+        assert code == 2
+        assert f"Port {port} cannot be used" in err
+        assert "--port" in err
     finally:
         process.kill()
         process.communicate()
+
+
+def page_at(address: str) -> str:
+    """Return a page as soon as it is served: the program prints its address first."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.1)

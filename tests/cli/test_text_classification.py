@@ -81,13 +81,21 @@ def test_it_learns_with_a_space_of_its_own_another_metric_and_a_file_to_validate
     text = text.replace("[arguments]", "[arguments]\nnum_train_epochs = 6")
     text += '\n[space]\nlearning_rate = {kind = "Float", low = 3e-3, high = 1e-2, log = true}\n'
     (here / "study.toml").write_text(text)
-    code, _, err = told("run", "study.toml", "--n-jobs", "2")
+    code, _, err = told("run", "study.toml")
     assert code == 0, err
     best = json.loads((here / "runs/reviews/best.json").read_text())
     assert 3e-3 <= best["hyperparameters"]["learning_rate"] <= 1e-2
     assert best["value"] > 0.9
     [data] = [each["data"] for each in json.loads((here / "runs/reviews/study.json").read_text())["sessions"]]
     assert data["eval_dataset"].startswith("60")
+
+
+@pytest.mark.process
+def test_a_study_of_a_toml_file_runs_in_workers(here: Path, told: Told) -> None:
+    code, _, err = told("run", "study.toml", "--n-jobs", "2", "--set", "num_train_epochs=1")
+    assert code == 0, err
+    trials = [json.loads(each.read_text()) for each in (here / "runs/reviews").glob("*/trial.json")]
+    assert [each["state"] for each in trials] == ["complete", "complete"]
 
 
 def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told: Told) -> None:

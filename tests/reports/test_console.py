@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hpsearch import BestRun, FixedTrial, Float, Report, SearchListener, SearchSummary, TrialState
-from hpsearch.backends import get_backend
 from hpsearch.reports.console import LineView, LiveView, console_listener
 from hpsearch.reports.tables import (
     describe_best,
@@ -22,7 +21,7 @@ from hpsearch.reports.tables import (
     sparkline,
     trials_table,
 )
-from tests.support.rendering import make_study, record, report, reports, shown, text_console
+from tests.support.rendering import NoEngine, make_study, record, report, reports, shown, text_console
 from tests.support.small_trainer import small_trainer
 
 
@@ -248,16 +247,16 @@ def test_failures_give_their_reason() -> None:
 
 
 def test_the_best_run_is_described_or_its_absence_explained() -> None:
-    study, engine = make_study(), get_backend("optuna", {})
-    summary = SearchSummary(study, RECORDS, engine)
+    study = make_study()
+    summary = SearchSummary(study, RECORDS, NoEngine)
     best = BestRun("2", 0.9751234, {"learning_rate": 0.5}, summary, Path("out/digits/run-2/checkpoint-3"))
     text = describe_best(best)
     for part in ("best trial 2: 0.9751", "scope last", "learning_rate=0.5", "out/digits/run-2/checkpoint-3"):
         assert part in text
     assert "not kept" in describe_best(best._replace(checkpoint=None))
-    nothing = BestRun(None, None, {}, SearchSummary(study, RECORDS[1:2], engine))
+    nothing = BestRun(None, None, {}, SearchSummary(study, RECORDS[1:2], NoEngine))
     assert describe_best(nothing) == "No trial has a result: 1 failed. First reason: ValueError: bad"
-    assert "No trial has run" in describe_best(BestRun(None, None, {}, SearchSummary(study, [], engine)))
+    assert "No trial has run" in describe_best(BestRun(None, None, {}, SearchSummary(study, [], NoEngine)))
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,19 @@
-"""A search in a notebook shows itself in one output of the cell, in a real kernel, without widgets."""
+"""A search in a notebook shows itself in one output of the cell, without widgets."""
 
 from __future__ import annotations
 
 import html
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-nbclient = pytest.importorskip("nbclient")
-nbformat = pytest.importorskip("nbformat")
-pytest.importorskip("ipykernel")
+from hpsearch import FixedTrial, TrialState
+from hpsearch.reports.notebook import NotebookView
+from tests.support.rendering import make_study, record
 
 ROOT = Path(__file__).parents[2]
 SEARCH = """
@@ -46,8 +48,49 @@ print(len(logs), all("in worker" in each and str(os.getpid()) not in each for ea
 """
 
 
+def text_of(page: str) -> str:
+    return html.unescape(re.sub("<[^>]+>", "", page))
+
+
+@pytest.fixture
+def shell() -> Iterator[Any]:
+    """IPython in this process, as a kernel has it."""
+    pytest.importorskip("ipykernel")
+    from IPython.core.interactiveshell import InteractiveShell
+
+    displayhook = sys.displayhook
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+    sys.displayhook = displayhook
+
+
+def test_the_cell_has_one_output_that_ends_with_all_trials_and_the_best(shell: Any) -> None:
+    from IPython.utils.capture import capture_output
+
+    view, hostile = NotebookView(), "shape [batch, 3] <b>is</b> not 4"
+    ended = [record(number, number / 8) for number in range(3)]
+    ended.append(record(3, state=TrialState.FAILED, reason=hostile))
+    with capture_output() as captured:
+        view.on_search_begin(make_study(4), [], ["storage: in memory"])
+        for each in ended:
+            view.on_trial_begin(FixedTrial({"x": 0.5}, each.number))
+            view.on_trial_end(each)
+        view.on_search_end(make_study(4), ended)
+    first, *updates = captured.outputs
+    assert not first.update
+    assert updates
+    assert all(each.update and each.transient == first.transient for each in updates)
+    page = captured.outputs[-1].data["text/html"]
+    assert "<b>" not in page
+    text = text_of(page)
+    for part in ("search 'digits'", "storage: in memory", "4/4", hostile, "best 0.25 (trial 2)"):
+        assert part in text
+    assert re.findall(r"trial (\d) complete", text) == ["0", "1", "2"]
+
+
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     folder = tmp_path_factory.mktemp("notebook")
     cells = [SEARCH.format(root=str(ROOT), folder=str(folder)), FAILING, IN_WORKERS]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
@@ -60,24 +103,16 @@ def html_of(outputs: list[Any]) -> str:
     return str(shown.data["text/html"])
 
 
-def test_a_search_is_one_output_that_ends_with_all_trials_and_the_best(outputs: list[list[Any]]) -> None:
-    text = html.unescape(re.sub("<[^>]+>", "", html_of(outputs[0])))
-    assert "search 'study'" in text
-    assert "5/5" in text
-    assert len(re.findall(r"trial \d complete", text)) == 5
-    assert re.search(r"best [\d.]+ \(trial \d\)", text)
-
-
-def test_nothing_in_it_needs_a_widget(outputs: list[list[Any]]) -> None:
+@pytest.mark.process
+def test_a_search_in_a_kernel_is_one_output_without_widgets_and_workers_train_what_a_cell_defines(
+    outputs: list[list[Any]],
+) -> None:
+    assert "trial" in text_of(html_of(outputs[0]))
+    assert len(re.findall(r"trial \d complete", text_of(html_of(outputs[0])))) == 5
+    assert re.search(r"best [\d.]+ \(trial \d\)", text_of(html_of(outputs[0])))
+    assert "shape [batch, 3] <b>is</b> not 4" in text_of(html_of(outputs[1]))
     kinds = {kind for cell in outputs for each in cell if "data" in each for kind in each.data}
     assert not any("widget" in kind for kind in kinds)
-
-
-def test_what_a_trial_failed_of_is_text_in_it(outputs: list[list[Any]]) -> None:
-    assert "shape [batch, 3] &lt;b&gt;is&lt;/b&gt; not 4" in html_of(outputs[1])
-
-
-def test_workers_train_what_is_defined_in_a_cell(outputs: list[list[Any]]) -> None:
     printed = "".join(each.text for each in outputs[2] if each.output_type == "stream" and each.name == "stdout")
     assert "['complete', 'complete', 'complete'] OfTheCell" in printed
     assert "3 True" in printed

@@ -163,6 +163,7 @@ part("warning")
 """
 
 
+@pytest.mark.process
 @pytest.mark.feature(112)
 def test_what_a_terminal_shows_follows_environment_verbosity_handler_and_format(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "info"}

@@ -22,6 +22,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 from hpsearch import Float, Trainer, TrainerControl, TrainerState
 from tests.support.event_files import Events, event_folders
 from tests.support.line_trainer import arguments, line_trainer
+from tests.support.mlflow_stores import new_store
 from tests.support.models import bert_classifier, classification_data
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
@@ -143,7 +144,7 @@ def test_tensorboard_writes_where_tensorboard_logging_dir_says_and_trials_in_the
 def mlflow_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client of MLflow on a SQLite file, which the callbacks find through the environment."""
     mlflow = pytest.importorskip("mlflow")
-    place = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    place = new_store(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "tests")
     mlflow.set_tracking_uri(place)

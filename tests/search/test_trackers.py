@@ -19,6 +19,7 @@ from transformers import TrainerCallback
 
 from hpsearch import Float, SearchInterrupted
 from tests.support.event_files import Events, event_folders, records
+from tests.support.mlflow_stores import new_store
 from tests.support.small_trainer import TwoLayers, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "optim.weight_decay": Float(0.01, 0.1)}
@@ -119,18 +120,17 @@ def _tensorboard() -> None:
 @pytest.mark.usefixtures("_tensorboard", "settings_stay")
 class TestTensorBoard:
     @pytest.mark.feature(30)
-    def test_the_folder_of_a_study_shows_its_trials_by_name_with_their_parameters(self, tmp_path: Path) -> None:
-        best = search(tmp_path, "tensorboard", hp_name=lambda trial: f"try {trial.number}")
-        names = [f"try {number}" for number in range(4)]
-        assert event_folders(tmp_path) == [tmp_path / "digits" / name for name in names]
-        for record in best.run_summary.records:
-            assert Hparams(tmp_path / "digits" / record.name).values == pytest.approx(record.params)
-
-    def test_every_trial_has_its_curve_and_only_failed_ones_have_no_end(self, tmp_path: Path) -> None:
-        search(tmp_path, "tensorboard")
-        folders = [tmp_path / "digits" / f"run-{number}" for number in range(4)]
+    def test_the_folder_of_a_study_shows_its_trials_by_name_with_parameters_and_curve_and_only_failed_ones_have_no_end(
+        self, tmp_path: Path
+    ) -> None:
+        failing = Raises("try 1", RuntimeError)
+        best = search(tmp_path, "tensorboard", hp_name=lambda trial: f"try {trial.number}", failing=failing)
+        folders = [tmp_path / "digits" / f"try {number}" for number in range(4)]
+        assert event_folders(tmp_path) == folders
         assert [len(Events(each).scalars["train/loss"]) for each in folders] == [8, 5, 4, 8]
-        assert [Hparams(each).has_ended for each in folders] == [True, False, True, True]
+        hparams = [Hparams(each) for each in folders]
+        assert [each.values for each in hparams] == [pytest.approx(each.params) for each in best.run_summary.records]
+        assert [each.has_ended for each in hparams] == [True, False, True, True]
 
     def test_an_evaluation_after_the_training_leaves_the_curve_there(self, tmp_path: Path) -> None:
         search(tmp_path, "tensorboard", n_trials=1, eval_strategy="no")
@@ -159,7 +159,7 @@ class TestTensorBoard:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client of MLflow on a SQLite file, which users name in the environment."""
     mlflow = pytest.importorskip("mlflow")
-    place = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    place = new_store(tmp_path)
     mlflow.set_tracking_uri(None)
     monkeypatch.setattr("mlflow.tracking.fluent._active_experiment_id", None)  # of another test's store
     monkeypatch.setenv("MLFLOW_TRACKING_URI", place)

@@ -6,6 +6,7 @@ import io
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ SPACE = SearchSpace(
 
 
 class NoEngine:
-    """Stands where the search's own backend would: the report asks it for importances only."""
+    """An engine that knows importances only."""
 
     def engine_study(self) -> Any:
         raise AssertionError
@@ -139,4 +140,15 @@ def made_up(count: int, seed: int = 0) -> list[TrialRecord]:
 
 
 def summary_of(records: Sequence[TrialRecord], **settings: Any) -> SearchSummary:
-    return SearchSummary(make_study(max(1, len(records)), space=SPACE, **settings), records, NoEngine())
+    return SearchSummary(make_study(max(1, len(records)), space=SPACE, **settings), records, NoEngine)
+
+
+HOSTILE = "</script><script>window.harm = 1</script><img src=x onerror='window.harm = 2'>"
+
+
+def hostile_records() -> list[TrialRecord]:
+    """Trials of which two hold a text that harms a page that takes it for HTML."""
+    records = made_up(12)
+    records[3] = replace(records[3], params={**records[3].params, "optim": HOSTILE}, hyperparameters={"optim": HOSTILE})
+    records[4] = replace(records[4], state=TrialState.FAILED, values=(), reports=(), reason=HOSTILE)
+    return records

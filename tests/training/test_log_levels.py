@@ -180,6 +180,7 @@ train("root at warning", log_level="warning")
 """
 
 
+@pytest.mark.process
 def test_our_message_is_on_the_terminal_exactly_once_wherever_handlers_are(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "TRANSFORMERS_VERBOSITY")}
     ended = subprocess.run(

@@ -267,7 +267,6 @@ class StoredTrials:
                 self._prune(record, paused, runner)
 
     def _prune(self, record: TrialRecord, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
-        """Prune a trial that waits at a rung."""
         stored = next((each for each in paused if each.number == record.number), None)
         if stored is None:
             return

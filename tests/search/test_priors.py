@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from hpsearch import Categorical, Float, Int, SpaceError
-from hpsearch.search.curves import MOST_AT_RANDOM, Curve, propose
+from hpsearch.search.curves import MOST_AT_RANDOM, Curve, LatestModel, propose
 from hpsearch.search.priors import Belief
 from tests.support.searching import Events
 from tests.support.small_trainer import TwoLayers, small_trainer
@@ -25,7 +25,9 @@ def near(points: Any) -> float:
 
 
 def proposed(known: list[Curve], belief: Belief | None, count: int = 60) -> list[Any]:
-    found = [propose(known, [], np.random.default_rng(seed), belief=belief) for seed in range(count)]
+    model_by = LatestModel().of  # one for all
+    draws = map(np.random.default_rng, range(count))
+    found = [propose(known, [], draw, model_by=model_by, belief=belief) for draw in draws]
     return [point for point in found if point is not None]
 
 
@@ -45,7 +47,7 @@ def test_half_of_what_is_drawn_at_random_is_drawn_near_the_prior() -> None:
 
 def test_a_prior_that_is_wrong_is_given_up_as_trials_come_in() -> None:
     belief = Belief(CENTRE)
-    assert near(proposed(curves(200), belief)) < 0.2
+    assert near(proposed(curves(200), belief, 20)) < 0.2
     there, away = belief.weights(np.array([[0.8, 0.1], [0.1, 0.1]]), 10)
     assert (there, away) == pytest.approx((1.0, 0.01), abs=0.005)
     assert belief.weights(np.array([[0.1, 0.1]]), 200)[0] == pytest.approx(0.8, abs=0.02)
@@ -60,7 +62,7 @@ def test_a_choice_is_mostly_the_prior_and_sometimes_another_one() -> None:
 
 def search(folder: Path, space: Any, **options: Any) -> Any:
     return small_trainer(folder, num_train_epochs=3).hyperparameter_search(
-        space, "loss", **{"n_trials": 6, "progress": False, **options}
+        space, "loss", **{"n_trials": 6, "progress": False, "storage": "journal", **options}
     )
 
 

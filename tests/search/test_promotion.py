@@ -19,7 +19,7 @@ RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 
 def search(folder: Path, **options: Any) -> Any:
     return small_trainer(folder, num_train_epochs=EPOCHS).hyperparameter_search(
-        RATE, "loss", **{"n_trials": 12, "progress": False, "storage": "journal", **options}
+        RATE, "loss", **{"n_trials": 9, "progress": False, "storage": "journal", **options}
     )
 
 

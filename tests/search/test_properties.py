@@ -164,7 +164,7 @@ def search(folder: str, space: Any, n_trials: int = 2, **options: Any) -> tuple[
     return found, remembers.seen
 
 
-@settings(examples, max_examples=100)
+@settings(examples, max_examples=25)
 @given(space=spaces(), start=st.sampled_from([None, "defaults"]), seed=st.integers(0, 99))
 def test_a_search_in_a_good_space_runs_inside_it(space: dict[str, Parameter], start: str | None, seed: int) -> None:
     assume(space)

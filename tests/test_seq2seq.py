@@ -8,7 +8,6 @@ import json
 import logging
 import pickle
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ from transformers import (
 
 from hpsearch import ArgumentError, Categorical, InvalidInputError, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from hpsearch.arguments import TrainingArguments, adopt, cast_argument
+from tests.support.launch import start
 
-ROOT = Path(__file__).parents[1]
 LETTERS = "abcde"
 PAD, END = 0, 1
 SPECIAL_TOKENS = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
@@ -493,11 +492,7 @@ def predict_seven_words(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.process
 def test_two_processes_gather_every_generated_sequence_once_and_in_order(tmp_path: Path) -> None:
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tests.test_seq2seq"]
-    done = subprocess.run(
-        [sys.executable, *command, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
+    start("torchrun", "tests.test_seq2seq", [str(tmp_path)])
     alone = predict_seven_words(tmp_path)
     for rank in (0, 1):
         gathered = json.loads((tmp_path / f"rank-{rank}.json").read_text())

@@ -438,7 +438,7 @@ def _run(order: _Order) -> None:
     else:
         sys.argv = [first, *arguments]
         sys.path.insert(0, str(Path(first).resolve().parent))
-        program.__file__ = first
+        program.__file__, program.__cached__ = first, None  # type: ignore[attr-defined]
         exec(compile(Path(first).read_bytes(), first, "exec"), vars(program))
 
 

@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from hpsearch import Float, SearchInterrupted
 from tests.support.event_files import Events, event_folders, records
-from tests.support.mlflow_stores import new_store
+from tests.support.mlflow_stores import ENDS_AT_ONCE, new_store
 from tests.support.small_trainer import TwoLayers, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "optim.weight_decay": Float(0.01, 0.1)}
@@ -163,6 +163,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     mlflow.set_tracking_uri(None)
     monkeypatch.setattr("mlflow.tracking.fluent._active_experiment_id", None)  # of another test's store
     monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
+    monkeypatch.setenv(*ENDS_AT_ONCE)
     before = settings("MLFLOW_")
     yield mlflow.MlflowClient(place)
     assert mlflow.active_run() is None

@@ -22,7 +22,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK,
 from hpsearch import Float, Trainer, TrainerControl, TrainerState
 from tests.support.event_files import Events, event_folders
 from tests.support.line_trainer import arguments, line_trainer
-from tests.support.mlflow_stores import new_store
+from tests.support.mlflow_stores import ENDS_AT_ONCE, new_store
 from tests.support.models import bert_classifier, classification_data
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
@@ -146,6 +146,7 @@ def mlflow_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
     mlflow = pytest.importorskip("mlflow")
     place = new_store(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", place)
+    monkeypatch.setenv(*ENDS_AT_ONCE)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "tests")
     mlflow.set_tracking_uri(place)
     yield mlflow.MlflowClient()

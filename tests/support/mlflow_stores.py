@@ -6,6 +6,9 @@ import functools
 import tempfile
 from pathlib import Path
 
+# A variable under which a run of MLflow ends when its numbers are written; without it a run takes up to a second more.
+ENDS_AT_ONCE = ("MLFLOW_ASYNC_LOGGING_BUFFERING_SECONDS", "1")
+
 
 def new_store(folder: Path) -> str:
     """Write an empty store of MLflow into a folder, and return its URL.

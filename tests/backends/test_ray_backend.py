@@ -10,10 +10,9 @@ import optuna
 import pytest
 
 from tests.backends.contract import BackendContract
-from tests.support.on_ray import cluster as cluster
 from tests.support.searching import StoredTrial, storage_in_memory, stored_trials
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 
 class TestRay(BackendContract):

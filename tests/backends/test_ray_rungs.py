@@ -16,11 +16,10 @@ from ray.tune.search.optuna import OptunaSearch
 from hpsearch import Float, TrialState
 from hpsearch.backends.ray_backend.run_folders import TUNE_FOLDER
 from tests.support.on_ray import ON_RAY
-from tests.support.on_ray import cluster as cluster
 from tests.support.searching import Events
 from tests.support.small_trainer import small_trainer
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 EPOCHS = 6  # pauses after 1 and 3 of them
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}

@@ -21,12 +21,11 @@ from transformers import TrainerCallback
 
 from hpsearch import Constraint, StudyError, TrialRecord, TrialState, tune
 from tests.support.on_ray import ON_RAY, search
-from tests.support.on_ray import cluster as cluster
 from tests.support.search_processes import wait_until
 from tests.support.searching import RATE, ROOT, Diary, Events, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 
 def curve(record: TrialRecord) -> list[tuple[int, tuple[float, ...]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ class Search:
         ranks: the processes of each trial; the main one searches, the others train with it.
         build_model: builds the model of a trial, with the weights in a folder.
         data: names to datasets, to tell whether they are those of an earlier session.
+        clock: measures the budgets of time; see `SearchBudget`.
     """
 
     trainer: Any
@@ -46,6 +48,7 @@ class Search:
     ranks: Ranks
     build_model: Callable[[TrialRecord, Path], Any]
     data: dict[str, Any]
+    clock: Callable[[], float] = time.monotonic
 
     def run(self) -> BestRun | list[BestRun]:
         """Run the trials of the study and return the best run; of several objectives, the Pareto front.
@@ -82,7 +85,7 @@ class Search:
     def run_here(self) -> BestRun | list[BestRun]:
         """Run the trials, in this process or from it; `run` also knows of others."""
         folder = StudyFolder(self.study)
-        runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks)
+        runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock)
         with telling_the_others(self.ranks, runner):
             with self.backend.connected(self.study, self.trainer), runner.at_work():
                 self._open(folder, runner)

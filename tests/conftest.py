@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from tests.support import migrations
+from tests.support.clock import clock as clock
 from tests.support.command_line import made as made
 from tests.support.postgresql import postgresql as postgresql
 from tests.support.postgresql import postgresql_url as postgresql_url
@@ -13,6 +15,7 @@ from tests.support.postgresql import postgresql_url as postgresql_url
 pytest_plugins = ["tests.support.tiers", "tests.support.ray_instance"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("CI", None)  # a search prints less in CI; the tests check what it prints elsewhere
+migrations.read_once()
 
 
 @pytest.fixture(autouse=True)

@@ -77,6 +77,8 @@ def test_an_error_inside_leaves_the_old_folder_and_nothing_else(tmp_path: Path, 
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-4"]
 
 
+@pytest.mark.smoke
+@pytest.mark.fault
 def test_a_process_killed_while_writing_a_folder_leaves_the_old_one(tmp_path: Path) -> None:
     target = make_folder(tmp_path / "checkpoint-4")
     code = """
@@ -92,6 +94,7 @@ def test_a_process_killed_while_writing_a_folder_leaves_the_old_one(tmp_path: Pa
     assert content(target) == {"inner/weights": "old", "old.txt": "old"}
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("rename", [1, 2])
 def test_a_process_killed_at_any_rename_leaves_the_old_folder_or_the_new_one(tmp_path: Path, rename: int) -> None:
     target = make_folder(tmp_path / "checkpoint-4")
@@ -133,6 +136,7 @@ def test_a_value_that_cannot_be_written_leaves_the_old_file_and_nothing_else(tmp
     assert [each.name for each in tmp_path.iterdir()] == ["trial.json"]
 
 
+@pytest.mark.fault
 def test_a_process_killed_before_the_rename_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "trial.json"
     write_json(path, {"a": 1})
@@ -159,6 +163,7 @@ def test_a_folder_is_removed_with_all_it_holds_and_a_missing_one_is_no_error(tmp
     remove_folder(tmp_path / "checkpoint-4")
 
 
+@pytest.mark.fault
 def test_a_process_killed_while_removing_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     target = make_folder(tmp_path / "checkpoint-4")
     code = """

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from hpsearch import (
     TrainingArguments,
     TrialState,
 )
+from tests.support.clock import Clock
 from tests.support.models import accuracy, bert_classifier, classification_data, weights_of
 
 
@@ -54,7 +54,7 @@ def make_trainer(folder: Path, model_init: Any = bert_classifier, callbacks: Any
 
 
 def search(trainer: Trainer, space: Any, n_trials: int, **options: Any) -> Any:
-    settings: dict[str, Any] = {"compute_objective": "eval_loss", "pruner": "none", "progress": False, **options}
+    settings: dict[str, Any] = {"compute_objective": "eval_loss", "pruner": "none", "storage": "journal", "progress": False, **options}
     return trainer.hyperparameter_search(space, n_trials=n_trials, **settings)
 
 
@@ -424,29 +424,32 @@ def test_tensorboard_has_a_folder_for_every_trial(tmp_path: Path) -> None:
     assert {folder.name for folder in folders} == {"run-0", "run-1"}
 
 
-class SlowSteps(TrainerCallback):
-    """Makes every step take 50 ms."""
+class TakesASecond(TrainerCallback):
+    """Makes every step take one second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        time.sleep(0.05)
+        self._clock.move(1.0)()
 
 
-def test_the_timeout_stops_a_running_trial_at_its_next_step(tmp_path: Path) -> None:
-    """Row 20: 1,000 epochs of slow steps would take minutes."""
-    trainer = make_trainer(tmp_path, callbacks=[SlowSteps()], num_train_epochs=1000)
-    begin = time.monotonic()
+def test_the_timeout_stops_a_running_trial_at_its_next_step(tmp_path: Path, clock: Clock) -> None:
+    """Row 20."""
+    trainer = make_trainer(tmp_path, callbacks=[TakesASecond(clock)], num_train_epochs=1000)
     best = search(trainer, LEARNING_RATE, 5, timeout=4.0)
-    assert time.monotonic() - begin < 12
+    assert records_of(best)[0].reports[-1].step == 4
     assert [record.state for record in records_of(best)] == [TrialState.STOPPED]
     assert "timeout of 4.0 s" in records_of(best)[0].reason
     assert best.objective == records_of(best)[0].reports[-1].value
     assert best.checkpoint is not None
 
 
-def test_a_trials_own_timeout_lets_the_next_trial_run(tmp_path: Path) -> None:
+def test_a_trials_own_timeout_lets_the_next_trial_run(tmp_path: Path, clock: Clock) -> None:
     """Row 20."""
-    trainer = make_trainer(tmp_path, callbacks=[SlowSteps()], num_train_epochs=1000)
-    best = search(trainer, LEARNING_RATE, 2, trial_timeout=1.0)
+    trainer = make_trainer(tmp_path, callbacks=[TakesASecond(clock)], num_train_epochs=1000)
+    best = search(trainer, LEARNING_RATE, 2, trial_timeout=3.0)
+    assert [record.reports[-1].step for record in records_of(best)] == [3, 3]
     assert [record.state for record in records_of(best)] == [TrialState.STOPPED, TrialState.STOPPED]
 
 

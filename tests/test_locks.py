@@ -66,6 +66,7 @@ def seconds_to_take(lock: KernelLock) -> float:
         return time.monotonic() - begin
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("holder", [(), ("fork",)], indirect=True, ids=["alone", "with a child of its own"])
 def test_a_lock_is_waited_for_until_the_process_that_holds_it_dies(lock: KernelLock, holder: Holder) -> None:
     threading.Timer(1.0, holder.kill).start()
@@ -87,6 +88,7 @@ def test_a_lock_may_be_nested_and_keeps_other_threads_away(lock: KernelLock) -> 
     assert not lock.is_locked
 
 
+@pytest.mark.process
 def test_a_lock_whose_file_was_deleted_excludes_those_who_lock_the_new_file(lock: KernelLock, tmp_path: Path) -> None:
     with lock:
         (tmp_path / "lock").unlink()
@@ -106,6 +108,7 @@ def test_a_lock_in_a_folder_that_is_gone_is_an_error_and_can_be_taken_later(tmp_
     assert seconds_to_take(lock) < 5
 
 
+@pytest.mark.process
 def test_a_child_that_was_forked_inside_the_lock_leaves_it_alone_and_can_wait_for_it(lock: KernelLock) -> None:
     child = None
     with lock:
@@ -126,6 +129,7 @@ def test_a_child_that_was_forked_inside_the_lock_leaves_it_alone_and_can_wait_fo
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.process
 def test_a_forked_child_does_not_hold_the_lock_of_its_parent(lock: KernelLock) -> None:
     with lock:
         child = os.fork()

@@ -180,6 +180,7 @@ class Removes(SearchListener):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+@pytest.mark.process
 def test_a_search_in_workers_starts_all_trials_from_the_same_weights_which_they_do_not_read(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,14 +34,15 @@ class Assignment:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
 
-    @property
-    def seconds(self) -> float | None:
-        """What is left of the search's time."""
-        return None if self.until is None else max(self.until - time.time(), 0.0)
+    def seconds_left(self, clock: Callable[[], float] = time.time) -> float | None:
+        """Return how much of the search's time is left; None if there is no limit."""
+        return None if self.until is None else max(self.until - clock(), 0.0)
 
     @classmethod
-    def of(cls, trial: Trial, others: OtherTrials, seconds: float | None) -> Assignment:
-        """Return what is to be told of a trial, beside these other ones, with so many seconds left."""
+    def of(
+        cls, trial: Trial, others: OtherTrials, seconds: float | None, clock: Callable[[], float] = time.time
+    ) -> Assignment:
+        """Return the assignment of a trial, beside these other ones, with `seconds` of the search's time left."""
         return cls(
             trial.number,
             trial.name,
@@ -50,7 +52,7 @@ class Assignment:
             dict(trial.fixed),
             trial.earlier,
             others,
-            None if seconds is None else time.time() + seconds,
+            None if seconds is None else clock() + seconds,
         )
 
 

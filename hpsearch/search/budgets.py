@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .others import OtherTrials
@@ -28,21 +29,22 @@ class SearchBudget:
     Args:
         study: the settings.
         seconds: what is left of the time; None: all of the study's timeout.
+        clock: returns the seconds since some moment; the budgets of the trials read it too.
     """
 
-    def __init__(self, study: Study, seconds: float | None = None) -> None:
-        self._study = study
+    def __init__(self, study: Study, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._study, self.clock = study, clock
         left = study.timeout if seconds is None else seconds
-        self._end = None if left is None else time.monotonic() + left
+        self._end = None if left is None else clock() + left
 
     @property
     def seconds(self) -> float | None:
         """What is left of the time; None if there is no limit."""
-        return None if self._end is None else max(self._end - time.monotonic(), 0.0)
+        return None if self._end is None else max(self._end - self.clock(), 0.0)
 
     def passed(self, epochs: float) -> Stop | None:
         """Return why no more may be trained after so many epochs of all trials, or None."""
-        if self._end is not None and time.monotonic() >= self._end:
+        if self._end is not None and self.clock() >= self._end:
             return Stop(f"the study's timeout of {self._study.timeout} s is over", ends_study=True)
         limit = self._study.max_epochs
         if limit is not None and epochs >= limit - _ROUNDING:
@@ -51,17 +53,18 @@ class SearchBudget:
 
 
 class TrialBudget:
-    """What one trial may take, checked after every update.
+    """What one trial may take, checked after every optimizer step.
 
     Args:
         study: the settings.
-        search: what the call of the search may take.
+        search: what the call of the search may take, and its clock.
         others: the other trials of the study.
     """
 
     def __init__(self, study: Study, search: SearchBudget, others: OtherTrials) -> None:
         self._study, self._search, self._others = study, search, others
-        self._begin = time.monotonic()
+        self._clock = search.clock
+        self._begin = self._clock()
         self._earlier_seconds = 0.0
 
     @property
@@ -75,11 +78,11 @@ class TrialBudget:
     @property
     def seconds(self) -> float:
         """The time the trial has taken, sessions before this one included."""
-        return self._earlier_seconds + time.monotonic() - self._begin
+        return self._earlier_seconds + self._clock() - self._begin
 
     def continue_after(self, seconds: float) -> None:
         """Go on from a checkpoint that was written after `seconds`; those of this session are known already."""
-        self._earlier_seconds = max(self._earlier_seconds, seconds - (time.monotonic() - self._begin))
+        self._earlier_seconds = max(self._earlier_seconds, seconds - (self._clock() - self._begin))
 
     def passed(self, epochs: float) -> Stop | None:
         """Return why to stop after so many epochs of this trial, or None while there is something left."""

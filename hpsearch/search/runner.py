@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 
@@ -42,13 +42,19 @@ class TrialRunner:
     """
 
     def __init__(
-        self, trainer: Searchable, study: Study, folder: StudyFolder, listener: SearchListener, ranks: Ranks
+        self,
+        trainer: Searchable,
+        study: Study,
+        folder: StudyFolder,
+        listener: SearchListener,
+        ranks: Ranks,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trainer, self._study, self._folder = trainer, study, folder
         self.listener, self._ranks = listener, ranks
         self._session = Session(study.folder)
         self._paused = PausedStates(study)
-        self._budget = SearchBudget(study)
+        self._budget = SearchBudget(study, clock=clock)
         self.session = self._session.name
         self.records: list[TrialRecord] = []
         self.failures: list[TrialRecord] = []

@@ -1,6 +1,7 @@
-"""A trial or a search ends at the very update that uses up its budget.
+"""A trial or a search ends at the very optimizer step that exhausts its budget.
 
-16 samples in batches of 4 make four updates an epoch.
+16 samples in batches of 4 make four steps an epoch. `tests/search/test_budgets.py` has the tables of when a budget is
+exhausted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from hpsearch import SearchInterrupted
+from tests.support.clock import Clock
 from tests.support.search_processes import assert_disk_and_storage_agree, assert_nothing_is_left_over, load
 from tests.support.searching import AtStep, interrupt, scripted, states
 from tests.support.small_search import Steps, records_of, search
@@ -92,11 +94,11 @@ def test_the_epochs_of_failed_trials_are_used_up_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_trial_that_the_study_s_budget_stopped_before_its_first_evaluation_goes_on_from_there(
-    tmp_path: Path, budget: str, save_strategy: str, eval_strategy: str
+    tmp_path: Path, clock: Clock, budget: str, save_strategy: str, eval_strategy: str
 ) -> None:
     changes = {"eval_strategy": eval_strategy, "save_strategy": save_strategy}
     expected = search(tmp_path / "undisturbed", 3, trainer=changes)
-    slow = Steps(lambda: time.sleep(4.0) if budget == "timeout" else None, run=1, step=2)
+    slow = Steps(clock.move(4.0), run=1, step=2)
     limit = {"timeout": 4.0} if budget == "timeout" else {"max_epochs": 2.5}
     stopped = search(tmp_path / "stopped", 3, slow, trainer=changes, **limit)
     assert slow.steps[-1] == (1, 2)
@@ -118,48 +120,53 @@ def test_a_trial_that_the_study_s_budget_stopped_before_its_first_evaluation_goe
     assert_nothing_is_left_over(tmp_path / "stopped" / "study")
 
 
-def test_time_is_checked_after_every_update(tmp_path: Path) -> None:
-    """Each update takes 0.1 s; the epoch's end is far away."""
+def test_time_is_checked_after_every_step(tmp_path: Path, clock: Clock) -> None:
+    """The first epoch ends after 100 steps."""
 
     class Slow(Steps):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             super().on_step_end(args, state, control, **kwargs)
-            time.sleep(0.1)
+            clock.move(0.25)()
 
     steps = Slow()
     changes = {"train_dataset": points(400, seed=0), "num_train_epochs": 1}
     best = search(tmp_path, 1, steps, trainer=changes, trial_timeout=0.75)
-    assert 4 <= len(steps.steps) <= 8
+    assert [step for _, step in steps.steps] == [1, 2, 3]
     (record,) = records_of(best)
     assert (record.state.value, record.reason) == ("stopped", "the trial's timeout of 0.75 s is over")
-    assert 0.75 <= record.seconds < 5.0
-    assert [report.step for report in record.reports] == [len(steps.steps)], "evaluated where it stopped"
-    assert best.checkpoint.name == f"checkpoint-{len(steps.steps)}"
+    assert record.seconds == 0.75
+    assert [report.step for report in record.reports] == [3], "evaluated where it stopped"
+    assert best.checkpoint.name == "checkpoint-3"
     assert_stopped_on_disk_and_in_storage(tmp_path / "study", "the trial's timeout of 0.75 s is over")
 
 
-def test_a_trial_s_time_counts_over_all_sessions(tmp_path: Path) -> None:
-    def rest_and_interrupt() -> None:
-        time.sleep(0.6)
-        raise KeyboardInterrupt
+def test_the_clock_of_a_search_is_that_of_the_machine(tmp_path: Path) -> None:
+    """The trial ends only if the budgets see real time pass; its 400,000 steps would take minutes."""
+    changes = {"num_train_epochs": 100_000, "eval_strategy": "no"}
+    began = time.monotonic()
+    (record,) = records_of(search(tmp_path, 1, trainer=changes, trial_timeout=0.2))
+    assert record.reason == "the trial's timeout of 0.2 s is over"
+    assert 0.2 <= record.seconds <= time.monotonic() - began
 
-    class RestsBeforeSaving(AtStep):
+
+def test_a_trial_s_time_counts_over_all_sessions(tmp_path: Path, clock: Clock) -> None:
+    class TakesLong(Steps):
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            time.sleep(0.8)
+            clock.move(0.8)()
 
     changes = {"num_train_epochs": 9, "save_strategy": "epoch"}
     with pytest.raises(SearchInterrupted):
-        search(tmp_path, 1, RestsBeforeSaving(interrupt, 0, 5), trainer=changes, trial_timeout=1.4)
-    steps = Steps(lambda: time.sleep(0.8), run=0, step=6)
+        search(tmp_path, 1, TakesLong(interrupt, 0, 5), trainer=changes, trial_timeout=1.4)
+    steps = Steps(clock.move(0.8), run=0, step=6)
     best = search(tmp_path, 1, steps, trainer=changes, trial_timeout=1.4)
     assert [step for _, step in steps.steps] == [5, 6]
     assert states(best) == ["stopped"]
-    assert records_of(best)[0].seconds >= 1.4
+    assert records_of(best)[0].seconds == pytest.approx(1.6)
 
 
-def test_the_best_of_a_stopped_trial_may_win(tmp_path: Path) -> None:
+def test_the_best_of_a_stopped_trial_may_win(tmp_path: Path, clock: Clock) -> None:
     objective = scripted([0.5, 0.6], [0.2, 0.7, 0.8], [0.3, 0.3])
-    steps = Steps(lambda: time.sleep(1.1), run=1, step=6)
+    steps = Steps(clock.move(1.0), run=1, step=6)
     options = {"compute_objective": objective, "direction": "minimize", "scope": "all", "trial_timeout": 1.0}
     best = search(tmp_path, 3, steps, **options)
     assert states(best) == ["complete", "stopped", "complete"]

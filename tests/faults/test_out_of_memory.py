@@ -161,6 +161,7 @@ def test_an_interrupted_trial_keeps_its_smaller_batches(tmp_path: Path) -> None:
     assert len(records_of(best)[0].fallbacks) == 1
 
 
+@pytest.mark.fault
 def test_a_killed_trial_keeps_its_smaller_batches(tmp_path: Path) -> None:
     changes = with_memory(Memory(training=4))
     with Searches(tmp_path) as searches:

@@ -219,6 +219,7 @@ def test_a_study_goes_on_with_the_same_objective_and_refuses_one_with_other_weig
     assert len(best.run_summary.records) == 2
 
 
+@pytest.mark.process
 def test_all_arrive_whole_in_another_process(report: Report, tmp_path: Path) -> None:
     sent = [objective for objective, _, _ in OBJECTIVES.values()]
     (tmp_path / "sent").write_bytes(cloudpickle.dumps((sent, report.metrics)))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import json
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
 import pytest
 import torch
+import transformers
 from rich.console import Console
 
+import hpsearch
 from hpsearch import (
     Categorical,
     Constraint,
@@ -29,6 +31,7 @@ from hpsearch import (
 from hpsearch.reports.console import console_listener
 from hpsearch.reports.tables import describe_best, trials_table
 from hpsearch.search.constraints import resolve_constraints
+from tests.support.clock import Clock
 from tests.support.searching import RATE, AtStep, Events, interrupt, states
 from tests.support.small_trainer import TwoLayers, small_trainer
 
@@ -161,10 +164,14 @@ def latency(metrics: dict[str, float]) -> float:
 
 
 class Slow(TwoLayers):
-    """Takes 20 ms a batch if it is wide."""
+    """Takes 20 ms for a batch if it is wide, else 5 ms."""
+
+    def __init__(self, hidden: int, clock: Clock) -> None:
+        super().__init__(hidden)
+        self._clock = clock
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        time.sleep(0.02 if self.hidden.out_features > 4 and not self.training else 0.0)
+        self._clock.move(0.02 if self.hidden.out_features > 4 else 0.005)()
         return super().forward(x, labels)
 
 
@@ -180,9 +187,15 @@ class Slow(TwoLayers):
         (Constraint(latency, at_most=15), 4),
     ],
 )
-def test_the_best_is_the_best_of_those_that_hold_the_constraints(tmp_path: Path, constraints: Any, hidden: int) -> None:
+def test_the_best_is_the_best_of_those_that_hold_the_constraints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constraints: Any, hidden: int
+) -> None:
+    clock = Clock()
+    for module in (hpsearch.trainer, transformers.trainer_utils):  # they measure the runtime of evaluations
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=clock))
+
     def slow_init(trial: Any) -> TwoLayers:
-        return Slow(trial.params["model.hidden"])
+        return Slow(trial.params["model.hidden"], clock)
 
     best = search(tmp_path, constraints, trainer={"model_init": slow_init})
     assert best.hyperparameters["model.hidden"] == hidden

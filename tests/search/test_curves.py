@@ -157,7 +157,7 @@ def test_parameters_are_points_and_points_parameters() -> None:
     assert cube.point({"rate": 1e-3})[1:] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_a_space_of_all_kinds_is_searched(tmp_path: Path, n_jobs: int) -> None:
     space = SearchSpace(
         {
@@ -167,7 +167,9 @@ def test_a_space_of_all_kinds_is_searched(tmp_path: Path, n_jobs: int) -> None:
             "lr_scheduler_type": Categorical({"constant": {}, "cosine": {"warmup_steps": Int(0, 3)}}),
         }
     )
-    best = small_trainer(tmp_path).hyperparameter_search(space, "loss", n_trials=16, n_jobs=n_jobs, progress=False)
+    best = small_trainer(tmp_path).hyperparameter_search(
+        space, "loss", n_trials=16, n_jobs=n_jobs, storage="journal", progress=False
+    )
     assert [each.state.is_counted for each in best.run_summary.records] == [True] * 16
     assert len({tuple(each.params.items()) for each in best.run_summary.records}) == 16
 
@@ -180,5 +182,5 @@ def test_a_function_whose_ranges_change_is_searched(tmp_path: Path) -> None:
             "weight_decay": trial.suggest_float("weight_decay", 0.1, 0.1),
         }
 
-    best = small_trainer(tmp_path).hyperparameter_search(space, "loss", n_trials=12, progress=False)
+    best = small_trainer(tmp_path).hyperparameter_search(space, "loss", n_trials=12, storage="journal", progress=False)
     assert all(each.state.is_counted for each in best.run_summary.records)

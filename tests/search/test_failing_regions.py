@@ -48,16 +48,15 @@ def test_a_search_in_which_all_trials_fail_says_so_and_not_more(tmp_path: Path) 
 MOST = 55.0  # from where on a model cannot be made; the best weight would be 70
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
 def test_with_rungs_the_place_where_models_cannot_be_made_is_left_although_it_is_promising(
-    tmp_path: Path, n_jobs: int
+    tmp_path: Path,
 ) -> None:
     def check(trial: Any) -> None:
         if trial.params["weight_decay"] > MOST:
             raise RuntimeError("CUDA out of memory")
 
     settings = weight_is_measured(check)
-    best = search(tmp_path, 27, pruner="rungs", max_failures=None, n_jobs=n_jobs, **settings)
+    best = search(tmp_path, 27, pruner="rungs", max_failures=None, **settings)
     tried = [params["weight_decay"] for params in params_of(best)]
     failed = [state == "failed" for state in states(best)]
     assert sum(failed[9:]) <= 6, list(zip(tried, failed, strict=True))  # 17 of them, if nobody learns of failures

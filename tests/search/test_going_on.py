@@ -54,7 +54,14 @@ def search(
         trainer = small_trainer(folder, *callbacks, **{"learning_rate": 5.0, "num_train_epochs": 3, **arguments})
         try:
             best = trainer.hyperparameter_search(
-                {"weight_decay": Float(0.0, 0.1)}, objective, 1, "minimize", scope=scope, pruner="none", progress=False
+                {"weight_decay": Float(0.0, 0.1)},
+                objective,
+                1,
+                "minimize",
+                scope=scope,
+                pruner="none",
+                storage="journal",
+                progress=False,
             )
         except SearchInterrupted:
             continue
@@ -92,7 +99,7 @@ def test_a_half_done_trial_keeps_what_is_not_searched_any_more(tmp_path: Path) -
         for each in spaces:
             trainer = small_trainer(folder, *callbacks, save_strategy="epoch")
             try:
-                best = trainer.hyperparameter_search(each, "loss", 2, pruner="none", progress=False)
+                best = trainer.hyperparameter_search(each, "loss", 2, pruner="none", storage="journal", progress=False)
             except SearchInterrupted:
                 continue
             return best.run_summary.records
@@ -146,11 +153,11 @@ def test_a_report_before_any_training_does_not_stand_for_a_trial_that_a_budget_o
 ) -> None:
     trainer = small_trainer(tmp_path, eval_on_start=True)
     [first] = trainer.hyperparameter_search(
-        {"weight_decay": Float(0.0, 0.1)}, "loss", 1, max_epochs=0.5, progress=False
+        {"weight_decay": Float(0.0, 0.1)}, "loss", 1, max_epochs=0.5, storage="journal", progress=False
     ).run_summary.records
     assert (first.state.value, [report.step for report in first.reports]) == ("interrupted", [0])
     [record] = trainer.hyperparameter_search(
-        {"weight_decay": Float(0.0, 0.1)}, "loss", 1, progress=False
+        {"weight_decay": Float(0.0, 0.1)}, "loss", 1, storage="journal", progress=False
     ).run_summary.records
     assert (record.state.value, [report.step for report in record.reports]) == ("complete", [0, 4, 8])
 
@@ -158,8 +165,10 @@ def test_a_report_before_any_training_does_not_stand_for_a_trial_that_a_budget_o
 def test_a_half_done_trial_waits_when_the_study_has_all_the_trials_it_is_asked_for(tmp_path: Path) -> None:
     space = {"weight_decay": Float(0.0, 0.1)}
     with pytest.raises(SearchInterrupted):
-        small_trainer(tmp_path, InterruptsSecondTrial()).hyperparameter_search(space, "loss", 3, progress=False)
-    best = small_trainer(tmp_path).hyperparameter_search(space, "loss", 1, progress=False)
+        small_trainer(tmp_path, InterruptsSecondTrial()).hyperparameter_search(
+            space, "loss", 3, storage="journal", progress=False
+        )
+    best = small_trainer(tmp_path).hyperparameter_search(space, "loss", 1, storage="journal", progress=False)
     assert [record.state.value for record in best.run_summary.records] == ["complete", "interrupted"]
 
 

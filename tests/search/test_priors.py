@@ -135,7 +135,7 @@ def reads_all(build: Any) -> Any:
         lambda trial: {"learning_rate": trial.suggest("learning_rate", Float(1e-4, 1.0, log=True, prior=2e-2))},
     ],
 )
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_a_prior_that_only_a_function_of_the_trial_knows_comes_too_late(
     tmp_path: Path, space: Any, n_jobs: int
 ) -> None:

@@ -19,7 +19,7 @@ RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 
 def search(folder: Path, **options: Any) -> Any:
     return small_trainer(folder, num_train_epochs=EPOCHS).hyperparameter_search(
-        RATE, "loss", **{"n_trials": 12, "progress": False, **options}
+        RATE, "loss", **{"n_trials": 12, "progress": False, "storage": "journal", **options}
     )
 
 
@@ -64,7 +64,7 @@ def test_a_trial_that_is_promoted_in_a_terminal_trains_to_its_end(
     assert f"Trial {events.promoted} is complete" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.process)])
 @pytest.mark.parametrize("reporting", [None, 1], ids=["waits", "runs"])
 def test_a_trial_that_is_promoted_trains_to_its_end(tmp_path: Path, n_jobs: int, reporting: int | None) -> None:
     events = Promotes(tmp_path / "study", reporting)

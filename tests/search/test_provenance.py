@@ -115,6 +115,7 @@ def test_data_made_again_have_the_same_fingerprint(name: str) -> None:
     assert "samples, " in first
 
 
+@pytest.mark.process
 def test_another_process_gives_the_same_fingerprints() -> None:
     code = (
         "import json\n"

@@ -380,6 +380,7 @@ def test_a_replay_that_is_interrupted_leaves_the_study_as_it_was(tmp_path: Path)
     assert_equal(replay(tmp_path))
 
 
+@pytest.mark.process
 def test_another_process_makes_the_same_reports(tmp_path: Path) -> None:
     search(tmp_path, 1)
     code = (

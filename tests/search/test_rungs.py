@@ -260,6 +260,14 @@ def test_one_that_has_passed_a_rung_without_an_evaluation_takes_nobodys_place_th
 
 # Whole searches.
 
+IN_WORKERS_TOO = pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="in this process"),
+        pytest.param({"n_jobs": 2}, id="in workers", marks=pytest.mark.process),
+    ],
+)
+
 
 class Counts(TrainerCallback):
     """Counts the updates of all trials."""
@@ -274,11 +282,11 @@ class Counts(TrainerCallback):
 def search(folder: Path, *callbacks: Any, n_trials: int = 9, **options: Any) -> Any:
     arguments = {"num_train_epochs": EPOCHS, **options.pop("trainer", {})}
     return small_trainer(folder, *callbacks, **arguments).hyperparameter_search(
-        RATE, "loss", n_trials=n_trials, **{"progress": False, **options}
+        RATE, "loss", n_trials=n_trials, **{"progress": False, "storage": "journal", **options}
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"n_jobs": 2}], ids=["in this process", "in workers"])
+@IN_WORKERS_TOO
 @pytest.mark.parametrize("evaluation", [{}, {"eval_strategy": "steps", "eval_steps": 3}], ids=["epochs", "steps"])
 def test_a_trial_that_has_waited_ends_as_one_that_has_not(tmp_path: Path, options: Any, evaluation: Any) -> None:
     events = Events()
@@ -293,7 +301,7 @@ def test_a_trial_that_has_waited_ends_as_one_that_has_not(tmp_path: Path, option
         assert again.is_equal, again.first_difference
 
 
-@pytest.mark.parametrize("options", [{}, {"n_jobs": 2}], ids=["in this process", "in workers"])
+@IN_WORKERS_TOO
 def test_few_are_trained_to_their_end_and_all_are_accounted_for(tmp_path: Path, options: Any) -> None:
     best = search(tmp_path, n_trials=18, **options)
     records = best.run_summary.records
@@ -324,7 +332,7 @@ def test_a_trial_that_waits_runs_for_optuna_and_has_its_state_beside_it(tmp_path
                 seen.append((stored.state.name, stored.user_attrs.get("hpsearch:state")))
                 assert (tmp_path / "study" / record.name / f"checkpoint-{record.reports[-1].step}").is_dir()
 
-    search(tmp_path, progress=Looks())
+    search(tmp_path, progress=Looks(), storage=None)
     assert seen
     assert set(seen) == {("RUNNING", "paused")}
 
@@ -343,7 +351,9 @@ def test_a_budget_ends_the_search_with_the_best_of_those_that_wait(tmp_path: Pat
     }
 
 
-@pytest.mark.parametrize(("n_jobs", "is_leaving"), [(1, False), (1, True), (2, True)])
+@pytest.mark.parametrize(
+    ("n_jobs", "is_leaving"), [(1, False), (1, True), pytest.param(2, True, marks=pytest.mark.process)]
+)
 def test_of_several_searches_that_a_budget_ends_the_last_one_lets_the_best_that_waits_stand(
     tmp_path: Path, n_jobs: int, is_leaving: bool
 ) -> None:
@@ -373,19 +383,41 @@ def test_a_whole_epoch_that_a_budget_ends_is_evaluated(tmp_path: Path, budget: A
     assert max(each.epochs for each in stopped) > 1
 
 
-class SlowToSave(TrainerCallback):
-    """Keeps a trial from its end for some seconds after its checkpoint."""
+class PausesLast(TrainerCallback, Events):
+    """Holds the other trials until trial 1 has written its checkpoint, and holds trial 1 there until the search ends.
+
+    Trials are held in the workers; the process that searches notices the end of the search.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._saved, self._is_over = folder / "saved", folder / "over"
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path(args.output_dir).name != "run-1":
+            wait_for(self._saved)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if Path(args.output_dir).name == "run-1":
-            time.sleep(4.0)
+            self._saved.touch()
+            wait_for(self._is_over)
+
+    def on_notice(self, notice: str) -> None:
+        if notice.startswith("the search ends early"):
+            self._is_over.touch()
 
 
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.01)
+
+
+@pytest.mark.process
 def test_a_trial_that_pauses_when_a_budget_has_ended_the_search_may_be_its_best(tmp_path: Path) -> None:
     rates = [{"learning_rate": rate} for rate in (1e-4, 0.05, 2e-4, 3e-4, 4e-4, 5e-4)]
-    events = Events()
-    best = search(tmp_path, SlowToSave(), max_epochs=5, n_jobs=2, start_with=rates, progress=events)
-    assert events.ended[-1].number == 1  # the others had ended, and the search had looked for the best of them
+    events = PausesLast(tmp_path)
+    best = search(tmp_path, events, max_epochs=5, n_jobs=2, start_with=rates, progress=events)
+    assert [each.number for each in events.ended] == [0, 2, 3, 4, 1]  # the search had looked for the best of the others
     assert best.run_id == "1"
     assert best.objective == min(each.reports[-1].value for each in best.run_summary.records if each.reports)
     assert best.load_model() is not None
@@ -430,7 +462,7 @@ def test_of_one_that_had_shown_nothing_before_what_it_has_been_trained_with_now_
     assert failed.going_on_from(begun) == failed
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_those_that_wait_are_trained_to_their_end_if_nothing_is_pruned_any_more(tmp_path: Path, n_jobs: int) -> None:
     waiting = [each.number for each in search(tmp_path, max_epochs=6).run_summary.records if each.state == "paused"]
     assert waiting
@@ -488,7 +520,7 @@ def suggests_or_says(trial: Any) -> dict[str, Any]:
     return {**params, "lr_scheduler_type": trial.params["lr_scheduler_type"]}
 
 
-@pytest.mark.parametrize("n_jobs", [1, 2])
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.process)])
 def test_what_a_function_says_without_suggesting_it_is_nothing_to_learn_from(tmp_path: Path, n_jobs: int) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=EPOCHS)
     best = trainer.hyperparameter_search(suggests_or_says, "loss", n_trials=18, n_jobs=n_jobs, progress=False)
@@ -507,7 +539,7 @@ def test_the_storage_is_read_once_for_every_decision(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(optuna.storages.RDBStorage, "_get_trials", counted)
     events = Events()
-    search(tmp_path, progress=events, n_trials=30)
+    search(tmp_path, progress=events, n_trials=30, storage=None)
     at_the_ends_of_the_search = 10
     assert len(events.ended) > 30
     assert len(reads) <= len(events.ended) + at_the_ends_of_the_search

@@ -272,6 +272,7 @@ def test_a_mistake_in_the_first_trial_leaves_nothing_in_the_way(tmp_path: Path) 
 # Another process.
 
 
+@pytest.mark.process
 def test_another_process_with_the_same_settings_says_nothing(tmp_path: Path) -> None:
     code = """
         import sys, torch; torch.set_num_threads(1)

@@ -36,7 +36,13 @@ def test_every_scope_looks_at_the_reports_there_are(
 ) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=6, compute_metrics=Sparse(QUALITY), save_strategy=save_strategy)
     best = trainer.hyperparameter_search(
-        {"learning_rate": Float(1e-3, 1e-1)}, "quality", 2, scope=scope, pruner="none", progress=False
+        {"learning_rate": Float(1e-3, 1e-1)},
+        "quality",
+        2,
+        scope=scope,
+        pruner="none",
+        storage="journal",
+        progress=False,
     )
     assert best.objective == pytest.approx(value)
     assert [record.value for record in best.run_summary.records] == [pytest.approx(value)] * 2
@@ -52,7 +58,9 @@ def test_every_scope_looks_at_the_reports_there_are(
 def test_a_metric_that_is_missing_at_the_very_first_evaluation_is_a_mistake(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, compute_metrics=Sparse([None, 0.5]))
     with pytest.raises(MissingMetricError, match="eval_quality"):
-        trainer.hyperparameter_search({"learning_rate": Float(1e-3, 1e-1)}, "quality", 2, progress=False)
+        trainer.hyperparameter_search(
+            {"learning_rate": Float(1e-3, 1e-1)}, "quality", 2, storage="journal", progress=False
+        )
 
 
 def quality_of_each_third(metrics: dict[str, float]) -> float:
@@ -63,7 +71,12 @@ def quality_of_each_third(metrics: dict[str, float]) -> float:
 def test_with_rungs_trials_are_judged_at_the_next_report_that_has_the_metric(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=18)
     best = trainer.hyperparameter_search(
-        {"learning_rate": Float(1e-4, 1.0, log=True)}, quality_of_each_third, 12, "maximize", progress=False
+        {"learning_rate": Float(1e-4, 1.0, log=True)},
+        quality_of_each_third,
+        12,
+        "maximize",
+        storage="journal",
+        progress=False,
     )
     records = best.run_summary.records
     assert {len(each.reports) for each in records} <= {1, 4, 10, 18}  # the rungs are after 1, 3 and 9 epochs

@@ -89,6 +89,7 @@ def test_the_storage_and_the_dashboard_move_with_the_folder(best: BestRun, tmp_p
         StoredEngine(read.study, read.records).engine_study()  # type: ignore[arg-type]
 
 
+@pytest.mark.process
 def test_reading_a_study_writes_nothing_and_loads_no_torch(best: BestRun) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder_of(best).rglob("*")}
     code = "import sys, hpsearch; hpsearch.open_study(sys.argv[1]).trials_dataframe(); print('torch' in sys.modules)"
@@ -215,6 +216,7 @@ def test_when_a_trial_trained_is_recorded_over_all_its_pauses(tmp_path: Path) ->
     assert [each.spans for each in again.records] == [each.spans for each in records]
 
 
+@pytest.mark.process
 def test_in_which_worker_a_trial_trained_is_recorded(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=2)
     found = trainer.hyperparameter_search({"weight_decay": Float(0.0, 0.1)}, n_trials=6, n_jobs=2, progress=False)

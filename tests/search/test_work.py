@@ -98,7 +98,9 @@ def test_a_search_over_sizes_and_lengths_makes_the_same_choices_when_it_is_repea
     space = {"learning_rate": Float(1e-3, 1.0, log=True), "num_train_epochs": Int(2, 5)}
 
     def search(folder: Path) -> list[tuple[Any, ...]]:
-        best = small_trainer(folder, model_init=build).hyperparameter_search(space, "loss", 14, progress=False)
+        best = small_trainer(folder, model_init=build).hyperparameter_search(
+            space, "loss", 14, storage="journal", progress=False
+        )
         assert len({work_of(each) for each in best.run_summary.records}) > 4
         return [(each.params, each.state, each.values) for each in best.run_summary.records]
 

@@ -19,7 +19,7 @@ def make_trainer(trial: Any) -> transformers.Trainer:
 
 
 def search(make: Callable[[Any], Any] = make_trainer, space: Any = None, **options: Any) -> BestRun:
-    given = {**QUIET, "n_trials": 3, "pruner": None, "output_dir": "out", **options}
+    given = {**QUIET, "n_trials": 3, "pruner": None, "output_dir": "out", "storage": "journal", **options}
     best: BestRun = tune(make, RATE if space is None else space, **given)
     return best
 

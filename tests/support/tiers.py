@@ -1,6 +1,7 @@
 """The tiers of the tests: which of them `make test` runs, in which order, and what each tier costs.
 
-A test without a mark runs in this process and starts none: that is checked. It is "unit" if it trains nothing, else
+A test without a mark runs in this process and starts none, but for the workers of torch's `DataLoader`, which are forked
+and end with it: that is checked. It is "unit" if it trains nothing, else
 "in process". A test that starts processes carries one of `KINDS` and belongs to the full tier; one of each real thing
 carries ``smoke`` besides, and runs in `make test`.
 """
@@ -110,5 +111,14 @@ def _is_full(item: pytest.Item) -> bool:
 
 
 def _notice_processes(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "os.fork" or (event == "subprocess.Popen" and "python" in str(arguments[0])):
+    is_fork = event == "os.fork" and not _is_by_data_loader()
+    if is_fork or (event == "subprocess.Popen" and "python" in str(arguments[0])):
         _happened.add("process")
+
+
+def _is_by_data_loader() -> bool:
+    """Tell whether torch's `DataLoader` has made the call that is being made."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.data.dataloader":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None

@@ -566,6 +566,7 @@ def test_the_client_makes_fills_lists_and_changes_repositories(tmp_path: Path, h
     assert huggingface_hub.model_info(f"{USER}/things").private is True
 
 
+@pytest.mark.process
 @pytest.mark.feature(132)
 def test_a_login_is_enough_for_a_script_that_pushes(tmp_path: Path, hub: HubServer) -> None:
     """A process of its own, set up by its environment alone, as a user's script is."""

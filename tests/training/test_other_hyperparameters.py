@@ -531,6 +531,7 @@ def test_parameters_of_the_optimizer_can_change_if_it_reads_them_at_every_update
 # In two processes, with a model in each, and with one that is spread over them.
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 def test_in_two_processes_it_gives_what_one_process_gives(tmp_path: Path, how: str) -> None:
     one = changed_run(tmp_path / "one", "plain")

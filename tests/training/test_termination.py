@@ -135,6 +135,7 @@ print("ended after", output.global_step)
 """
 
 
+@pytest.mark.process
 def test_a_program_that_is_terminated_saves_ends_by_itself_and_is_resumed_as_if_nothing_had_happened(
     tmp_path: Path,
 ) -> None:

@@ -89,6 +89,7 @@ def test_trials_wait_at_rungs_and_go_on_with_the_same_numbers() -> None:
             assert reports == by_params[json.dumps(record.params)][: len(reports)]
 
 
+@pytest.mark.process
 def test_workers_make_the_same_trials_as_this_process() -> None:
     here = search(n_trials=4, sampler=optuna.samplers.RandomSampler(seed=3))
     there = search(n_trials=4, sampler=optuna.samplers.RandomSampler(seed=3), output_dir="workers", n_jobs=2)
@@ -339,16 +340,17 @@ def test_nothing_of_a_trial_is_left_in_memory() -> None:
     assert all(each() is None for each in models)
 
 
-def test_what_transformers_sets_in_the_environment_is_put_back() -> None:
+def test_what_transformers_sets_in_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(trial: Any) -> transformers.Trainer:
-        os.environ["ACCELERATE_DYNAMO_BACKEND"] = "inductor"  # as torch_compile=True does
         trainer = make_trainer(trial)
-        del os.environ["ACCELERATE_DYNAMO_BACKEND"]
-        os.environ["ACCELERATE_DYNAMO_MODE"] = "default"
+        os.environ["ACCELERATE_DYNAMO_MODE"] = "default"  # as torch_compile=True does
+        del os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"]
         return trainer
 
-    search(make)
+    monkeypatch.setenv("ACCELERATE_DYNAMO_USE_DYNAMIC", "0")
+    search(make, n_trials=1)
     assert "ACCELERATE_DYNAMO_MODE" not in os.environ
+    assert os.environ["ACCELERATE_DYNAMO_USE_DYNAMIC"] == "0"
 
 
 def test_the_random_streams_of_the_program_are_left_alone() -> None:

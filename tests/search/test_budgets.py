@@ -1,0 +1,121 @@
+"""Budgets of time and epochs: what is left, what ends a trial, and what ends the search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpsearch.search.assignment import Assignment
+from hpsearch.search.budgets import Stop, SearchBudget, TrialBudget
+from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.others import OtherTrials
+from hpsearch.search.space import default_space
+from hpsearch.search.study import Study
+from hpsearch.search.trial import FixedTrial
+from tests.support.clock import Clock
+
+STUDY_TIME = Stop("the study's timeout of 10.0 s is over", ends_study=True)
+STUDY_EPOCHS = Stop("the study's 5.5 epochs are used up", ends_study=True)
+TRIAL_TIME = Stop("the trial's timeout of 3.0 s is over", ends_study=False)
+TRIAL_EPOCHS = Stop("the trial's 1.25 epochs are used up", ends_study=False)
+
+
+def study_with(**budgets: Any) -> Study:
+    objectives = resolve_objectives("loss", None, has_metrics=False, eval_sets=1)
+    return Study("study", Path("out/study"), default_space(), objectives, n_trials=9, **budgets)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "seconds", "epochs", "expected"),
+    [
+        ({}, 1e9, 1e9, None),
+        ({"timeout": 10.0}, 9.9, 1e9, None),
+        ({"timeout": 10.0}, 10.0, 0.0, STUDY_TIME),
+        ({"timeout": 10.0}, 11.0, 0.0, STUDY_TIME),
+        ({"max_epochs": 5.5}, 1e9, 5.49, None),
+        ({"max_epochs": 5.5}, 0.0, 5.5, STUDY_EPOCHS),
+        ({"max_epochs": 5.5}, 0.0, 55 * 0.1 - 1e-9, STUDY_EPOCHS),  # a sum of fractions
+        ({"timeout": 10.0, "max_epochs": 5.5}, 10.0, 5.5, STUDY_TIME),
+    ],
+)
+def test_a_search_ends_when_its_time_or_the_epochs_of_its_study_are_used_up(
+    budgets: dict[str, float], seconds: float, epochs: float, expected: Stop | None
+) -> None:
+    clock = Clock()
+    budget = SearchBudget(study_with(**budgets), clock=clock)
+    clock.move(seconds)()
+    assert budget.passed(epochs) == expected
+
+
+def test_what_is_left_of_the_time_of_a_search_is_never_less_than_nothing() -> None:
+    clock = Clock()
+    whole, rest, unlimited = (
+        SearchBudget(study_with(timeout=10.0), clock=clock),
+        SearchBudget(study_with(timeout=10.0), seconds=4.0, clock=clock),
+        SearchBudget(study_with(), clock=clock),
+    )
+    assert (whole.seconds, rest.seconds, unlimited.seconds) == (10.0, 4.0, None)
+    clock.move(6.0)()
+    assert (whole.seconds, rest.seconds, unlimited.seconds) == (4.0, 0.0, None)
+    assert rest.passed(0.0) == STUDY_TIME
+
+
+@pytest.mark.parametrize(
+    ("budgets", "seconds", "epochs", "expected"),
+    [
+        ({}, 1e9, 1e9, None),
+        ({"trial_timeout": 3.0}, 2.9, 1e9, None),
+        ({"trial_timeout": 3.0}, 3.0, 0.0, TRIAL_TIME),
+        ({"trial_max_epochs": 1.25}, 1e9, 1.24, None),
+        ({"trial_max_epochs": 1.25}, 0.0, 1.25, TRIAL_EPOCHS),
+        ({"trial_max_epochs": 1.25}, 0.0, 1.25 - 1e-9, TRIAL_EPOCHS),
+        ({"trial_timeout": 3.0, "trial_max_epochs": 1.25}, 3.0, 1.25, TRIAL_TIME),
+        ({"timeout": 10.0, "trial_timeout": 3.0}, 10.0, 0.0, STUDY_TIME),
+        ({"max_epochs": 5.5}, 0.0, 1.4, None),  # beside the other trials' four
+        ({"max_epochs": 5.5}, 0.0, 1.5, STUDY_EPOCHS),
+        ({"max_epochs": 5.5, "trial_max_epochs": 1.25}, 0.0, 1.5, STUDY_EPOCHS),
+    ],
+)
+def test_a_trial_stops_when_its_own_budget_or_that_of_the_search_is_used_up(
+    budgets: dict[str, float], seconds: float, epochs: float, expected: Stop | None
+) -> None:
+    clock, study = Clock(), study_with(**budgets)
+    budget = TrialBudget(study, SearchBudget(study, clock=clock), OtherTrials(epochs=4.0))
+    clock.move(seconds)()
+    assert budget.passed(epochs) == expected
+    assert budget.is_limited == bool(budgets)
+
+
+def test_the_time_of_a_trial_begins_with_the_trial_and_that_of_a_search_before() -> None:
+    clock, study = Clock(), study_with(timeout=10.0, trial_timeout=3.0)
+    search = SearchBudget(study, clock=clock)
+    clock.move(8.0)()
+    trial = TrialBudget(study, search, OtherTrials())
+    assert (trial.seconds, trial.passed(0.0)) == (0.0, None)
+    clock.move(2.0)()
+    assert (trial.seconds, trial.passed(0.0)) == (2.0, STUDY_TIME)
+
+
+def test_the_time_of_a_trial_counts_over_all_sessions_and_once() -> None:
+    clock, study = Clock(), study_with(trial_timeout=3.0)
+    trial = TrialBudget(study, SearchBudget(study, clock=clock), OtherTrials())
+    clock.move(0.5)()
+    trial.continue_after(2.0)  # a checkpoint of an earlier session
+    assert trial.seconds == 2.0
+    clock.move(0.5)()
+    trial.continue_after(2.5)  # one of this session, as after an error for want of memory
+    assert (trial.seconds, trial.passed(0.0)) == (2.5, None)
+    clock.move(0.5)()
+    assert (trial.seconds, trial.passed(0.0)) == (3.0, TRIAL_TIME)
+
+
+@pytest.mark.parametrize(("seconds", "later", "left"), [(None, 5.0, None), (8.0, 5.0, 3.0), (8.0, 9.0, 0.0)])
+def test_a_worker_counts_the_time_of_the_search_from_when_it_was_told(
+    seconds: float | None, later: float, left: float | None
+) -> None:
+    clock = Clock()
+    told = Assignment.of(FixedTrial({}), OtherTrials(), seconds, clock)
+    clock.move(later)()
+    assert told.seconds_left(clock) == left

@@ -1,0 +1,36 @@
+"""A clock that a test moves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from hpsearch import hyperparameter_search, searching
+
+
+class Clock:
+    """Stands still until the test moves it."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+
+    def __call__(self) -> float:
+        return self._now
+
+    def move(self, seconds: float) -> Callable[[], None]:
+        """Return an action that moves the clock forward."""
+
+        def act() -> None:
+            self._now += seconds
+
+        return act
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of all budgets of the searches that the test makes in this process."""
+    clock = Clock()
+    monkeypatch.setattr(searching, "Search", functools.partial(hyperparameter_search.Search, clock=clock))
+    return clock

@@ -54,7 +54,13 @@ def make_trainer(folder: Path, model_init: Any = bert_classifier, callbacks: Any
 
 
 def search(trainer: Trainer, space: Any, n_trials: int, **options: Any) -> Any:
-    settings: dict[str, Any] = {"compute_objective": "eval_loss", "pruner": "none", "storage": "journal", "progress": False, **options}
+    settings: dict[str, Any] = {
+        "compute_objective": "eval_loss",
+        "pruner": "none",
+        "storage": "journal",
+        "progress": False,
+        **options,
+    }
     return trainer.hyperparameter_search(space, n_trials=n_trials, **settings)
 
 

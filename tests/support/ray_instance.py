@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.warm_workers import end_server, warm_workers
+
 _running = contextlib.ExitStack()
 _is_running = False
 
@@ -18,20 +20,14 @@ _is_running = False
 @pytest.fixture
 def ray_instance() -> None:
     """Search on a local instance that other tests have used and will use; its workers are forked."""
-    global _is_running
-    if not _is_running:
-        from hpsearch.backends.ray_backend.cluster import joined
-        from tests.support.warm_workers import warm_workers
-
-        with warm_workers():
-            _running.enter_context(joined(None))
-        _is_running = True
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """End the instance before the fixtures of a test that does not ask for it."""
-    if "ray_instance" not in getattr(item, "fixturenames", ()):
+    """Start the instance before all fixtures of a test that asks for it, or end it before those of another one."""
+    if "ray_instance" in getattr(item, "fixturenames", ()):
+        _start()
+    else:
         _end()
 
 
@@ -39,6 +35,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _no_instance_is_left() -> Iterator[None]:
     yield
     _end()
+    end_server()
+
+
+def _start() -> None:
+    global _is_running
+    if not _is_running:
+        from hpsearch.backends.ray_backend.cluster import joined
+
+        with warm_workers():
+            _running.enter_context(joined(None))
+        _is_running = True
 
 
 def _end() -> None:

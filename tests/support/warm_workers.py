@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 # What workers import but Ray itself, which reads its settings and its token when it is loaded.
 PRELOADED = (
@@ -34,19 +35,28 @@ esac
 @contextlib.contextmanager
 def warm_workers() -> Iterator[None]:
     """Let nodes of Ray that this process starts in the block fork their workers, for as long as this process lives."""
-    python, _ = sys.executable, _start_server()
-    sys.executable = _server[0]
+    _start_server()
+    python, sys.executable = sys.executable, _server[0]
     try:
         yield
     finally:
         sys.executable = python
 
 
-_server: list[str] = []  # the script, once there is a server
+_server: list[Any] = []  # its script and its process, once there is one
+
+
+def end_server() -> None:
+    """End the server, if there is one."""
+    while _server:
+        process = _server.pop()
+        _server.clear()
+        process.stdin.close()
+        process.wait(20)
 
 
 def _start_server() -> None:
-    """Start the server, unless there is one; it ends with this process, whose end of a pipe it watches."""
+    """Start the server, unless there is one; it ends with this process at the latest, whose pipe it watches."""
     if _server:
         return
     import multiprocessing.spawn  # remembers sys.executable  # noqa: F401
@@ -62,14 +72,14 @@ def _start_server() -> None:
         stream.write(SCRIPT.format(python=sys.executable, client=__file__, address=address))
     os.chmod(script, 0o700)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", __name__, str(listener.fileno()), folder],
         cwd=root,
         pass_fds=[listener.fileno()],
         stdin=subprocess.PIPE,
     )
     listener.close()
-    _server.append(script)
+    _server.extend([script, process])
 
 
 def _ask(address: str, command: list[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpsearch.search.assignment import Assignment
-from hpsearch.search.budgets import Stop, SearchBudget, TrialBudget
+from hpsearch.search.budgets import SearchBudget, Stop, TrialBudget
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.others import OtherTrials
 from hpsearch.search.space import default_space

@@ -6,8 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hpsearch import Float
 from hpsearch.backends.optuna_backend.cube import Cube
 from tests.support.searching import states

@@ -1,9 +1,9 @@
 """The tiers of the tests: which of them `make test` runs, in which order, and what each tier costs.
 
-A test without a mark runs in this process and starts none, but for the workers of torch's `DataLoader`, which are forked
-and end with it: that is checked. It is "unit" if it trains nothing, else
-"in process". A test that starts processes carries one of `KINDS` and belongs to the full tier; one of each real thing
-carries ``smoke`` besides, and runs in `make test`.
+A test without a mark runs in this process and starts none, except the workers of torch's `DataLoader`, which are forked
+and do not outlive the test: that is checked. It is "unit" if it trains nothing, else "in process". A test that starts
+processes carries one of `KINDS` and belongs to the full tier; one of each real thing carries ``smoke`` besides, and
+runs in `make test`.
 """
 
 from __future__ import annotations

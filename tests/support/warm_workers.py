@@ -31,35 +31,45 @@ case "$*" in
 esac
 """
 
+STARTS = """#!{python}
+import sys
+sys.executable = "{script}"
+from ray.scripts.scripts import main
+sys.exit(main())
+"""
+
 
 @contextlib.contextmanager
 def warm_workers() -> Iterator[None]:
     """Let nodes of Ray that this process starts in the block fork their workers, for as long as this process lives."""
     _start_server()
-    python, sys.executable = sys.executable, _server[0]
+    python, sys.executable = sys.executable, os.environ[_VARIABLE]
     try:
         yield
     finally:
         sys.executable = python
 
 
-_server: list[Any] = []  # its script and its process, once there is one
+_server: list[Any] = []  # its process, if this one has started it
+# The variable with the script: processes that a test starts use the same server.
+_VARIABLE = "HPSEARCH_TESTS_WARM_WORKERS"
 
 
 def end_server() -> None:
     """End the server, if there is one."""
     while _server:
         process = _server.pop()
-        _server.clear()
+        del os.environ[_VARIABLE]
         process.stdin.close()
         process.wait(20)
 
 
 def _start_server() -> None:
     """Start the server, unless there is one; it ends with this process at the latest, whose pipe it watches."""
-    if _server:
-        return
     import multiprocessing.spawn  # remembers sys.executable  # noqa: F401
+
+    if _VARIABLE in os.environ:
+        return
     import subprocess
     import tempfile
 
@@ -71,6 +81,10 @@ def _start_server() -> None:
     with open(script, "w") as stream:
         stream.write(SCRIPT.format(python=sys.executable, client=__file__, address=address))
     os.chmod(script, 0o700)
+    starts = os.path.join(folder, "ray")  # beside the script, as `ray` lies beside Python
+    with open(starts, "w") as stream:
+        stream.write(STARTS.format(python=sys.executable, script=script))
+    os.chmod(starts, 0o700)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     process = subprocess.Popen(
         [sys.executable, "-m", __name__, str(listener.fileno()), folder],
@@ -79,7 +93,8 @@ def _start_server() -> None:
         stdin=subprocess.PIPE,
     )
     listener.close()
-    _server.extend([script, process])
+    _server.append(process)
+    os.environ[_VARIABLE] = script
 
 
 def _ask(address: str, command: list[str]) -> None:
@@ -127,6 +142,7 @@ def _serve(listener: socket.socket, folder: str) -> None:
 def _become(command: list[str], environment: dict[str, str], folder: str, files: list[int]) -> None:
     """Become the worker that a command starts, as `setup_worker.py` and `default_worker.py` of Ray do."""
     import runpy
+    import tempfile
     import traceback
 
     import numpy as np
@@ -140,6 +156,7 @@ def _become(command: list[str], environment: dict[str, str], folder: str, files:
         os.environ.clear()
         os.environ.update(environment)
         os.chdir(folder)
+        tempfile.tempdir = None  # is read again
         np.random.seed()
         (script,) = (each for each in command if each.endswith("/default_worker.py"))
         sys.argv = [script]

@@ -16,7 +16,7 @@ from tests.support.command_line import made as made
 from tests.support.postgresql import postgresql as postgresql
 from tests.support.postgresql import postgresql_url as postgresql_url
 
-pytest_plugins = ["tests.support.tiers"]
+pytest_plugins = ["tests.support.tiers", "tests.support.ray_instance"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("CI", None)  # a search prints less in CI; the tests check what it prints elsewhere
 migrations.read_once()

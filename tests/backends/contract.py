@@ -1,36 +1,27 @@
-"""What every backend must hold, seen through `Trainer.hyperparameter_search` and through the backend's own storage."""
+"""What every way of running trials must hold, seen through `hyperparameter_search` and through the storage.
+
+Only what can differ between them is here: a trial's parameters, data and results on their way to another process and
+back, failures, interruptions, kills, verdicts and budgets. `test_searches.py` has what holds of every search.
+"""
 
 from __future__ import annotations
 
-import functools
 import os
-import random
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import optuna
 import pytest
 import torch
 from transformers import TrainerCallback
 
-from hpsearch import (
-    BestRun,
-    Categorical,
-    Float,
-    Int,
-    NoCompletedTrialError,
-    SearchInterrupted,
-    SearchSpace,
-    StudyError,
-    TrialState,
-)
+from hpsearch import BestRun, SearchInterrupted, TrialRecord, TrialState
 from hpsearch.search.folder import StudyFolder
 from tests.support.models import weights_of
 from tests.support.searching import (
@@ -43,256 +34,178 @@ from tests.support.searching import (
     interrupt,
     scripted,
     states,
+    stored_trials,
 )
 from tests.support.small_trainer import CountsModels, TwoLayers, small_trainer
 
+# A trial is pruned once its best report is worse than all others at that point.
+PRUNING = {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
+OF_SEARCH = (
+    *("compute_objective", "direction", "hp_name", "study_name", "scope", "keep_checkpoints", "timeout"),
+    *("trial_timeout", "seed", "sampler", "pruner", "storage"),
+)
 
-class BackendContract(ABC):
-    """Inherited by the tests of each backend.
 
-    A backend may run trials in another process, with a copy of the trainer and of all that it holds: what happened in a
-    trial is read from the records, the storage, a listener or a `Diary`, never from an object that was in the trial.
+class Searching:
+    """Searches with a small trainer.
 
     Attributes:
-        budget_seconds: in which the first trial of a search begins and ends, unless the machine is very busy; a backend
-            may need time to start.
+        options: what `hyperparameter_search` needs to run the trials in this way, pruning off.
     """
 
-    budget_seconds = 5.0
-
-    @abstractmethod
-    def options(self) -> dict[str, Any]:
-        """What `hyperparameter_search` needs to use this backend, pruning off."""
-
-    @abstractmethod
-    def pruning_options(self) -> dict[str, Any]:
-        """Options under which a trial is pruned once its best report is worse than all others at that point."""
-
-    @abstractmethod
-    def stored(self, study: Path) -> list[StoredTrial]:
-        """Read the trials of a study from the backend's default storage, by number."""
+    options: dict[str, Any] = {"backend": "optuna", "pruner": "none"}
 
     def search(self, folder: Path, space: Any = None, n_trials: int = 3, **changes: Any) -> BestRun:
         """Search with a small trainer; `changes` are of the search or of the trainer."""
-        of_search = {
-            name: changes.pop(name)
-            for name in (
-                "compute_objective",
-                "direction",
-                "hp_name",
-                "study_name",
-                "scope",
-                "keep_checkpoints",
-                "timeout",
-                "trial_timeout",
-                "seed",
-                "sampler",
-                "pruner",
-                "storage",
-            )
-            if name in changes
-        }
-        options = {"progress": False, **self.options(), **of_search, **changes.pop("search", {})}
+        of_search = {name: changes.pop(name) for name in OF_SEARCH if name in changes}
+        options = {"progress": False, **self.options, **of_search, **changes.pop("search", {})}
         trainer = small_trainer(folder, *changes.pop("callbacks", ()), **changes)
         return trainer.hyperparameter_search(RATE if space is None else space, n_trials=n_trials, **options)
 
-    # Spaces.
+    def stored(self, study: Path) -> list[StoredTrial]:
+        """Read the trials of a study from the default storage, by number."""
+        return stored_trials(study)
 
+    def pruning_options(self) -> dict[str, Any]:
+        return PRUNING
+
+
+class WritesWeights(TrainerCallback):
+    """Writes down the weights that are evaluated, and in which process."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        weights = {name: each.tolist() for name, each in weights_of(model).items()}
+        run = Path(args.output_dir).name
+        self._diary.write({"run": run, "step": state.global_step, "weights": weights, "pid": os.getpid()})
+
+
+def build(trial: Any) -> TwoLayers:
+    """Ask for a parameter; the second trial fails."""
+    hidden = trial.suggest_int("hidden", 2, 9)
+    if trial.number == 1:
+        raise RuntimeError("out of luck")
+    return TwoLayers(hidden)
+
+
+def values_of_mixed() -> Any:
+    """Return an objective for the trials of `Mixed`."""
+    return scripted([0.5, 0.4, 0.3], [0.9], [0.4, 0.3, 0.2])
+
+
+@dataclass
+class Mixed:
+    """A study of four trials: the first and the last complete, the second fails, the third is pruned."""
+
+    folder: Path
+    best: BestRun
+    events: Events
+    evaluated: list[dict[str, Any]]
+
+
+def curve(record: TrialRecord) -> list[tuple[int, tuple[float, ...], float]]:
+    return [(report.step, report.values, report.metrics["eval_loss"]) for report in record.reports]
+
+
+class BackendContract(Searching):
+    """Inherited by the tests of each way of running trials.
+
+    Trials may run in another process, with a copy of the trainer and of all that it holds: what happened in a trial is
+    read from the records, the storage, a listener or a `Diary`, never from an object that was in the trial.
+
+    Attributes:
+        budget_seconds: in which the first trial of a search begins, unless the machine is very busy.
+        is_in_this_process: whether trials run in the process that searches.
+        has_ray: whether they run on Ray.
+    """
+
+    budget_seconds = 2.0
+    is_in_this_process = True
+    has_ray = False
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def mixed(cls, tmp_path_factory: pytest.TempPathFactory) -> Mixed:
+        folder, events = tmp_path_factory.mktemp("mixed"), Events()
+        diary = Diary(folder / "diary")
+        best = cls().search(
+            folder,
+            n_trials=4,
+            num_train_epochs=3,
+            compute_objective=values_of_mixed(),
+            direction="minimize",
+            model_init=build,
+            callbacks=[WritesWeights(diary)],
+            search={"progress": events, **PRUNING},
+        )
+        return Mixed(folder, best, events, diary.read())
+
+    @pytest.mark.smoke
     @pytest.mark.feature(9, 10)
-    def test_a_static_space_gives_values_inside_it(self, tmp_path: Path) -> None:
-        space = SearchSpace(
-            {
-                "learning_rate": Float(1e-3, 1e-1, log=True),
-                "weight_decay": Float(0.0, 0.3, step=0.1),
-                "num_train_epochs": Int(1, 2),
-                "per_device_train_batch_size": Categorical([4, 8]),
-            }
-        )
-        events = Events()
-        best = self.search(tmp_path, space, 8, search={"progress": events})
-        assert len(best.run_summary.records) == 8
-        for record in best.run_summary.records:
-            assert space.contains(record.params)
-            assert record.state is TrialState.COMPLETE
-            assert record.reports[-1].epoch == record.params["num_train_epochs"]
-        assert events.begun == [record.params for record in best.run_summary.records]
-        assert len({record.params["learning_rate"] for record in best.run_summary.records}) == 8
-
-    def test_a_branch_is_suggested_only_under_its_choice(self, tmp_path: Path) -> None:
-        momentum = {"optim.momentum": Float(0.0, 0.9)}
-        nested = {**momentum, "optim.nesterov": Categorical({False: {"optim.dampening": Float(0.1, 0.2)}, True: {}})}
-        space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": nested})})
-        best = self.search(
-            tmp_path, space, 32, num_train_epochs=1, compute_objective=lambda metrics: 0.0, direction="minimize"
-        )
-        assert states(best) == ["complete"] * 32
-        seen = {tuple(sorted(record.params)) for record in best.run_summary.records}
-        assert seen == {
-            ("optim",),
-            ("optim", "optim.momentum", "optim.nesterov"),
-            ("optim", "optim.dampening", "optim.momentum", "optim.nesterov"),
-        }
-        for record, stored in zip(best.run_summary.records, self.stored(tmp_path / "study"), strict=True):
-            assert space.contains(record.params)
-            assert stored.params == record.params
-
-    @pytest.mark.feature(5)
-    def test_a_define_by_run_function_may_return_the_arguments(self, tmp_path: Path) -> None:
-        def space(trial: Any) -> dict[str, Any]:
-            return {"learning_rate": 10.0 ** trial.suggest_int("exponent", -3, -1), "weight_decay": Float(0.0, 0.1)}
-
-        best = self.search(tmp_path, space)
-        for record in best.run_summary.records:
-            assert record.state is TrialState.COMPLETE
-            assert set(record.arguments) == {"learning_rate", "weight_decay"}
-            assert record.arguments["learning_rate"] == 10.0 ** record.params["exponent"]
-        assert set(best.hyperparameters) == {"learning_rate", "weight_decay"}
-
-    @pytest.mark.feature(5)
-    def test_a_define_by_run_function_may_return_nothing(self, tmp_path: Path) -> None:
-        def space(trial: Any) -> None:
-            if trial.suggest_categorical("optim", ["adamw_torch", "sgd"]) == "sgd":
-                trial.suggest_float("optim.momentum", 0.0, 0.9)
-
-        best = self.search(tmp_path, space, 8)
-        assert states(best) == ["complete"] * 8
-        for record in best.run_summary.records:
-            assert ("optim.momentum" in record.arguments) is (record.arguments["optim"] == "sgd")
-        assert {record.arguments["optim"] for record in best.run_summary.records} == {"adamw_torch", "sgd"}
-
-    def test_a_define_by_run_function_may_return_numbers_of_numpy(self, tmp_path: Path) -> None:
-        def space(trial: Any) -> dict[str, Any]:
-            exponent = np.int64(trial.suggest_int("exponent", 1, 2))
-            return {"per_device_train_batch_size": np.int64(2) ** exponent, "weight_decay": np.float32(0.5)}
-
-        best = self.search(tmp_path, space, 2)
-        assert states(best) == ["complete"] * 2
-        assert best.hyperparameters["weight_decay"] == 0.5
+    def test_trials_complete_fail_and_are_pruned_and_a_failure_says_why(self, mixed: Mixed) -> None:
+        assert states(mixed.best) == ["complete", "failed", "pruned", "complete"]
+        _, failed, pruned, _ = mixed.best.run_summary.records
+        assert failed.reason == "RuntimeError: out of luck"
+        assert "in build" in failed.traceback
+        assert failed.value is None
+        assert "pruned after 1 epoch" in pruned.reason
+        assert len(pruned.reports) == 1
+        assert pruned.checkpoint is None
+        assert [record.number for record in mixed.events.ended] == [0, 1, 2, 3]
 
     @pytest.mark.feature(3)
-    def test_model_init_may_suggest(self, tmp_path: Path) -> None:
-        diary = Diary(tmp_path / "built")
+    def test_what_is_suggested_reaches_the_trial_and_the_result_comes_back(self, mixed: Mixed) -> None:
+        records = mixed.best.run_summary.records
+        assert mixed.events.begun == [{"learning_rate": record.params["learning_rate"]} for record in records]
+        assert [record.arguments for record in records] == mixed.events.begun
+        for each in mixed.evaluated:
+            record = records[int(each["run"].split("-")[1])]
+            assert len(each["weights"]["hidden.bias"]) == record.params["hidden"]
+            assert (each["pid"] == os.getpid()) is self.is_in_this_process
+            assert each["step"] in [report.step for report in record.reports]
+        assert len(mixed.evaluated) == 3 + 1 + 3
 
-        def model_init(trial: Any) -> TwoLayers:
-            hidden = trial.suggest_int("hidden", 2, 9)
-            diary.write(hidden)
-            return TwoLayers(hidden)
-
-        best = self.search(tmp_path, n_trials=4, model_init=model_init)
-        built = diary.read()
-        assert [record.params["hidden"] for record in best.run_summary.records] == built
-        assert [stored.params["hidden"] for stored in self.stored(tmp_path / "study")] == built
-        assert all("hidden" not in record.arguments for record in best.run_summary.records)
-        assert best.load_model().hidden.out_features == best.hyperparameters["hidden"]
-
-    def test_equal_looking_choices_stay_apart_or_are_refused(self, tmp_path: Path) -> None:
-        try:
-            best = self.search(tmp_path, lambda trial: {"seed": 1 + trial.suggest_categorical("x", (1, True, 1.0))}, 6)
-        except ValueError:
-            return
-        kinds = [type(record.params["x"]) for record in best.run_summary.records]
-        assert [type(stored.params["x"]) for stored in self.stored(tmp_path / "study")] == kinds
-
-    # Seeds and records.
-
-    def test_the_same_seed_gives_the_same_trials(self, tmp_path: Path) -> None:
-        random.seed(1)
-        first = self.search(tmp_path / "a", n_trials=12, seed=7, num_train_epochs=1)
-        np.random.seed(2)
-        random.seed(2)
-        torch.manual_seed(2)
-        second = self.search(tmp_path / "b", n_trials=12, seed=7, num_train_epochs=1)
-        other = self.search(tmp_path / "c", n_trials=2, seed=8, num_train_epochs=1)
-        told = [
-            [(record.params, record.value, record.seed) for record in best.run_summary.records]
-            for best in (first, second, other)
-        ]
-        assert told[0] == told[1]
-        assert told[0][:2] != told[2]
-
-    def test_a_session_that_goes_on_does_not_suggest_the_first_ones_again(self, tmp_path: Path) -> None:
-        self.search(tmp_path, n_trials=3)
-        best = self.search(tmp_path, n_trials=6)
-        assert len({record.params["learning_rate"] for record in best.run_summary.records}) == 6
-
-    @pytest.mark.feature(9, 10)
-    def test_the_storage_and_the_disk_tell_the_same(self, tmp_path: Path) -> None:
-        def fail_in_the_second(trial: Any) -> None:
-            if trial.number == 1:
-                raise RuntimeError("out of luck")
-
-        best = self.search(tmp_path, n_trials=4, model_init=CountsModels(fail_in_the_second))
-        stored, kept = self.stored(tmp_path / "study"), StudyFolder(best.run_summary.study).read_records()
-        assert [each.number for each in stored] == [0, 1, 2, 3] == [record.number for record in kept]
-        assert repr(kept) == repr(best.run_summary.records)
-        for each, record in zip(stored, kept, strict=True):
-            assert (each.state, each.value) == (record.state.value, record.value)
-            assert each.params == {name: record.params[name] for name in each.params}
+    def test_the_storage_and_the_disk_have_the_same_records(self, mixed: Mixed) -> None:
+        records = mixed.best.run_summary.records
+        assert repr(StudyFolder(mixed.best.run_summary.study).read_records()) == repr(records)
+        stored = self.stored(mixed.folder / "study")
+        assert [each.number for each in stored] == [0, 1, 2, 3]
+        for each, record in zip(stored, records, strict=True):
+            assert (each.state, each.params) == (record.state.value, record.params)
             assert each.resources == [int(report.resource) for report in record.reports]
-            if record.number != 1:
-                assert each.resources == [1, 2]
+            assert each.value == (record.value if record.state is TrialState.COMPLETE else None)
+        assert stored[1].notes["reason"] == records[1].reason
 
-    def test_a_failed_trial_is_recorded_with_its_reason_and_the_search_goes_on(self, tmp_path: Path) -> None:
-        def fail_in_the_second(trial: Any) -> None:
-            if trial.number == 1:
-                raise RuntimeError("out of luck")
+    @pytest.mark.feature(11)
+    def test_the_loaded_model_is_the_best_one_that_was_evaluated(self, mixed: Mixed) -> None:
+        best = mixed.best
+        assert (best.run_id, best.objective) == ("3", 0.2)
+        assert best.hyperparameters == best.run_summary.records[3].params
+        assert best.checkpoint == mixed.folder / "study" / "run-3" / "checkpoint-12"
+        model = best.load_model()
+        (expected,) = (
+            each["weights"] for each in mixed.evaluated if (each["run"], each["step"]) == (f"run-{best.run_id}", 12)
+        )
+        assert all(torch.equal(weights, torch.tensor(expected[name])) for name, weights in weights_of(model).items())
+        assert [path.parent.name for path in (mixed.folder / "study").glob("*/checkpoint-*")] == [f"run-{best.run_id}"]
 
-        events = Events()
-        init = CountsModels(fail_in_the_second)
-        best = self.search(tmp_path, n_trials=3, model_init=init, search={"progress": events})
-        assert states(best) == ["complete", "failed", "complete"]
-        failed = best.run_summary.records[1]
-        assert failed.reason == "RuntimeError: out of luck"
-        assert "fail_in_the_second" in failed.traceback
-        assert failed.value is None
-        assert self.stored(tmp_path / "study")[1].notes["reason"] == failed.reason
-        assert self.stored(tmp_path / "study")[1].state == "failed"
-        assert [record.number for record in events.ended] == [0, 1, 2]
-
-    def test_a_trial_whose_objective_is_never_finite_fails_and_says_so(self, tmp_path: Path) -> None:
-        objective = scripted([float("nan"), float("nan")], [0.5, float("nan")], [float("inf"), 0.25])
-        best = self.search(tmp_path, n_trials=3, compute_objective=objective, direction="minimize")
-        assert states(best) == ["failed", "complete", "complete"]
-        assert "never finite" in best.run_summary.records[0].reason
-        assert [record.value for record in best.run_summary.records] == [None, 0.5, 0.25]
-        assert self.stored(tmp_path / "study")[2].value == 0.25
-
-    def test_a_study_without_a_result_says_why(self, tmp_path: Path) -> None:
-        def fail(trial: Any) -> None:
-            raise RuntimeError("out of luck")
-
-        best = self.search(tmp_path, n_trials=2, model_init=CountsModels(fail))
-        assert best[:3] == (None, None, {})
-        with pytest.raises(NoCompletedTrialError, match=r"2 failed.*out of luck"):
-            best.load_model()
-
-    # Totals and interruptions.
-
-    def test_n_trials_is_the_total_of_the_study(self, tmp_path: Path) -> None:
-        diary = Diary(tmp_path / "built")
-        init = CountsModels(lambda trial: diary.write(trial.number))
-        self.search(tmp_path, n_trials=2, model_init=init)
-        assert diary.read() == [0, 1]
-        best = self.search(tmp_path, n_trials=5, model_init=init)
-        assert diary.read() == [0, 1, 2, 3, 4]
-        assert [record.number for record in best.run_summary.records] == [0, 1, 2, 3, 4]
-        again = self.search(tmp_path, n_trials=5, model_init=init)
-        assert diary.read() == [0, 1, 2, 3, 4]
-        assert (again.run_id, again.objective, again.checkpoint) == (best.run_id, best.objective, best.checkpoint)
-        assert again.load_model() is not None
-
-    def test_failed_trials_count(self, tmp_path: Path) -> None:
-        diary = Diary(tmp_path / "built")
-
-        def fail_at_first(trial: Any) -> None:
-            diary.write(trial.number)
-            if trial.number == 0:
-                raise RuntimeError("out of luck")
-
-        init = CountsModels(fail_at_first)
-        self.search(tmp_path, n_trials=2, model_init=init)
-        self.search(tmp_path, n_trials=2, model_init=init)
-        assert diary.read() == [0, 1]
+    def test_the_trials_are_those_of_a_search_in_one_process(self, mixed: Mixed, tmp_path: Path) -> None:
+        alone = Searching().search(
+            tmp_path,
+            n_trials=4,
+            num_train_epochs=3,
+            compute_objective=values_of_mixed(),
+            direction="minimize",
+            model_init=build,
+            search=PRUNING,
+        )
+        for here, there in zip(mixed.best.run_summary.records, alone.run_summary.records, strict=True):
+            assert (here.params, here.seed, here.epochs, here.value) == (
+                *(there.params, there.seed, there.epochs, there.value),
+            )
+            assert curve(here) == curve(there)
 
     @pytest.mark.feature(10)
     @pytest.mark.parametrize("where", ["callback", "model_init", "listener"])
@@ -333,25 +246,13 @@ class BackendContract(ABC):
         assert events.begun[1] != interrupted.params
         assert states(best) == ["complete", "complete", "complete"]
         assert best.run_summary.records[1].params == interrupted.params
-        again = self.search(tmp_path, n_trials=3)
-        assert states(again) == states(best)
-
-    def test_a_trial_interrupted_twice_runs_once_in_the_end(self, tmp_path: Path) -> None:
-        for _ in range(2):
-            with pytest.raises(SearchInterrupted):
-                self.search(tmp_path, n_trials=2, callbacks=[AtStep(interrupt, run=0, step=1)])
-        best = self.search(tmp_path, n_trials=2)
-        assert states(best) == ["complete", "complete"]
-        undisturbed = self.search(tmp_path / "again", n_trials=2)
-        assert [record.params for record in best.run_summary.records] == [
-            record.params for record in undisturbed.run_summary.records
-        ]
 
     KILLED = """
-        import os, signal, sys, time, torch
+        import contextlib, os, signal, sys, time, torch
         torch.set_num_threads(1)
         from pathlib import Path
         from tests.support.searching import AtStep
+        from tests.support.warm_workers import warm_workers
         from {module} import {backend}
         {setup}
         searching = os.getpid()
@@ -361,14 +262,20 @@ class BackendContract(ABC):
             time.sleep(60)  # a trial in a process of its own does nothing more until the backend ends it
 
         options = dict(compute_objective="loss", save_strategy="epoch", {options})
-        {backend}().search(Path(sys.argv[1]), n_trials=3, callbacks=[AtStep(kill, {run}, 5)], **options)
+        with warm_workers() if {is_warm} else contextlib.nullcontext():
+            {backend}().search(Path(sys.argv[1]), n_trials=3, callbacks=[AtStep(kill, {run}, 5)], **options)
     """
 
     def run_until_killed(self, folder: Path, setup: str = "", run: int = 1, options: str = "") -> None:
         """Search in another process, which is killed: after step 5 of its second trial, or where `setup` says."""
         backend = type(self)
         code = textwrap.dedent(self.KILLED).format(
-            module=backend.__module__, backend=backend.__name__, setup=setup, run=run, options=options
+            module=backend.__module__,
+            backend=backend.__name__,
+            setup=setup,
+            run=run,
+            options=options,
+            is_warm=self.has_ray,
         )
         died = subprocess.run(
             [sys.executable, "-c", code, str(folder)],
@@ -394,10 +301,12 @@ class BackendContract(ABC):
         )
         return {"folder": folder, "left": left, "on_disk": on_disk, "best": best, "events": events}
 
+    @pytest.mark.process
     def test_a_killed_process_leaves_a_running_trial_and_the_finished_one(self, killed_study: dict[str, Any]) -> None:
         assert [each.state for each in killed_study["left"]] == ["complete", "running"]
         assert killed_study["on_disk"] == {"run-0", "run-1"}
 
+    @pytest.mark.process
     def test_after_a_kill_the_half_done_trial_runs_again_and_the_total_is_kept(
         self, killed_study: dict[str, Any]
     ) -> None:
@@ -409,6 +318,7 @@ class BackendContract(ABC):
         assert "running" not in [each.state for each in stored]
         assert best.objective == min(record.value for record in best.run_summary.records if record.value is not None)
 
+    @pytest.mark.process
     def test_after_a_kill_the_storage_and_the_disk_know_the_same_trials(self, killed_study: dict[str, Any]) -> None:
         best = killed_study["best"]
         stored = self.stored(killed_study["folder"] / "study")
@@ -418,219 +328,30 @@ class BackendContract(ABC):
         assert states(best) == ["complete"] * 3
         assert stored[1].params == killed_study["left"][1].params
 
-    # Pruning.
-
-    @pytest.mark.feature(9, 10)
-    def test_trials_are_pruned_after_the_same_data_whatever_their_batch_size(self, tmp_path: Path) -> None:
-        sizes = iter([2, 8, 8, 2])
-        best = self.search(
-            tmp_path,
-            lambda trial: {"per_device_train_batch_size": next(sizes), "seed": trial.suggest_int("seed", 1, 9)},
-            4,
-            num_train_epochs=3,
-            compute_objective=scripted([0.5, 0.4, 0.3], [0.9, 0.9, 0.9], [0.4, 0.3, 0.2], [0.35, 0.9, 0.1]),
-            direction="minimize",
-            search=self.pruning_options(),
-        )
-        assert states(best) == ["complete", "pruned", "complete", "pruned"]
-        stored = self.stored(tmp_path / "study")
-        assert [each.resources for each in stored] == [[1, 2, 3], [1], [1, 2, 3], [1, 2]]
-        records = best.run_summary.records
-        assert [record.reports[-1].step for record in records] == [24, 2, 6, 16]
-        assert [each.state for each in stored] == ["complete", "pruned", "complete", "pruned"]
-        assert "pruned after 1 epoch" in records[1].reason
-        assert best.run_id == "2"
-        assert records[1].checkpoint is None
-
-    def test_by_steps_the_resource_is_the_number_of_samples(self, tmp_path: Path) -> None:
-        sizes = iter([2, 4])
-        best = self.search(
-            tmp_path,
-            lambda trial: {
-                "per_device_train_batch_size": next(sizes),
-                "gradient_accumulation_steps": 2,
-                "seed": trial.suggest_int("seed", 1, 9),
-            },
-            2,
-            num_train_epochs=1,
-            eval_strategy="steps",
-            eval_steps=1,
-        )
-        assert states(best) == ["complete"] * 2
-        assert [each.resources for each in self.stored(tmp_path / "study")] == [[4, 8, 12, 16], [8, 16]]
-
-    def test_a_trial_is_not_pruned_at_its_end(self, tmp_path: Path) -> None:
-        objective = scripted([0.1, 0.1], [0.1, 0.9])
-        best = self.search(
-            tmp_path, n_trials=2, compute_objective=objective, direction="minimize", search=self.pruning_options()
-        )
-        assert states(best) == ["complete", "complete"]
-        assert best.run_summary.records[1].value == 0.9
-
-    def test_a_study_whose_trials_have_no_comparable_report_prunes_nothing(self, tmp_path: Path) -> None:
-        objective = scripted([0.1, 0.1], [float("nan"), 0.9])
-        best = self.search(
-            tmp_path, n_trials=2, compute_objective=objective, direction="minimize", search=self.pruning_options()
-        )
-        assert states(best) == ["complete", "complete"]
-        assert [each.resources for each in self.stored(tmp_path / "study")] == [[1, 2], [2]]
-
-    # The best run.
-
-    @pytest.mark.feature(6, 13)
-    def test_the_best_run_tells_what_won(self, tmp_path: Path) -> None:
-        best = self.search(tmp_path, n_trials=4, compute_objective="loss")
-        records = best.run_summary.records
-        winner = min(records, key=lambda record: record.value)
-        assert BestRun._fields[:4] == ("run_id", "objective", "hyperparameters", "run_summary")
-        assert (best.run_id, best.objective) == (str(winner.number), winner.value)
-        assert best.hyperparameters == winner.params
-        assert best.objective == winner.reports[-1].metrics["eval_loss"]
-        assert best.checkpoint == tmp_path / "study" / f"run-{winner.number}" / "checkpoint-8"
-        assert best.scope == "last"
-        assert best.run_summary.ranked()[0] == winner
-        assert f"run_id='{winner.number}'" in repr(best)
-
-    @pytest.mark.feature(11)
-    @pytest.mark.parametrize("save_strategy", ["no", "epoch"])
-    @pytest.mark.parametrize("scope", ["last", "all", "avg"])
-    def test_the_loaded_model_is_the_one_that_was_selected(
-        self, tmp_path: Path, scope: str, save_strategy: str
-    ) -> None:
-        diary = Diary(tmp_path / "evaluated")
-
-        class Watches(TrainerCallback):
-            def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-                weights = {name: each.tolist() for name, each in weights_of(model).items()}
-                diary.write({"seed": args.seed, "step": state.global_step, "weights": weights})
-
-        best = self.search(
-            tmp_path,
-            {"seed": Int(1, 1000), "learning_rate": Float(0.5, 2.0)},
-            4,
-            num_train_epochs=4,
-            compute_objective="loss",
-            scope=scope,
-            save_strategy=save_strategy,
-            save_total_limit=1 if save_strategy == "epoch" else None,
-            callbacks=[Watches()],
-        )
-        model = best.load_model()
-        step = int(best.checkpoint.name.split("-")[1])
-        evaluated = {(each["seed"], each["step"]): each["weights"] for each in diary.read()}
-        expected = evaluated[(best.hyperparameters["seed"], step)]
-        assert all(torch.equal(weights, torch.tensor(expected[name])) for name, weights in weights_of(model).items())
-        assert not model.training
-        if scope != "avg":
-            measured = small_trainer(tmp_path / "again", model=model).evaluate()["eval_loss"]
-            assert measured == pytest.approx(best.objective, rel=1e-6)
-
-    def test_the_loaded_model_does_not_touch_the_random_streams(self, tmp_path: Path) -> None:
-        best = self.search(tmp_path, n_trials=1)
-        torch.manual_seed(5)
-        expected = torch.rand(3)
-        torch.manual_seed(5)
-        best.load_model()
-        assert torch.equal(torch.rand(3), expected)
-
-    def test_without_checkpoints_the_best_run_says_how_to_get_them(self, tmp_path: Path) -> None:
-        best = self.search(tmp_path, n_trials=2, keep_checkpoints=0)
-        assert best.objective is not None
-        assert best.checkpoint is None
-        assert list((tmp_path / "study").rglob("checkpoint-*")) == []
-        with pytest.raises(FileNotFoundError, match=r"keep_checkpoints=0.*keep_checkpoints=1"):
-            best.load_model()
-
-    @pytest.mark.feature(4)
-    def test_one_evaluation_at_the_end_is_enough(self, tmp_path: Path) -> None:
-        best = self.search(tmp_path, n_trials=2, eval_strategy="no", compute_objective="loss")
-        assert [len(record.reports) for record in best.run_summary.records] == [1, 1]
-        measured = small_trainer(tmp_path / "again", model=best.load_model()).evaluate()["eval_loss"]
-        assert measured == pytest.approx(best.objective, rel=1e-6)
-
-    def test_what_is_optimised_by_default_is_said_as_it_is(self, tmp_path: Path) -> None:
-        sets = {name: small_trainer(tmp_path).eval_dataset for name in ("dev", "test")}
-        events = Events()
-        best = self.search(tmp_path, n_trials=1, eval_dataset=sets, compute_metrics=None, search={"progress": events})
-        metrics = best.run_summary.records[0].reports[-1].metrics
-        assert len(best.run_summary.records[0].reports) == 2
-        assert best.objective == pytest.approx(metrics["eval_dev_loss"] + metrics["eval_test_loss"])
-        assert "sum" in events.study.objective.description
-
-    # Budgets.
-
-    @pytest.mark.parametrize("budget", ["timeout", "trial_timeout"])
-    def test_a_budget_stops_a_running_trial_at_its_next_step(self, tmp_path: Path, budget: str) -> None:
-        class WritesSteps(AtStep):
-            def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                diary.write((self.runs, state.global_step))
-                super().on_step_end(args, state, control, **kwargs)
-
-        for seconds in (self.budget_seconds, 3 * self.budget_seconds):
-            folder = tmp_path / str(seconds)
+    def test_time_that_is_over_stops_a_running_trial_at_its_next_step(self, tmp_path: Path) -> None:
+        for seconds in (self.budget_seconds, 5 * self.budget_seconds):
             diary = Diary(tmp_path / f"steps-{seconds}")
-            slow = WritesSteps(functools.partial(time.sleep, seconds + 0.1), run=0, step=6)
-            best = self.search(folder, n_trials=1, callbacks=[slow], num_train_epochs=50, **{budget: seconds})
-            if diary.read()[-1] != [0, 1]:
-                break  # else the time was over before the backend had started: again, with more of it
-        assert diary.read()[-1] == [0, 6]
+            slow = StaysUntilTimeIsOver(diary, seconds)
+            best = self.search(
+                tmp_path / str(seconds), n_trials=1, callbacks=[slow], num_train_epochs=50, timeout=seconds
+            )
+            if diary.read():
+                break  # else the time was over before the trial had begun: again, with more of it
+        assert diary.read()[-1] == max(diary.read()[0], 5)
         assert states(best) == ["stopped"]
         (record,) = best.run_summary.records
         assert f"timeout of {seconds} s is over" in record.reason
         assert best.run_id == "0"
         assert best.load_model() is not None
 
-    def test_when_time_is_over_no_further_trial_starts_and_the_study_can_go_on(self, tmp_path: Path) -> None:
-        seconds = self.budget_seconds
-        slow = AtStep(lambda: time.sleep(seconds + 0.1), run=0, step=8)
-        best = self.search(tmp_path, n_trials=3, callbacks=[slow], timeout=seconds)
-        assert len(best.run_summary.records) == 1
-        assert states(self.search(tmp_path, n_trials=3))[1:] == ["complete", "complete"]
 
-    def test_a_trial_stopped_before_its_first_evaluation_runs_again_in_the_next_session(self, tmp_path: Path) -> None:
-        seconds = self.budget_seconds
-        slow = AtStep(lambda: time.sleep(seconds + 0.1), run=0, step=2)
-        best = self.search(tmp_path, n_trials=1, callbacks=[slow], timeout=seconds, eval_strategy="no")
-        assert states(best) == ["interrupted"]
-        assert best.run_id is None
-        again = self.search(tmp_path, n_trials=1, eval_strategy="no")
-        assert states(again) == ["complete"]
-        assert again.hyperparameters == best.run_summary.records[0].params
+class StaysUntilTimeIsOver(TrainerCallback):
+    """Writes down the steps from the fifth on, after the first evaluation; stays at it for so long."""
 
-    def test_trials_that_never_reach_an_evaluation_in_their_time_do_not_run_for_ever(self, tmp_path: Path) -> None:
-        def give_up(trial: Any) -> None:
-            if len(init.trials) > 8:
-                raise KeyboardInterrupt
+    def __init__(self, diary: Diary, seconds: float) -> None:
+        self._diary, self._seconds = diary, seconds
 
-        init = CountsModels(give_up)
-        try:
-            best = self.search(tmp_path, n_trials=2, model_init=init, trial_timeout=1e-6, eval_strategy="no")
-        except SearchInterrupted:
-            pytest.fail("the search went on after 8 trials, of 2")
-        records = best.run_summary.records
-        assert [record.state for record in records] == [TrialState.STOPPED] * 2
-        assert [len(record.reports) for record in records] == [1, 1]
-
-    # Names.
-
-    @pytest.mark.feature(7)
-    def test_runs_are_named_by_the_function_and_equal_names_get_their_number(self, tmp_path: Path) -> None:
-        best = self.search(tmp_path, n_trials=3, hp_name=lambda trial: "x" if trial.number else "first")
-        assert [record.name for record in best.run_summary.records] == ["first", "x", "x-2"]
-        folders = {path.name for path in (tmp_path / "study").iterdir() if path.is_dir()}
-        assert folders == {"first", "x", "x-2"}
-
-    def test_an_engine_that_forgot_the_trials_on_disk_does_not_run_them_again_under_the_same_number(
-        self, tmp_path: Path
-    ) -> None:
-        forgetful = self.forgetful_options()
-        self.search(tmp_path, n_trials=2, search=forgetful())
-        try:
-            best = self.search(tmp_path, n_trials=2, search=forgetful())
-        except StudyError:
-            return
-        assert [record.number for record in best.run_summary.records] == [0, 1]
-
-    @abstractmethod
-    def forgetful_options(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes options with a storage which starts empty each time."""
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step >= 5:
+            self._diary.write(state.global_step)
+            time.sleep(self._seconds)

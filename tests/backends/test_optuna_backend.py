@@ -19,29 +19,16 @@ from tests.support.searching import (
     RATE,
     AtStep,
     Events,
-    StoredTrial,
     interrupt,
     load,
     scripted,
     states,
-    storage_in_memory,
-    stored_trials,
 )
 from tests.support.small_trainer import small_trainer
 
 
 class TestOptuna(BackendContract):
-    def options(self) -> dict[str, Any]:
-        return {"backend": "optuna", "pruner": "none"}
-
-    def pruning_options(self) -> dict[str, Any]:
-        return {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
-
-    def forgetful_options(self) -> Callable[[], dict[str, Any]]:
-        return storage_in_memory
-
-    def stored(self, study: Path) -> list[StoredTrial]:
-        return stored_trials(study)
+    """One trial after the other, in this process."""
 
     @pytest.mark.feature(8)
     @pytest.mark.parametrize(
@@ -181,6 +168,7 @@ class TestOptuna(BackendContract):
         assert trial.user_attrs["hpsearch:state"] == "interrupted"
         assert trial.user_attrs["hpsearch:reason"] == "interrupted by the user"
 
+    @pytest.mark.process
     def test_a_trial_that_ended_just_before_its_process_was_killed_is_not_repeated(self, tmp_path: Path) -> None:
         setup = "; ".join(
             [

@@ -16,13 +16,12 @@ from transformers import TrainerCallback
 
 from hpsearch import Constraint, Float, TooManyFailuresError
 from hpsearch.backends.ray_backend import dispatch
-from tests.support.on_ray import cluster as cluster
 from tests.support.on_ray import search
 from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
 from tests.support.searching import RATE, Diary, Events, FailsBesideASlowOne, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, small_trainer
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 
 class Spans(TrainerCallback):

@@ -14,12 +14,11 @@ from transformers import TrainerCallback
 
 from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted, StudyError, TrialRecord
 from tests.support.on_ray import ON_RAY, loss_of
-from tests.support.on_ray import cluster as cluster
 from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
 from tests.support.searching import Diary, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, small_trainer
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 # So small that nothing is learned; a perturbation draws 0.1, and nothing else.
 TINY = {"learning_rate": Float(1e-9, 1e-8)}

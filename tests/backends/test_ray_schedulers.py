@@ -11,11 +11,10 @@ from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppin
 
 from hpsearch import BestRun, Float, SearchInterrupted, StudyError, TrialState
 from tests.support.on_ray import ON_RAY, loss_of
-from tests.support.on_ray import cluster as cluster
 from tests.support.searching import Diary, Events, states, stored_trials
 from tests.support.small_trainer import CountsModels, small_trainer
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 SPACE = {"learning_rate": Float(1e-4, 1e-1, log=True)}
 

@@ -21,12 +21,11 @@ from transformers import TrainerCallback
 
 from hpsearch import Constraint, StudyError, TrialRecord, TrialState, tune
 from tests.support.on_ray import ON_RAY, search
-from tests.support.on_ray import cluster as cluster
 from tests.support.search_processes import wait_until
 from tests.support.searching import RATE, ROOT, Diary, Events, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 
 def curve(record: TrialRecord) -> list[tuple[int, tuple[float, ...]]]:
@@ -70,14 +69,14 @@ class MeetsTheOther(TrainerCallback):
 def test_trials_run_at_once_in_workers_that_are_used_again_and_the_data_travel_once(tmp_path: Path) -> None:
     picklings, diary = Diary(tmp_path / "picklings"), Diary(tmp_path / "diary")
     data = {"train_dataset": CountsPicklings(picklings)}
-    best = search(tmp_path, 8, [MeetsTheOther(diary)], data)
-    assert states(best) == ["complete"] * 8
+    best = search(tmp_path, 4, [MeetsTheOther(diary)], data)
+    assert states(best) == ["complete"] * 4
     entries = diary.read()
     assert [what for what, _, _ in entries[:2]] == ["begin", "begin"]
     workers = {pid for _, _, pid in entries}
     assert len(workers) == 2
     assert os.getpid() not in workers
-    assert sorted({run for _, run, _ in entries}) == [f"run-{number}" for number in range(8)]
+    assert sorted({run for _, run, _ in entries}) == [f"run-{number}" for number in range(4)]
     assert picklings.read() == [os.getpid()]
 
 

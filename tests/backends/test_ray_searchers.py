@@ -12,11 +12,10 @@ from ray.tune.search.optuna import OptunaSearch
 
 from hpsearch import BestRun, Categorical, Float, InvalidInputError, SpaceError, StudyError
 from tests.support.on_ray import ON_RAY
-from tests.support.on_ray import cluster as cluster
 from tests.support.searching import RATE, Diary, Events, HearsNotices, states, stored_trials
 from tests.support.small_trainer import CountsModels, small_trainer
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 
 def search(folder: Path, hp_space: Any, n_trials: int, *, trainer: Any = None, **options: Any) -> BestRun:

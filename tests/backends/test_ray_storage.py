@@ -93,7 +93,7 @@ def test_a_search_whose_storage_path_cannot_be_used_ends_before_its_first_trial(
     assert list(tmp_path.rglob("run-*")) == []
 
 
-@pytest.mark.parametrize("kind", ["", "file://", "shelf://"])
+@pytest.mark.parametrize("kind", ["", "shelf://"])
 def test_the_trial_of_a_killed_worker_goes_on_from_what_is_in_storage_path(
     cluster: StartedCluster, hidden: Path, tmp_path: Path, undisturbed: Path, kind: str
 ) -> None:

@@ -210,6 +210,7 @@ def frail() -> Iterator[PostgreSQL]:
         yield server
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("moment", ["begin", "step", "end"])
 def test_a_server_that_goes_away_ends_the_search_and_nothing_is_lost(
     tmp_path: Path, frail: PostgreSQL, undisturbed: list[Any], moment: str
@@ -237,6 +238,7 @@ def test_a_server_that_goes_away_ends_the_search_and_nothing_is_lost(
     assert_nothing_is_left_over(tmp_path / "study")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("moment", ["begin", "step", "end"])
 def test_a_server_that_is_started_again_at_once_is_not_even_noticed(
     tmp_path: Path, frail: PostgreSQL, undisturbed: list[Any], moment: str

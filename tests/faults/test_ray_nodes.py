@@ -26,10 +26,11 @@ from tests.support.search_processes import (
     wait_until,
 )
 from tests.support.small_trainer import small_trainer
+from tests.support.warm_workers import warm_workers
 
 pytestmark = pytest.mark.ray
 
-TRIALS = 30
+TRIALS = 12
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,8 @@ class Nodes:
 
 
 @contextmanager
-def by_ray_start() -> Iterator[Nodes]:
-    with started_cluster(1, 2) as cluster:
-        yield Nodes(cluster.address, cluster.nodes[1].kill)
-
-
-@contextmanager
-def by_cluster_utils() -> Iterator[Nodes]:
-    with child_cluster(1, 2) as cluster:
+def two_nodes() -> Iterator[Nodes]:
+    with warm_workers(), child_cluster(1, 2) as cluster:
         (second,) = cluster.worker_nodes
         yield Nodes(cluster.address, lambda: cluster.remove_node(second, allow_graceful=False))
 
@@ -62,21 +57,20 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.feature(10)
-@pytest.mark.parametrize("nodes", [by_ray_start, by_cluster_utils])
 def test_a_search_loses_no_trial_when_a_node_and_then_its_own_process_are_killed(
-    nodes: Callable[[], Any], tmp_path: Path, undisturbed: Path
+    tmp_path: Path, undisturbed: Path
 ) -> None:
     diaries = [RayDiary(tmp_path / "first", workers=3), RayDiary(tmp_path / "second")]
-    with nodes() as cluster:
+    with two_nodes() as cluster:
         search = searching(tmp_path, TRIALS, backend="ray", address=cluster.address, resources_per_trial={"cpu": 1})
         with RaySearch(diaries[0], search) as first:
-            first.wait_until(lambda: len(first.ended()) >= 8)
+            first.wait_until(lambda: len(first.ended()) >= 3)
             here, there = first.nodes()
             diaries[0].hold(there)
             first.wait_until(lambda: len(first.held(there)) == 2)
             cluster.kill_second()
             so_far = len(first.ended())
-            first.wait_until(lambda: len(first.ended()) >= so_far + 5)
+            first.wait_until(lambda: len(first.ended()) >= so_far + 2)
             diaries[0].hold(here)
             first.wait_until(lambda: len(first.held(here)) == 1)
             first.kill()
@@ -125,7 +119,7 @@ def test_workers_that_outlive_their_search_leave_its_trials_to_the_next_one(tmp_
 
 def test_trials_that_wait_at_rungs_outlive_a_killed_search_and_the_workers_they_were_in(tmp_path: Path) -> None:
     changes = {"num_train_epochs": 6}  # pauses after 1 and 3 of them
-    with started_cluster(2) as cluster:
+    with warm_workers(), started_cluster(2) as cluster:
         place = {"address": cluster.address, "storage_path": str(tmp_path / "place")}
         options = {"backend": "ray", "resources_per_trial": {"cpu": 1}, **place}
         search = searching(tmp_path, 12, changes, pruner="rungs", **options)

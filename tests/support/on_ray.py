@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from transformers import default_data_collator
 
 from hpsearch import BestRun
-from hpsearch.backends.ray_backend.cluster import joined
 from tests.support.searching import RATE
 from tests.support.small_trainer import points, small_trainer
 
 ON_RAY = {"backend": "ray", "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2, "progress": False}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    """One local instance for all tests of a file, which is much faster than one for each search."""
-    with joined(None):
-        yield
 
 
 def loss_of(model: torch.nn.Module) -> float:

@@ -35,6 +35,7 @@ from tests.support.search_processes import (
     wait_until,
 )
 from tests.support.small_trainer import small_trainer
+from tests.support.warm_workers import warm_workers
 
 # A search on a machine with other things to do may take as long to begin, and to end.
 SECONDS = 150.0
@@ -242,7 +243,8 @@ def run(work: Path) -> None:
     torch.set_num_threads(1)
     search, diary = pickle.loads(work.read_bytes())
     try:
-        best = search(diary)
+        with warm_workers():
+            best = search(diary)
     except BaseException as error:
         trace = "".join(traceback.format_exception(error))
         diary.write(error=type(error).__name__, message=str(error), traceback=trace)

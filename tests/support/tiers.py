@@ -44,7 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest: the tests of Ray, which one process runs, then the rest of the full tier."""
+    """Begin with what takes longest: the tests of Ray, which one process runs, then the rest of the full tier.
+
+    Of those of Ray the ones that share an instance come first, so that it is started once.
+    """
+    items.sort(key=lambda item: "ray_instance" not in getattr(item, "fixturenames", ()))
     items.sort(key=lambda item: [each for each in ("ray", *KINDS) if item.get_closest_marker(each)] == [])
     items.sort(key=lambda item: item.get_closest_marker("ray") is None)
 

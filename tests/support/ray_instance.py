@@ -1,0 +1,54 @@
+"""One local instance of Ray in a test process, for all tests that ask for it by the fixture `ray_instance`.
+
+A test that does not ask for it finds none: the instance is ended before, so that the test can start its own, or join
+a cluster, and is started again for the next test that asks. `tests/support/tiers.py` puts those that ask first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.warm_workers import end_server, warm_workers
+
+_running = contextlib.ExitStack()
+_is_running = False
+
+
+@pytest.fixture
+def ray_instance() -> None:
+    """Search on a local instance that other tests have used and will use; its workers are forked."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the instance before all fixtures of a test that asks for it, or end it before those of another one."""
+    if "ray_instance" in getattr(item, "fixturenames", ()):
+        _start()
+    else:
+        _end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_instance_is_left() -> Iterator[None]:
+    yield
+    _end()
+    end_server()
+
+
+def _start() -> None:
+    global _is_running
+    if not _is_running:
+        from hpsearch.backends.ray_backend.cluster import joined
+
+        with warm_workers():
+            _running.enter_context(joined(None))
+        _is_running = True
+
+
+def _end() -> None:
+    global _is_running
+    _is_running = False
+    _running.close()

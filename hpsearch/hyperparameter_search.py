@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,32 +58,6 @@ class Search:
         """
         if not self.ranks.is_main:
             return self._best(follow(self.trainer, self.study, self.ranks))
-        over = self.backend.run_elsewhere(self)
-        if over is None:
-            return self.run_here()
-        best = self._best(over.records)
-        if isinstance(over.error, (SearchInterrupted, TooManyFailuresError)):
-            raise type(over.error)(str(over.error), best)
-        if over.error is not None:
-            raise over.error
-        return best
-
-    def told_to(self, study: Study, listener: SearchListener) -> Search:
-        """Return the same search with other settings and another listener."""
-        return replace(self, study=study, listener=listener)
-
-    def outcome(self) -> SearchIsOver:
-        """Run the trials and return how the search ended, in what another process can load."""
-        try:
-            best = self.run_here()
-        except (SearchInterrupted, TooManyFailuresError) as error:
-            return SearchIsOver(_records_of(error.best_run), _bare(error))
-        except BaseException as error:
-            return SearchIsOver([], _bare(error))
-        return SearchIsOver(_records_of(best))
-
-    def run_here(self) -> BestRun | list[BestRun]:
-        """Run the trials, in this process or from it; `run` also knows of others."""
         folder = StudyFolder(self.study)
         runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock)
         with telling_the_others(self.ranks, runner):
@@ -161,11 +135,6 @@ def telling_the_others(ranks: Ranks, runner: TrialRunner) -> Iterator[None]:
         ranks.decide(lambda: told)
         raise
     ranks.decide(lambda: SearchIsOver(runner.records))
-
-
-def _records_of(best: Any) -> list[TrialRecord]:
-    """Return the records of the search that a best run, or a Pareto front, is of."""
-    return list((best[0] if isinstance(best, list) else best).run_summary.records)
 
 
 def _bare(error: BaseException) -> BaseException:

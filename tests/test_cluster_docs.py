@@ -86,7 +86,7 @@ class Shell:
             for worker in self.processes(r"ray::\w+\.train"):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     self.raylets.add(worker.ppid())
-            time.sleep(0.1)
+            time.sleep(0.3)
         assert process.poll() == 0, output.read_text()
         return output.read_text()
 
@@ -141,7 +141,7 @@ def test_the_searches_of_the_page_run_as_they_stand_there_one_after_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All with one local instance and a small trainer; what a block imports or makes, later ones use."""
-    names: dict[str, Any] = {"trainer": small_trainer(tmp_path, train_dataset=points(64, seed=0), num_train_epochs=6)}
+    names: dict[str, Any] = {"trainer": small_trainer(tmp_path, train_dataset=points(64, seed=0), num_train_epochs=4)}
     found: dict[str, BestRun] = {}
     with joined(None):
         for block in blocks("python"):

@@ -5,33 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:  # a study is read without what is needed to train
     from ..search.execution import Searchable
-    from ..search.following import SearchIsOver
-    from ..search.listener import SearchListener
     from ..search.runner import TrialRunner
     from ..search.study import Study
     from ..search.trial import TrialRecord
-
-
-class DistantSearch(Protocol):
-    """A search that can be run in another process."""
-
-    @property
-    def study(self) -> Study:
-        """The settings."""
-
-    @property
-    def listener(self) -> SearchListener:
-        """Hears of it."""
-
-    def told_to(self, study: Study, listener: SearchListener) -> DistantSearch:
-        """Return the same search with other settings and another listener."""
-
-    def outcome(self) -> SearchIsOver:
-        """Run it, and return how it ended."""
 
 
 class Backend(ABC):
@@ -60,10 +40,6 @@ class Backend(ABC):
             SpaceError: it cannot be.
         """
         return hp_space
-
-    def run_elsewhere(self, search: DistantSearch) -> SearchIsOver | None:
-        """Run a whole search where the engine has to be, and return how it ended; None: it runs in this process."""
-        return None
 
     @abstractmethod
     def connected(self, study: Study, recipe: Searchable) -> AbstractContextManager[None]:

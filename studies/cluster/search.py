@@ -46,7 +46,7 @@ def run(address: str | None, trials: int, epochs: int, output: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--address", help="of the cluster: auto, host:port or ray://host:port")
+    parser.add_argument("--address", help="of the cluster: auto or host:port")
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--output", default="quickstart", help="a folder that all nodes share")

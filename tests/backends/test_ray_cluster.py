@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import http.server
 import json
 import logging
 import os
+import platform
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -28,16 +27,14 @@ pytest.importorskip("ray")
 import ray
 from ray import tune
 from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY
-from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
 from ray._raylet import GcsClient
 
-from hpsearch.backends.ray_backend.cluster import Resources, as_resources, is_client_address, joined, quiet_tune
+from hpsearch.backends.ray_backend.backend import RayBackend
+from hpsearch.backends.ray_backend.cluster import Resources, joined, quiet_tune
 from hpsearch.errors import StudyError
 from tests.support.ray_clusters import (
     StartedCluster,
     are_gone,
-    child_cluster,
-    own_surroundings,
     ray_processes,
     started_cluster,
 )
@@ -45,6 +42,7 @@ from tests.support.ray_clusters import (
 pytestmark = pytest.mark.ray
 
 ODD = "node-1"
+NAMESPACE = b"cluster"  # of what a cluster knows of itself
 
 
 @pytest.fixture(scope="module")
@@ -107,74 +105,6 @@ def changed_by_ray() -> dict[str, Any]:
 
 def loopback(connection: Any) -> bool:
     return connection.laddr.ip.removeprefix("::ffff:") in ("127.0.0.1", "::1")
-
-
-# Resources ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.feature(8)
-@pytest.mark.parametrize(
-    ("given", "bundle"),
-    [
-        ({"cpu": 2}, {"CPU": 2.0}),
-        ({"CPU": 1, "GPU": 0.5, "my_resource": 1}, {"CPU": 1.0, "GPU": 0.5, "my_resource": 1.0}),
-        ({"cpu": 0, "gpu": 1}, {"GPU": 1.0}),
-        (tune.PlacementGroupFactory([{"CPU": 1, "GPU": 0.25}]), {"CPU": 1.0, "GPU": 0.25}),
-    ],
-)
-def test_resources_are_asked_of_tune_as_they_were_given(given: Any, bundle: dict[str, float]) -> None:
-    resources = as_resources(given)
-    assert resources is not None
-    assert resources.as_request() == tune.PlacementGroupFactory([bundle])
-
-
-def test_no_resources_mean_the_default() -> None:
-    assert as_resources(None) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (2, "must be a dict, such as"),
-        ({"gpus": 1}, "'gpus': 1. Did you mean 'gpu'"),
-        ({"cpu": 1, "CPU": 2}, "both 'cpu' and 'CPU'"),
-        ({"cpu": "2"}, r"\['cpu'\] must be a number of at least 0, but got '2'"),
-        ({"cpu": True}, "but got True"),
-        ({"cpu": -1}, "but got -1"),
-        ({"cpu": float("nan")}, "but got nan"),
-        ({"my_resource": float("inf")}, r"\['my_resource'\] must be a number"),
-        ({"cpu": 1, "gpu": 0.00001}, "steps of 0.0001"),
-        ({"cpu": 1, 2: 1}, "names a resource 2"),
-        ({}, "asks for nothing"),
-        ({"cpu": 0}, "asks for nothing"),
-        ({"cpu": 1, "gpu": 2}, r"2 GPUs for one trial, but .* at most one GPU\. .*`torchrun`.*docs/distributed.md"),
-        (tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 1}]), "2 bundles.* pass one bundle"),
-        (tune.PlacementGroupFactory([{}, {"CPU": 1}]), "2 bundles"),
-        (tune.PlacementGroupFactory([{"CPU": 1}], name="mine"), "would be ignored"),
-    ],
-)
-def test_resources_that_cannot_be_had_are_refused_without_a_cluster(given: Any, told: str) -> None:
-    with pytest.raises(StudyError, match=told):
-        as_resources(given)
-
-
-@pytest.mark.parametrize(
-    ("resources", "node", "trials"),
-    [
-        (Resources(cpu=1), {"CPU": 3.0}, 3),
-        (Resources(cpu=2), {"CPU": 3.0}, 1),
-        (Resources(cpu=0.1), {"CPU": 2.0}, 20),
-        (Resources(cpu=1, gpu=0.5), {"CPU": 8.0, "GPU": 2.0}, 4),
-        (Resources(cpu=1, gpu=1 / 3), {"CPU": 8.0, "GPU": 1.0}, 3),
-        # A trial does not use 0.4 of one GPU and 0.2 of another one.
-        (Resources(cpu=1, gpu=0.6), {"CPU": 8.0, "GPU": 2.0}, 2),
-        (Resources(cpu=1, others={"my_resource": 1}), {"CPU": 8.0}, 0),
-    ],
-)
-def test_as_many_trials_fit_on_a_node_as_it_has_room_for(
-    resources: Resources, node: dict[str, float], trials: int
-) -> None:
-    assert resources.fit_on(node) == trials
 
 
 # A local instance -----------------------------------------------------------------------------------------------------
@@ -250,109 +180,6 @@ def _start_and_interrupt() -> bool:
     return not has_started
 
 
-# Addresses where there is no cluster ----------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def nobody() -> Iterator[str]:
-    """Give an address where nobody listens."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        yield f"localhost:{listener.getsockname()[1]}"
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[str]:
-    """Give an address where somebody listens, and never answers."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        listener.listen()
-        yield f"localhost:{listener.getsockname()[1]}"
-
-
-@contextlib.contextmanager
-def unconnectable() -> Iterator[str]:
-    """Give an address that takes no connection, as that of a machine that is gone."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("", 0))
-        listener.listen(0)
-        for _ in range(4):
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(listener.getsockname())
-        yield f"localhost:{listener.getsockname()[1]}"
-
-
-@contextlib.contextmanager
-def website() -> Iterator[str]:
-    """Give the address of a web server."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("", 0), Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"localhost:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-
-
-@contextlib.contextmanager
-def no_name() -> Iterator[str]:
-    """Give an address whose name is none."""
-    yield "no-such-host.invalid:6379"
-
-
-@pytest.mark.parametrize(
-    ("place", "told"),
-    [
-        (nobody, "Connection refused"),
-        (silence, "timed out"),
-        (unconnectable, "timed out"),
-        (website, "something else than Ray listens there"),
-        (no_name, ""),
-    ],
-)
-def test_an_address_where_no_cluster_is_fails_within_seconds(place: Any, told: str) -> None:
-    start = time.monotonic()
-    with place() as address:
-        why = refusal(address)
-    assert time.monotonic() - start < 10
-    assert why.startswith("No Ray cluster answers at")
-    assert f"(address={address!r}): {told}" in why
-    assert "Start one by `ray start --head`" in why
-
-
-def test_auto_says_where_it_has_looked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with own_surroundings() as folder:
-        assert "RAY_ADDRESS is not set, and `ray start` was not used on this machine" in refusal("auto")
-        stored = folder / "ray" / "ray_current_cluster"
-        stored.parent.mkdir()
-        with nobody() as address:
-            stored.write_text(address)  # what is left of a cluster that has died
-            assert "address='auto', from the latest `ray start` on this machine): Connection refused" in refusal("auto")
-            monkeypatch.setenv("RAY_ADDRESS", address)
-            assert f"(RAY_ADDRESS={address!r}): Connection refused" in refusal("auto")
-        monkeypatch.setenv("RAY_ADDRESS", "somewhere")
-        assert "RAY_ADDRESS='somewhere' is not the address of a Ray cluster" in refusal("auto")
-
-
-@pytest.mark.parametrize("address", ["somewhere", "host:port", "http://host:8265", "host:1/path", "", 6379])
-def test_what_is_no_address_is_refused(address: Any) -> None:
-    assert f"address={address!r} is not the address of a Ray cluster; allowed: host:port" in refusal(address)
-
-
-def test_addresses_of_ray_client_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert is_client_address("ray://host:10001")
-    assert not any(is_client_address(address) for address in ("host:6379", "auto", None))
-    monkeypatch.setenv("RAY_ADDRESS", "ray://host:10001")
-    assert is_client_address("auto")
-    assert "as `ray job submit` does, and pass address='auto'" in refusal("auto")
-
-
 # A cluster that is there already --------------------------------------------------------------------------------------
 
 
@@ -387,6 +214,17 @@ def test_a_cluster_that_the_program_has_joined_stays_joined(cluster: StartedClus
         ray.shutdown()
 
 
+def test_a_process_that_is_connected_by_ray_client_is_told_to_submit_the_script(cluster: StartedCluster) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(cluster.client_address, log_to_driver=False)
+        with pytest.raises(StudyError, match=r"^The connection of this process to Ray uses Ray Client.*ray job submit"):
+            RayBackend()
+    finally:
+        ray.shutdown()
+
+
 def test_a_handler_of_the_program_is_in_force_while_a_cluster_is_joined(cluster: StartedCluster) -> None:
     def handler(*_: Any) -> None: ...
 
@@ -399,16 +237,25 @@ def test_a_handler_of_the_program_is_in_force_while_a_cluster_is_joined(cluster:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_another_port_of_a_cluster_is_not_waited_for(cluster: StartedCluster) -> None:
+def test_an_address_without_a_node_here_is_refused_with_the_clusters_that_have_one(cluster: StartedCluster) -> None:
+    host, port = cluster.address.split(":")
+    why = refusal(f"{host}:{int(port) + 1}")
+    assert f"no node of a Ray cluster at {host}:{int(port) + 1} runs on this machine" in why
+    assert cluster.address in why.partition("(Nodes of ")[2].partition(" run here.)")[0]
+
+
+def test_a_cluster_that_does_not_answer_is_refused_within_seconds(cluster: StartedCluster) -> None:
+    before = changed_by_ray()
+    with cluster.nodes[0].suspended("gcs_server"):
+        start = time.monotonic()
+        why = refusal(cluster.address)
+        assert time.monotonic() - start < 20
+    assert f"The Ray cluster at address='{cluster.address}' cannot be joined: Failed to connect to Ray cluster" in why
+    assert "Start a cluster here with `ray start --head`" in why
+    assert "\n" not in why
+    assert changed_by_ray() == before
     with joined(cluster.address):
-        node = ray.nodes()[0]
-    address = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
-    start = time.monotonic()
-    why = refusal(address)
-    assert time.monotonic() - start < 10
-    assert f"This machine is not a node of the Ray cluster at {address}" in why
-    assert f"`ray start --address={address}` here first" in why
-    assert cluster.address in why.partition("(Nodes of ")[2].partition(" run on this machine.)")[0]
+        pass
 
 
 def test_a_cluster_that_wants_a_token_says_so_within_seconds(
@@ -418,39 +265,30 @@ def test_a_cluster_that_wants_a_token_says_so_within_seconds(
     before, start = changed_by_ray(), time.monotonic()
     why = refusal(cluster.address)
     assert time.monotonic() - start < 10
-    assert f"{cluster.address} cannot be joined: it wants another token than this process has" in why
+    assert f"{cluster.address}' cannot be joined: it requires another token than the one of this process" in why
     assert "RAY_AUTH_TOKEN" in why
     assert changed_by_ray() == before
 
 
-@pytest.mark.parametrize(
-    ("ray_version", "python", "is_refused"),
-    [("2.0.0", "3.{minor}.0", True), (ray.__version__, "2.7.1", True), (ray.__version__, "3.{minor}.99", False)],
-)
-def test_a_cluster_of_another_ray_or_python_is_refused_with_both_versions(
-    cluster: StartedCluster, ray_version: str, python: str, is_refused: bool
-) -> None:
-    python = python.format(minor=sys.version_info.minor)
-    with claimed_versions(cluster, ray_version, python):
-        if not is_refused:
-            with joined(cluster.address):
-                return
-        why = refusal(cluster.address)
-    assert f"it was started with Ray {ray_version} and Python {python}, this process has Ray {ray.__version__}" in why
+def test_a_cluster_of_another_ray_or_python_is_refused_with_both_versions(cluster: StartedCluster) -> None:
+    mine = f"this process has Ray {ray.__version__} and Python {platform.python_version()}"
+    for ray_version, python in (("2.0.0", platform.python_version()), (ray.__version__, "2.7.1")):
+        with claimed_versions(cluster, ray_version=ray_version, python_version=python):
+            assert f"it was started with Ray {ray_version} and Python {python}, {mine}" in refusal(cluster.address)
+    with claimed_versions(cluster, python_version=f"3.{sys.version_info.minor}.99"), joined(cluster.address):
+        pass
 
 
 @contextlib.contextmanager
-def claimed_versions(cluster: StartedCluster, ray_version: str, python: str) -> Iterator[None]:
+def claimed_versions(cluster: StartedCluster, **versions: str) -> Iterator[None]:
     """Let a cluster say that it was started with other versions."""
-    with joined(cluster.address):  # so that the token is read
-        store = GcsClient(address=cluster.address)
-        true = store.internal_kv_get(CLUSTER_METADATA_KEY, KV_NAMESPACE_CLUSTER)
-        claimed = {**json.loads(true), "ray_version": ray_version, "python_version": python}
-        store.internal_kv_put(CLUSTER_METADATA_KEY, json.dumps(claimed).encode(), True, KV_NAMESPACE_CLUSTER)
+    store = GcsClient(address=cluster.address)
+    true = store.internal_kv_get(CLUSTER_METADATA_KEY, NAMESPACE)
+    store.internal_kv_put(CLUSTER_METADATA_KEY, json.dumps({**json.loads(true), **versions}).encode(), True, NAMESPACE)
     try:
         yield
     finally:
-        store.internal_kv_put(CLUSTER_METADATA_KEY, true, True, KV_NAMESPACE_CLUSTER)
+        store.internal_kv_put(CLUSTER_METADATA_KEY, true, True, NAMESPACE)
 
 
 # Room for trials ------------------------------------------------------------------------------------------------------
@@ -528,21 +366,6 @@ def test_a_node_that_does_not_answer_is_named(cluster: StartedCluster, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_equal_nodes_pass_and_those_that_die_are_not_counted(tmp_path: Path) -> None:
-    with child_cluster(2, 1) as nodes, joined(nodes.address) as found:
-        found.check_nodes(tmp_path / "study")
-        assert list((tmp_path / "study").iterdir()) == []
-        assert found.slots(Resources(cpu=1)) == 3
-        nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
-        until = time.monotonic() + 30
-        while found.slots(Resources(cpu=1)) != 2:
-            assert time.monotonic() < until
-            time.sleep(0.2)
-        assert found.description == f"the Ray cluster at {nodes.address} with 1 node, 2 CPUs"
-        found.check_nodes(tmp_path / "study")
-    assert ray_processes() == []
-
-
 # Tune -----------------------------------------------------------------------------------------------------------------
 
 
@@ -578,3 +401,19 @@ def test_the_environment_of_tune_is_put_back_after_an_error(monkeypatch: pytest.
         assert os.environ["TUNE_MAX_PENDING_TRIALS_PG"] == "1"  # with none, no trial would ever begin
         raise Stopped
     assert changed_by_ray() == before
+
+
+# The end: the odd node dies ------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_dies_is_not_counted_and_not_asked_any_more(cluster: StartedCluster, tmp_path: Path) -> None:
+    with joined(cluster.address) as found:
+        assert found.slots(Resources(cpu=1)) == 3
+        cluster.nodes[1].kill()
+        until = time.monotonic() + 30
+        while found.slots(Resources(cpu=1)) != 2:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        assert found.description == f"the Ray cluster at {cluster.address} with 1 node, 2 CPUs"
+        found.check_nodes(tmp_path / "study")
+        assert list((tmp_path / "study").iterdir()) == []

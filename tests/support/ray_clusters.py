@@ -58,9 +58,9 @@ class StartedNode:
         self._watch.communicate(timeout=SECONDS)
 
     @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Let the node not answer; Ray takes it for dead after some 15 seconds."""
-        processes = [process for process in self._processes() if process.pid != self._watch.pid]
+    def suspended(self, name: str = "") -> Iterator[None]:
+        """Suspend the processes of the node, or those with a name; Ray takes it for dead after some 15 seconds."""
+        processes = [each for each in self._processes() if each.pid != self._watch.pid and name in each.name()]
         for process in processes:
             process.suspend()
         try:
@@ -81,12 +81,13 @@ class StartedCluster:
 
     Attributes:
         address: of the cluster.
-        client_address: of its server for Ray Client.
+        client_address: of its server for Ray Client, which a search refuses.
+        jobs_address: of the server that takes jobs, if the cluster was started with one.
         nodes: those that were started, the head first.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.address = self.client_address = ""
+        self.address = self.client_address = self.jobs_address = ""
         self.nodes: list[StartedNode] = []
         self._folder = folder
 
@@ -98,6 +99,7 @@ class StartedCluster:
         environment: Mapping[str, str] | None = None,
         hidden: Path | None = None,
         read_only: Path | None = None,
+        takes_jobs: bool = False,
     ) -> StartedNode:
         """Start a further node; skip the test if it shall see other folders and cannot be made to.
 
@@ -108,16 +110,20 @@ class StartedCluster:
             environment: variables that only its processes have.
             hidden: a folder that it does not share with the other nodes, but has an empty one of that name.
             read_only: a folder that it cannot write to.
+            takes_jobs: start the server of `ray job submit` with the head, which is the first node.
         """
         name = f"node-{len(self.nodes)}"
         command = [str(Path(sys.executable).with_name("ray")), "start", f"--node-name={name}"]
         if self.nodes:
             command += [f"--address={self.address}"]
         else:
-            port, client_port = free_ports(2)
+            port, client_port, jobs_port, agent_port = free_ports(4)
             self.client_address = f"ray://127.0.0.1:{client_port}"
             command += ["--head", f"--port={port}", f"--ray-client-server-port={client_port}"]
-            command += ["--include-dashboard=false"]
+            command += [f"--include-dashboard={takes_jobs}"]
+            if takes_jobs:
+                self.jobs_address = f"http://127.0.0.1:{jobs_port}"
+                command += [f"--dashboard-port={jobs_port}", f"--dashboard-agent-listen-port={agent_port}"]
         command += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--resources={json.dumps(dict(resources or {}))}"]
         command += ["--object-store-memory=100000000", "--min-worker-port=0", "--max-worker-port=0"]
         for script, path in ((HIDDEN, hidden), (READ_ONLY, read_only)):
@@ -150,13 +156,13 @@ class StartedCluster:
 
 
 @contextlib.contextmanager
-def started_cluster(*cpus: int) -> Iterator[StartedCluster]:
+def started_cluster(*cpus: int, takes_jobs: bool = False) -> Iterator[StartedCluster]:
     """Give a cluster of nodes with so many CPUs, each made by `ray start`."""
     with own_surroundings() as folder:
         cluster = StartedCluster(folder)
         try:
             for count in cpus:
-                cluster.add_node(count)
+                cluster.add_node(count, takes_jobs=takes_jobs)
             yield cluster
         finally:
             for node in cluster.nodes:
@@ -247,10 +253,9 @@ def _group(process: psutil.Process) -> int | None:
 def _reread_token() -> None:
     """Let Ray read the token of this process again, if it has read one."""
     if "ray" in sys.modules:
-        from ray._raylet import AuthenticationTokenLoader, Config
+        from hpsearch.backends.ray_backend.internals import reread_environment
 
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
+        reread_environment()
 
 
 def free_ports(count: int) -> list[int]:

@@ -12,21 +12,18 @@ import ray
 from ray import tune
 from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
-from ...errors import HpsearchError, StudyError
+from ...errors import StudyError
 from ...search.execution import Searchable
-from ...search.following import SearchIsOver
 from ...search.runner import TrialRunner
 from ...search.study import Study, check_whole
 from ...search.trial import TrialRecord
 from ...surroundings import at_ctrl_c
 from ...workers.pickling import check_objectives, for_workers
-from ..base import Backend, DistantSearch
+from ..base import Backend
 from ..optuna_backend.backend import OptunaBackend
 from ..optuna_backend.dispatch import Dispatch
 from ..optuna_backend.pruning import RUNGS, is_rungs
-from .address import AUTO, is_client_address
-from .client import run_on_cluster
-from .cluster import Cluster, Resources, as_resources, joined, quiet_tune
+from .cluster import Cluster, Resources, as_resources, check_address, joined, quiet_tune
 from .dispatch import TuneDispatch
 from .distant_folders import DistantFolders, check_place, name_at_a_distance
 from .leavings import Leavings
@@ -51,8 +48,7 @@ class RayBackend(Backend):
 
     Args:
         address: None: the cluster that this process has joined, else a local one for the time of the search;
-            ``"auto"`` or ``"host:port"``: an existing cluster, of which this machine is a node; ``"ray://host:port"``:
-            one that is reached from afar.
+            ``"auto"`` or ``"host:port"``: an existing cluster, of which this machine is a node.
         resources_per_trial: of one trial, such as ``{"cpu": 2, "gpu": 0.5, "my_resource": 1}``; default 1 CPU, and 1
             GPU if the cluster has any.
         max_concurrent_trials: so many trials at once at most; default: as many as fit.
@@ -137,6 +133,7 @@ class RayBackend(Backend):
         if max_concurrent_trials is not None:
             check_whole("max_concurrent_trials", max_concurrent_trials, 1, "None or ")
         check_whole("trial_retries", trial_retries, 0)
+        check_address(address)
         self._address, self._concurrent, self._retries = address, max_concurrent_trials, trial_retries
         self._autoscaling = autoscaling
         self._storage_path = None if storage_path is None else os.fspath(storage_path)
@@ -160,17 +157,6 @@ class RayBackend(Backend):
         if by_chance:
             self._notes.append(f"drawn at random, not learned: {', '.join(by_chance)}")
         return from_ray(hp_space, seed)
-
-    def run_elsewhere(self, search: DistantSearch) -> SearchIsOver | None:
-        """Run a search on a cluster that is reached by Ray Client there, on its head node."""
-        if self._address is None or not is_client_address(self._address):
-            return None
-        address, self._address = self._address, None
-        over = run_on_cluster(search, os.environ["RAY_ADDRESS"] if address == AUTO else address)
-        if over.records:
-            with contextlib.suppress(HpsearchError):  # only the cluster may reach the storage
-                self._optuna.prepare(search.study, over.records)
-        return over
 
     @contextlib.contextmanager
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:

@@ -12,13 +12,13 @@ from typing import Any
 import ray
 
 from ...errors import StudyError, nearest_name
-from .address import AUTO, check_address, is_client_address, is_same
+from .address import AUTO, check_address, is_same
 from .connection import existing_cluster, own_instance
 from .nodes import check_nodes
 from .resources import Resources, as_resources, described
 from .surroundings import quiet_tune
 
-__all__ = ["Cluster", "Resources", "as_resources", "is_client_address", "joined", "quiet_tune"]
+__all__ = ["Cluster", "Resources", "as_resources", "check_address", "joined", "quiet_tune"]
 
 # How long what is known of the nodes may be old: they come and go.
 _SECONDS_KNOWN = 3.0
@@ -117,18 +117,17 @@ class Cluster:
 
 @contextlib.contextmanager
 def joined(address: str | None) -> Iterator[Cluster]:
-    """Join a cluster, and leave it afterwards as it was.
+    """Join a cluster, and leave it unchanged afterwards.
 
     Args:
-        address: None: the cluster that this process has joined already, which stays joined; else a local instance,
-            which listens on the loopback address only and ends with the block. ``"auto"``: the cluster of RAY_ADDRESS,
-            or the one that `ray start` has made on this machine. ``"host:port"``: that cluster, of which this machine
-            must be a node.
+        address: as `check_address` allows. None: the cluster that this process has joined already, which stays joined;
+            else a local Ray instance, which listens on the loopback address only and ends with the block. ``"auto"``:
+            the cluster of RAY_ADDRESS, else the one that `ray start` started on this machine. ``"host:port"``: that
+            cluster, of which this machine must be a node.
 
     Raises:
         StudyError: there is no such cluster, or it cannot be joined.
     """
-    check_address(address)
     if ray.is_initialized():
         cluster = Cluster(is_own=False)
         _check_same(cluster.address, address)

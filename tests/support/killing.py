@@ -198,7 +198,7 @@ class Events:
     def made_update(self, trial: int, step: int) -> None:
         with (self._folder / "updates").open("a") as stream:
             stream.write(f"{trial} {step}\n")
-        self.came_to(update=[trial, step])
+        self.came_to(update=(trial, step))
 
     def came_to(self, **moment: Any) -> None:
         """Die if this is the moment that was told."""
@@ -314,7 +314,7 @@ class OfSearch(SearchListener):
 
     def on_report(self, trial: Any, report: Any) -> None:
         self._events.happened(EVALUATION)
-        self._events.came_to(report=[trial.number, report.resource])
+        self._events.came_to(report=(trial.number, report.resource))
 
     def on_trial_end(self, record: TrialRecord) -> None:
         self._events.window = ASKING

@@ -211,6 +211,9 @@ def test_choices_that_are_numbers_are_no_axis_of_the_contour_and_lists_are_choic
 
 def test_the_surface_of_the_contour_is_known_only_between_the_trials() -> None:
     surface, trials = plots_of(summary_of(made_up(30)))["contour"].figure.data
+    for axis in ("x", "y"):
+        ends = [min(trials[axis]), max(trials[axis])]
+        assert [surface[axis][0], surface[axis][-1]] == pytest.approx(ends)
     assert math.isnan(surface.z[0][0])
     heights = [each for row in surface.z for each in row if not math.isnan(each)]
     reached = [float(each) for each in trials.customdata]

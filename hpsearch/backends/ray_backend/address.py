@@ -101,8 +101,10 @@ def _clusters_of_this_machine() -> set[str]:
 
     `ray.init` looks for the same processes, without which a driver cannot connect.
     """
-    nodes = [each.info for each in psutil.process_iter(["name", "cmdline"]) if (each.info["name"] or "") in _NODES]
-    return {_option("--gcs-address=", node["cmdline"] or []) for node in nodes}
+    processes = [each.info for each in psutil.process_iter(["name", "cmdline"])]
+    # A node that has just died has no command line.
+    nodes = [each["cmdline"] for each in processes if each["name"] in _NODES and each["cmdline"]]
+    return {_option("--gcs-address=", line) for line in nodes}
 
 
 def _option(name: str, line: list[str]) -> str:

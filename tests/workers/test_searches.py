@@ -28,7 +28,7 @@ from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from hpsearch import Constraint, Float, FromPretrained, StudyError, TooManyFailuresError
 from hpsearch.backends.optuna_backend import parallel
-from hpsearch.workers import server
+from hpsearch.workers import worker_process
 from hpsearch.workers.pickling import culprit
 from hpsearch.workers.worker import OUTPUT_FILE
 from hpsearch.workers.worker import _output_to as output_to
@@ -302,7 +302,7 @@ class MissesAFile(CountsModels):
 
 
 def test_where_processes_cannot_be_forked_they_are_spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "sys", types.SimpleNamespace(platform="darwin", modules=sys.modules, path=sys.path))
+    monkeypatch.setattr(worker_process, "_FORK_IS_SAFE", False)
     diary = Diary(tmp_path / "diary")
     best = search(tmp_path, 3, WritesParent(diary), trainer={"model_init": lambda: TwoLayers(3)})
     assert states(best) == ["complete"] * 3
@@ -560,7 +560,7 @@ BESIDE_A_SERVER_OF_THE_PROGRAM = """
 
     class WritesWhetherItIsWarm(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
-            Path(args.output_dir, "warm").write_text(str("hpsearch.workers.preload" in sys.modules))
+            Path(args.output_dir, "warm").write_text(str(__import__("gc").get_freeze_count() > 0))
 
     if __name__ == "__main__":
         trainer = small_trainer(Path(sys.argv[1]), WritesWhetherItIsWarm(), num_train_epochs=1)

@@ -1,4 +1,4 @@
-"""What travels to other processes has to be picklable; if it is not, which part of it is at fault."""
+"""Finds the part of a trainer or a study that cannot be pickled, and so cannot be sent to other processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import StudyError
 from ..search.study import Study
-from .parcel import Pickler
+from .payload import Pickler
 
 REMEDY = (
     "Open files, locks, connections and the like must be made where they are used: in model_init, in a callback's "
@@ -17,15 +17,15 @@ REMEDY = (
 
 
 def for_workers(study: Study) -> Study:
-    """Return the settings without what only the process that searches needs, which may not be picklable."""
+    """Return the settings without those that only the searching process needs, which may not be picklable."""
     return replace(study, space=_nothing, hp_name=None, start_with=())
 
 
 def check_objectives(study: Study, where: str) -> None:
-    """Check that the settings of a search can be sent to `where`: its objectives and constraints.
+    """Check that the objectives and constraints of a search can be sent to `where`.
 
     Raises:
-        StudyError: they cannot.
+        StudyError: one of them cannot.
     """
     for argument, parts in (("compute_objective", study.objectives), ("constraints", study.constraints)):
         for part in parts:
@@ -38,9 +38,9 @@ def check_objectives(study: Study, where: str) -> None:
 
 
 def culprit(recipe: Any) -> tuple[str, str] | None:
-    """Return which attribute of a trainer cannot be pickled, the innermost one that can be named, and why.
+    """Return the innermost attribute of a trainer that cannot be pickled and can be named, and the reason.
 
-    None if the trainer can be pickled.
+    Return None if the trainer can be pickled.
     """
     whole = problem(recipe)
     if whole is None:
@@ -57,7 +57,7 @@ def culprit(recipe: Any) -> tuple[str, str] | None:
 
 
 def problem(value: Any) -> str | None:
-    """Return why something cannot be pickled; None if it can. It is pickled into nowhere: it may be large."""
+    """Return the reason why a value cannot be pickled, or None. The pickle, which may be large, is not kept."""
     try:
         Pickler(_Nowhere(), buffer_callback=lambda buffer: False).dump(value)
     except Exception as error:
@@ -66,7 +66,7 @@ def problem(value: Any) -> str | None:
 
 
 class _Nowhere:
-    """Takes what is written to it, and forgets it."""
+    """A stream that discards its input."""
 
     def write(self, content: Any) -> int:
         """Return the number of bytes."""
@@ -74,12 +74,12 @@ class _Nowhere:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of the message of an error."""
     return str(error).partition("\n")[0]
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of an object, or the elements of a list or dict, with how they are written."""
+    """Yield the attributes of an object, or the elements of a list or dict, each with its expression."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", each) for key, each in value.items())
     elif isinstance(value, (list, tuple)):
@@ -89,4 +89,4 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _nothing(trial: Any) -> None:
-    """Stand for a search space in a worker, which asks for none."""
+    """Take the place of a search space in a worker, which needs none."""

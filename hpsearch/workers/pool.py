@@ -1,10 +1,9 @@
-"""The workers of a search: started, listened to, replaced, ended."""
+"""The workers of a search: starts, replaces and ends them, and receives their messages."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import time
@@ -19,23 +18,22 @@ import psutil
 from ..errors import StudyError
 from ..machine import WORKER
 from ..search.assignment import Assignment
-from .logged import LoggingSettings
-from .parcel import Parcel
-from .server import start
+from .payload import Payload
+from .process_settings import ProcessSettings
 from .slots import Slot
-from .worker import Abandon, Ready, Unusable, receive, send, work
+from .worker import Abandon, Job, Ready, Unusable, receive, send
+from .worker_process import WorkerProcess
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
 # A process that was killed gives back all that it has of a GPU before it is gone.
 _SECONDS_TO_DIE = 30.0
-_TOO_LONG = "AF_UNIX path too long"
 _MOST_FAILED_STARTS = 3
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker's process is gone."""
+    """The process of a worker has ended."""
 
     reason: str
 
@@ -45,34 +43,28 @@ class Worker:
 
     Attributes:
         number: of its place among the workers.
-        slot: what of the machine it has.
-        trials: how many it has been given.
-        is_ready: whether it has the trainer, and no trial.
+        slot: the part of the machine that it may use.
+        trials: the number of trials that it has been given.
+        is_ready: whether it has loaded the trainer and has no trial.
+
+    Raises:
+        OSError, EOFError: the process cannot be started.
     """
 
-    def __init__(self, number: int, slot: Slot, parcel: Parcel) -> None:
+    def __init__(self, number: int, slot: Slot, payload: Payload) -> None:
         self.number, self.slot, self.trials, self.is_ready = number, slot, 0, False
-        self.connection, theirs = multiprocessing.Pipe()
-        given = (theirs, slot, parcel, dict(os.environ), LoggingSettings.here())
-        try:
-            self._process = start(work, given, f"{WORKER} {number}")
-        except BaseException:
-            self.connection.close()
-            raise
-        finally:
-            theirs.close()
+        self._process = WorkerProcess()
+        self.connection, self.sentinel = self._process.connection, self._process.sentinel
+        self.send(Job(f"{WORKER} {number}", slot, payload, ProcessSettings.here()))
 
     @property
     def pid(self) -> int:
         """The process."""
-        return int(self._process.pid)
+        return self._process.pid
 
     @property
     def memory(self) -> int:
-        """Its resident memory in bytes, without what files hold for all processes, where the system tells.
-
-        0 if it is gone.
-        """
+        """Its resident memory in bytes, where possible without shared pages of files; 0 if it has ended."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
             used = process.memory_info()
@@ -84,26 +76,21 @@ class Worker:
         return 0
 
     @property
-    def sentinel(self) -> int:
-        """Is ready when the process has ended."""
-        return int(self._process.sentinel)
-
-    @property
     def is_over(self) -> bool:
         """Whether the process has ended."""
         return self._process.exitcode is not None
 
-    def tell(self, message: Any) -> bool:
-        """Send it something; return False if it is gone, which is heard of another way too."""
+    def send(self, message: Any) -> bool:
+        """Send a message; return False if the process has ended, which `receive` reports too."""
         try:
             send(self.connection, message)
         except OSError:
             return False
         return True
 
-    def hear(self) -> Any:
-        """Return what it tells, or `Lost`."""
-        if self.is_over:  # its children may still hold its end of the connection, and it has perhaps not said all
+    def receive(self) -> Any:
+        """Return its message, or `Lost`."""
+        if self.is_over:  # its children may still hold its end of the connection, and messages may be left in it
             self._end_group()
         try:
             if self.connection.poll() or not self.is_over:
@@ -113,21 +100,18 @@ class Worker:
         return Lost(_end_of(self._process.exitcode))
 
     def end(self, seconds: float = 0.0) -> None:
-        """End the process, at the latest after so many seconds; one that the system cannot end is left to itself."""
+        """End the process, by force after this many seconds; leave it if the system cannot end it."""
         if seconds:
             self._process.join(seconds)
         self._end_group()
         self._process.kill()
         self._process.join(_SECONDS_TO_DIE)
-        self.connection.close()
-        if self.is_over:
-            self._process.close()
-        else:
+        if not self.is_over:
             logger.warning("Worker %d (process %d) cannot be ended.", self.number, self.pid)
-            multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined] # nobody waits for it
+        self._process.close()
 
     def _end_group(self) -> None:
-        """End the process with those that it has started, where there are groups."""
+        """End the process and those that it has started, where the system has process groups."""
         with contextlib.suppress(OSError, AttributeError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -136,61 +120,61 @@ class Workers:
     """The workers of a search.
 
     Args:
-        slots: what of the machine each of them has.
-        parcel: the trainer and the settings.
-        most_trials: a worker is replaced after so many; None: never for that.
-        most_memory: a worker is replaced after a trial that leaves it with more bytes than these.
+        slots: the part of the machine that each of them may use.
+        payload: the trainer and the settings.
+        most_trials: a worker is replaced after this number of trials; None: never for that reason.
+        most_memory: a worker is replaced after a trial that leaves it with more bytes.
     """
 
     def __init__(
-        self, slots: Sequence[Slot], parcel: Parcel, most_trials: int | None = None, most_memory: float | None = None
+        self, slots: Sequence[Slot], payload: Payload, most_trials: int | None = None, most_memory: float | None = None
     ) -> None:
-        self._parcel, self._most_trials, self._most_memory = parcel, most_trials, most_memory
+        self._payload, self._most_trials, self._most_memory = payload, most_trials, most_memory
         self._slots = slots
-        self._failed_starts: Counter[int] = Counter()  # one after the other, in each place
-        self._has_begun = False  # any of them
+        self._failed_starts: Counter[int] = Counter()  # consecutive ones, by number
+        self._has_begun = False  # whether any has loaded the trainer
         self._has_warned = False
         self._workers: dict[int, Worker] = {}  # by number
         self._retired: dict[Worker, float] = {}  # since when
 
     def start(self) -> None:
-        """Start them; they are ready one after the other."""
+        """Start the workers; `wait` notices when each is ready."""
         for number in range(len(self._slots)):
             self._workers[number] = self._started(number)
 
     def ready(self) -> list[Worker]:
-        """Return those that wait for a trial."""
+        """Return the workers that wait for a trial."""
         return [each for each in self._workers.values() if each.is_ready and not each.is_over]
 
-    def train(self, worker: Worker, told: Assignment) -> bool:
-        """Give a trial to a worker that waits; return False if it has died while it waited."""
-        if not worker.tell(told):
+    def train(self, worker: Worker, assignment: Assignment) -> bool:
+        """Give a trial to a worker that waits; return False if the worker has died."""
+        if not worker.send(assignment):
             return False
         worker.is_ready = False
         worker.trials += 1
         return True
 
     def wait(self, seconds: float) -> Iterator[tuple[Worker, Any]]:
-        """Wait until a worker tells something of its trial; yield each that does, and what, or `Lost`.
+        """Wait for messages about trials; yield each worker with its message, or with `Lost`.
 
         Raises:
-            StudyError: workers end before they can begin.
+            StudyError: no worker can load the trainer, or none can be started.
         """
         latest = time.monotonic() - _SECONDS_TO_RETIRE
         for worker in [each for each, since in self._retired.items() if each.is_over or since < latest]:
             del self._retired[worker]
             worker.end()
-        for worker in _that_tell(list(self._workers.values()), seconds):
-            message = worker.hear()
+        for worker in _with_news(list(self._workers.values()), seconds):
+            message = worker.receive()
             if isinstance(message, Ready):
                 worker.is_ready = self._has_begun = True
                 self._failed_starts[worker.number] = 0
-            elif isinstance(message, Unusable) and self._has_begun:  # others could load it: memory was short, say
+            elif isinstance(message, Unusable) and self._has_begun:  # others could load it: perhaps memory was short
                 self._replace(worker, message.reason)
             elif isinstance(message, Unusable):
                 raise StudyError(
-                    f"The trainer cannot be loaded in a worker: {message.reason}. What it is made of (functions, "
-                    "classes, data) must be importable in another process of this machine."
+                    f"The trainer cannot be loaded in a worker: {message.reason}. Its functions, classes and data must "
+                    "be importable in another process of this machine."
                 )
             elif isinstance(message, Lost):
                 self._replace(worker, message.reason)
@@ -200,45 +184,45 @@ class Workers:
                 yield worker, message
 
     def release(self, worker: Worker, has_failed: bool = False) -> None:
-        """Let a worker wait whose trial has ended; replace it if it has had enough.
+        """Mark a worker as ready after its trial, or replace it if it has reached a limit.
 
-        After a trial that failed on a GPU, it has: an error there may have broken all that the process has on it.
+        It is replaced after a trial that failed on a GPU, too: the error may have broken the state of CUDA in it.
         """
         is_suspect = has_failed and worker.slot.device is not None
-        is_used_up = self._most_trials is not None and worker.trials >= self._most_trials
+        is_exhausted = self._most_trials is not None and worker.trials >= self._most_trials
         memory = 0 if self._most_memory is None else worker.memory
         is_too_large = self._most_memory is not None and memory > self._most_memory
-        if is_suspect:  # nothing is left to end in it, and what it holds of the GPU is needed
+        if is_suspect:  # end it at once: the next worker needs its memory of the GPU
             self._replace(worker)
-        elif is_used_up or is_too_large:
-            if is_too_large and not is_used_up and worker.trials == 1:
+        elif is_exhausted or is_too_large:
+            if is_too_large and not is_exhausted and worker.trials == 1:
                 self._warn_of_size(memory)
-            worker.tell(None)
+            worker.send(None)
             self._retired[self._workers.pop(worker.number)] = time.monotonic()
             self._start_again(worker.number)
         else:
             worker.is_ready = True
 
     def _warn_of_size(self, found: int) -> None:
-        """Say, once, that workers are replaced all the time."""
+        """Warn once that a worker is replaced after every trial."""
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
                 "A worker is replaced after its first trial, which has left it with %.0f MB, more than the %.0f MB "
-                "that each may have: none stays warm. Pass a larger worker_memory=, or run fewer at a time.",
+                "that each may have: none stays warm. Pass a larger worker_memory=, or use fewer workers.",
                 found / 1e6,
                 (self._most_memory or 0) / 1e6,
             )
 
     def abandon(self) -> Iterator[tuple[Worker, Any]]:
-        """Let all workers leave their trials; yield how they left them, as far as they tell in time."""
+        """Order all workers to leave their trials; yield each with the messages that come in time."""
         busy = [each for each in self._workers.values() if not each.is_ready and each.trials]
         for worker in busy:
-            worker.tell(Abandon())
+            worker.send(Abandon())
         until = time.monotonic() + _SECONDS_TO_END
         while busy and time.monotonic() < until:
-            for worker in _that_tell(busy, until - time.monotonic()):
-                message = worker.hear()
+            for worker in _with_news(busy, until - time.monotonic()):
+                message = worker.receive()
                 if isinstance(message, Lost):
                     busy.remove(worker)
                 yield worker, message
@@ -246,9 +230,9 @@ class Workers:
                     busy.remove(worker)
 
     def end(self) -> None:
-        """End all workers, wherever they are."""
+        """End all workers, also those that train."""
         for worker in self._workers.values():
-            worker.tell(None)
+            worker.send(None)
         until = time.monotonic() + _SECONDS_TO_END
         for worker in [*self._workers.values(), *self._retired]:
             listens = worker.is_ready or worker in self._retired
@@ -256,16 +240,16 @@ class Workers:
         self._workers, self._retired = {}, {}
 
     def _replace(self, worker: Worker, reason: str = "") -> None:
-        """Start another one in the place of a worker that is lost, or of no use."""
-        del self._workers[worker.number]  # first: perhaps no other comes in its place
+        """End a worker and start another one in its place."""
+        del self._workers[worker.number]  # first: the start of another one may fail
         worker.end()
         self._start_again(worker.number, None if worker.is_ready or worker.trials else reason)
 
     def _start_again(self, number: int, failed: str | None = None) -> None:
-        """Start a worker in a place where there was one; after too many failed starts the others go on without it.
+        """Start a worker in place of another; after too many failed starts the search continues without it.
 
         Raises:
-            StudyError: it cannot be started, and there is no other one.
+            StudyError: the worker cannot be started, and there is no other one.
         """
         try:
             if failed is not None:
@@ -274,30 +258,29 @@ class Workers:
         except StudyError as error:
             if not any(each.is_ready or each.trials for each in self._workers.values()):
                 raise
-            logger.warning("%s Worker %d is gone, the others go on.", error, number)
+            logger.warning("%s Worker %d is not replaced; the other workers continue.", error, number)
 
     def _started(self, number: int) -> Worker:
         while True:
             try:
-                return Worker(number, self._slots[number], self._parcel)
-            except (EOFError, OSError) as error:  # it was killed before it was there
+                return Worker(number, self._slots[number], self._payload)
+            except (EOFError, OSError) as error:
                 self._note_failed_start(number, str(error) or type(error).__name__)
 
     def _note_failed_start(self, number: int, reason: str) -> None:
         self._failed_starts[number] += 1
         if self._failed_starts[number] >= _MOST_FAILED_STARTS:
-            hint = " The variable TMPDIR must name a folder with a shorter path." if _TOO_LONG in reason else ""
-            raise StudyError(f"No worker can be started: {reason}.{hint}")
+            raise StudyError(f"No worker can be started: {reason}.")
 
 
-def _that_tell(workers: Sequence[Worker], seconds: float) -> list[Worker]:
-    """Wait until a worker tells something, or has ended, and return all that do."""
-    heard = wait([each for worker in workers for each in (worker.connection, worker.sentinel)], seconds)
-    return [each for each in workers if each.connection in heard or each.sentinel in heard]
+def _with_news(workers: Sequence[Worker], seconds: float) -> list[Worker]:
+    """Wait until a worker has sent a message or has ended; return all such workers."""
+    ready = wait([each for worker in workers for each in (worker.connection, worker.sentinel)], seconds)
+    return [each for each in workers if each.connection in ready or each.sentinel in ready]
 
 
 def _end_of(code: int | None) -> str:
-    """Return in words how a process has ended."""
+    """Describe how a process has ended."""
     if code is None:
         return "it does not answer"
     if code >= 0:

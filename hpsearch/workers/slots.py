@@ -1,4 +1,4 @@
-"""How many workers there are, and what of the machine each of them has."""
+"""Divides the machine among workers: a device and a number of threads for each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..search.study import check_whole
 
 @dataclass(frozen=True)
 class Slot:
-    """What a worker has of the machine.
+    """The part of the machine that a worker may use.
 
     Attributes:
-        device: the number of its GPU among those that this process sees; None: it trains on the CPU.
-        threads: how many threads torch uses in it.
+        device: the index of its GPU among those that this process sees; None: the CPU.
+        threads: the number of threads of torch.
     """
 
     device: int | None
@@ -28,14 +28,15 @@ class Slot:
 def slots_for(
     n_jobs: int | None, devices: Sequence[int] | None, trials_per_device: int | None, gpus: int, least: int = 0
 ) -> tuple[Slot, ...]:
-    """Return what each worker has; nothing if trials are to run in this process, one after the other.
+    """Return the slot of each worker; none if trials run in this process, one after the other.
 
     Args:
-        n_jobs: how many workers; -1: one for each GPU, or each core if there is no GPU; None: as the others say.
-        devices: the GPUs to use; None: all, if there are any.
-        trials_per_device: how many workers share a GPU; None: 1, or as many as `n_jobs` gives.
-        gpus: how many there are to use.
-        least: 1 if there is to be a worker at any rate.
+        n_jobs: the number of workers; -1: one for each GPU, or each core if there is no GPU; None: as the other
+            arguments say.
+        devices: the GPUs to use; None: all.
+        trials_per_device: the number of workers on each GPU; None: 1, or as many as `n_jobs` needs.
+        gpus: the number of GPUs.
+        least: 1 if there must be a worker.
 
     Raises:
         StudyError: a number is out of range, or they contradict each other.

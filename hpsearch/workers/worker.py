@@ -1,19 +1,21 @@
-"""A worker: takes the trainer, then one trial after the other, and tells what happens."""
+"""A worker: loads the trainer, then trains one trial after the other and reports to the searching process."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,11 @@ from ..search.assignment import Assignment
 from ..search.distant_trial import Abandoned, Line, train_as_told
 from ..search.execution import described
 from ..search.messages import Progress
-from .logged import LoggingSettings
-from .parcel import Parcel
+from .payload import Payload
+from .process_settings import ProcessSettings
 from .slots import Slot
 
-# In the folder of a run: what was printed and logged while it trained.
+# In the folder of a trial: its output and log.
 OUTPUT_FILE = "output.log"
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_BETWEEN_PROGRESS = 0.25
@@ -36,7 +38,24 @@ logger = logging.getLogger(__name__)
 
 
 class Abandon:
-    """Tells a worker to leave its trial, which goes on another time."""
+    """Orders a worker to leave its trial, which is resumed later."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The first message to a worker.
+
+    Attributes:
+        name: of its process.
+        slot: the part of the machine that it may use.
+        payload: the trainer and the settings of the study.
+        settings: of the searching process.
+    """
+
+    name: str
+    slot: Slot
+    payload: Payload
+    settings: ProcessSettings
 
 
 @dataclass(frozen=True)
@@ -52,7 +71,7 @@ class Unusable:
 
 
 def send(connection: Connection, message: Any) -> None:
-    """Send a message; what it holds may be of the program itself."""
+    """Send a message, which may hold functions and classes of the program itself."""
     connection.send_bytes(cloudpickle.dumps(message))
 
 
@@ -60,105 +79,122 @@ def receive(connection: Connection) -> Any:
     """Wait for a message.
 
     Raises:
-        EOFError: the other process is gone.
+        EOFError: the other process has ended.
     """
     return pickle.loads(connection.recv_bytes())  # noqa: S301 - from our own process
 
 
-def work(
-    connection: Connection, slot: Slot, parcel: Parcel, variables: dict[str, str], what_is_logged: LoggingSettings
-) -> None:
-    """Train trials until there are none left, or the process that searches is gone."""
+def work(connection: Connection) -> None:
+    """Train trials until the searching process sends None or closes the connection."""
     if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # it ends with all that it starts; and Ctrl-C is for the process that searches
+        os.setpgid(0, 0)  # the worker and all that it starts can be ended together; Ctrl-C does not reach it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.clear()
-    os.environ.update(variables)
-    what_is_logged.apply()
-    threading.Thread(target=_end_with_the_search, name="hpsearch lifeline", daemon=True).start()
-    if slot.device is None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    else:
-        os.environ["CUDA_VISIBLE_DEVICES"] = _nth_visible(slot.device)
-    torch.set_num_threads(slot.threads)
+    _train(_SearchingProcess(connection))
+    # Let the threads of the program end, but skip the teardown of all modules, which takes a second.
+    atexit.register(_exit)
+
+
+def _train(search: _SearchingProcess) -> None:
+    job: Job = search.receive()
+    _prepare(job)
     try:
-        recipe, study = parcel.open()
+        recipe, study = job.payload.load()
     except BaseException as error:
-        send(connection, Unusable(described(error)))
+        search.send(Unusable(described(error)))
         return
-    send(connection, Ready())
-    line = _Pipe(connection)
+    search.send(Ready())
     while True:
-        told = receive(connection)
-        if told is None:
+        message = search.receive()
+        if message is None:
             return
-        if isinstance(told, Assignment):  # else an answer that came too late
-            line.begin()
-            with _output_to(study.folder / told.name / OUTPUT_FILE):
-                ended = train_as_told(recipe, study, told, line)
-            send(connection, ended)
+        if isinstance(message, Assignment):  # else a verdict that came after the trial had ended
+            search.begin_trial()
+            with _output_to(study.folder / message.name / OUTPUT_FILE):
+                ended = train_as_told(recipe, study, message, search)
+            search.send(ended)
 
 
-class _Pipe(Line):
-    """Leads to the process that searches."""
+def _prepare(job: Job) -> None:
+    """Apply the settings of the searching process, and those of the slot."""
+    multiprocessing.current_process().name = job.name
+    job.settings.apply()
+    device = job.slot.device
+    os.environ["CUDA_VISIBLE_DEVICES"] = "" if device is None else _nth_visible(device)
+    torch.set_num_threads(job.slot.threads)
+
+
+class _SearchingProcess(Line):
+    """Sends messages to the searching process, and receives its messages.
+
+    This process ends at once when the searching process does: another search may resume its trials.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.begin()
+        self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, name="hpsearch connection", daemon=True).start()
+        self.begin_trial()
 
-    def begin(self) -> None:
-        """Begin with another trial."""
+    def begin_trial(self) -> None:
+        """Reset the progress."""
         self.step = self.max_steps = 0
-        self._looked = self._told = time.monotonic()
+        self._looked_at = self._reported_at = time.monotonic()
+
+    def send(self, message: Any) -> None:
+        """Send a message."""
+        send(self._connection, message)
+
+    def receive(self) -> Any:
+        """Wait for a message."""
+        return pickle.loads(self._received.get())  # noqa: S301 - from our own process
 
     def ask(self, message: Any) -> Any:
-        """Send the message, and wait."""
-        send(self._connection, message)
-        answer = receive(self._connection)
+        """Send the message, and wait for the answer."""
+        self.send(message)
+        answer = self.receive()
         if isinstance(answer, Abandon):
             raise Abandoned
         return answer
 
     def look(self) -> None:
-        """Look whether there is word of the search, and tell how far the trial is; not at every update."""
+        """Raise `Abandoned` if the search has ended, and report progress; not at every step."""
         now = time.monotonic()
-        if now < self._looked + _SECONDS_BETWEEN_LOOKS:
+        if now < self._looked_at + _SECONDS_BETWEEN_LOOKS:
             return
-        self._looked = now
-        if self._connection.poll() and isinstance(receive(self._connection), Abandon):
+        self._looked_at = now
+        if not self._received.empty() and isinstance(self.receive(), Abandon):
             raise Abandoned
-        if now > self._told + _SECONDS_BETWEEN_PROGRESS:
-            self._told = now
-            send(self._connection, Progress(self.step, self.max_steps))
+        if now > self._reported_at + _SECONDS_BETWEEN_PROGRESS:
+            self._reported_at = now
+            self.send(Progress(self.step, self.max_steps))
 
-
-def _end_with_the_search() -> None:
-    """End this process at once when the one that searches is gone: another search may go on with its trials."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        if hasattr(os, "killpg"):
-            os.killpg(0, signal.SIGKILL)
-        os._exit(1)
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._received.put(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(0, signal.SIGKILL)
+            os._exit(1)
 
 
 def _nth_visible(device: int) -> str:
-    """Return what names a GPU that this process sees by its number."""
+    """Return the name in CUDA_VISIBLE_DEVICES of the GPU that this process numbers so."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return str(device) if not visible else visible.split(",")[device].strip()
 
 
 @contextlib.contextmanager
 def _output_to(file: Path) -> Iterator[None]:
-    """Let everything that this process prints go to the end of a file while the block runs.
+    """Append all output of this process to a file while the block runs.
 
-    If there can be no such file, it goes where the program prints: what the trial comes to does not hang on that.
+    If the file cannot be opened, the output goes where the program prints, and the trial is trained all the same.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         stream = file.open("ab")
     except OSError as error:
-        logger.warning("What a trial prints cannot be written: %s", error)
+        logger.warning("The output of a trial cannot be written: %s", error)
         yield
         return
     _flush()
@@ -175,8 +211,13 @@ def _output_to(file: Path) -> Iterator[None]:
             os.close(kept)
 
 
+def _exit() -> None:
+    _flush()
+    os._exit(0)
+
+
 def _flush() -> None:
-    """Write out what was printed, if there is room for it: what a trial has come to does not hang on that."""
+    """Flush the output, if there is room for it: a full disk does not change the result of a trial."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

@@ -277,15 +277,15 @@ def compare(name: str, rounds: int, trials: int, sides: Sequence[str], bare: Bar
 
 def start_workers() -> None:
     """Print how long workers take to start, the first one with the server they are forked from."""
-    from hpsearch.workers.parcel import pack
+    from hpsearch.workers.payload import pack
     from hpsearch.workers.pool import Workers
     from hpsearch.workers.slots import Slot
 
     with tempfile.TemporaryDirectory() as folder:
-        parcel = pack(({}, None), Path(folder, "data"))
+        payload = pack(({}, None), Path(folder, "data"))
         for which in ("first", "second", "third"):
             begin = time.perf_counter()
-            workers = Workers([Slot(None, 1)], parcel)
+            workers = Workers([Slot(None, 1)], payload)
             workers.start()
             while not workers.ready():
                 list(workers.wait(1.0))

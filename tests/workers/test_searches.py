@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import multiprocessing
 import os
 import re
 import resource
@@ -16,6 +16,7 @@ import threading
 import time
 import tracemalloc
 import types
+from ast import literal_eval
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,17 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
-from hpsearch import Constraint, Float, FromPretrained, StudyError, TooManyFailuresError
+from hpsearch import (
+    Constraint,
+    Float,
+    FromPretrained,
+    SearchInterrupted,
+    SearchListener,
+    StudyError,
+    TooManyFailuresError,
+)
 from hpsearch.backends.optuna_backend import parallel
-from hpsearch.workers import server
+from hpsearch.workers import worker_process
 from hpsearch.workers.pickling import culprit
 from hpsearch.workers.worker import OUTPUT_FILE
 from hpsearch.workers.worker import _output_to as output_to
@@ -52,9 +61,18 @@ class MeetsTheOther(TrainerCallback):
             time.sleep(0.01)
 
 
-def test_trials_run_at_once_in_workers_that_are_used_again(tmp_path: Path) -> None:
+class Prints(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        print(f"{Path(args.output_dir).name} is at {state.global_step}")
+        os.write(2, b"and says so\n")
+
+
+@pytest.mark.smoke
+def test_trials_run_at_once_in_workers_that_are_used_again_and_what_they_print_is_in_the_folder_of_the_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     diary, events = Diary(tmp_path / "diary"), Events()
-    best = search(tmp_path, 8, MeetsTheOther(diary), progress=events)
+    best = search(tmp_path, 8, MeetsTheOther(diary), Prints(), progress=events)
     assert states(best) == ["complete"] * 8
     entries = diary.read()
     workers = {pid for _, pid in entries}
@@ -64,31 +82,29 @@ def test_trials_run_at_once_in_workers_that_are_used_again(tmp_path: Path) -> No
     assert any(note.startswith("2 workers on the CPU, each with") for note in events.notes)
     assert [psutil.pid_exists(pid) for pid in workers] == [False, False]
     assert best.load_model() is not None
-
-
-def test_the_result_of_a_trial_is_that_of_a_search_in_one_process(tmp_path: Path) -> None:
-    trainer = {"num_train_epochs": 4}
-    alone, beside = (
-        search(tmp_path / name, 6, trainer=trainer, n_jobs=n_jobs, sampler=optuna.samplers.RandomSampler(seed=3))
-        for name, n_jobs in (("alone", 1), ("beside", 2))
-    )
-    alone, beside = alone.run_summary.records, beside.run_summary.records
-    for one, other in zip(alone, beside, strict=True):
-        assert one.params == other.params
-        assert [(each.step, each.values) for each in one.reports] == [
-            (each.step, each.values) for each in other.reports
-        ]
+    for number in range(8):
+        lines = (tmp_path / "study" / f"run-{number}" / OUTPUT_FILE).read_text().splitlines()
+        assert sorted(lines)[1:] == ["and says so"] * 7 + sorted(f"run-{number} is at {step}" for step in range(1, 9))
+    assert "is at" not in capfd.readouterr().out
 
 
 def build(trial: Any) -> TwoLayers:
     return TwoLayers(trial.suggest_int("hidden", 2, 9))
 
 
-def test_what_model_init_suggests_is_asked_of_the_search(tmp_path: Path) -> None:
-    best = search(tmp_path, 6, trainer={"model_init": build}, sampler=optuna.samplers.RandomSampler(seed=1))
-    assert len({record.params["hidden"] for record in best.run_summary.records}) > 1
-    stored = best.run_summary.engine_study.trials
-    assert [trial.params for trial in stored] == [record.params for record in best.run_summary.records]
+def test_a_trial_is_that_of_a_search_in_one_process_also_with_what_model_init_suggests(tmp_path: Path) -> None:
+    given = {"trainer": {"model_init": build, "num_train_epochs": 4}}
+    alone, beside = (
+        search(tmp_path / name, 6, n_jobs=n_jobs, sampler=optuna.samplers.RandomSampler(seed=3), **given).run_summary
+        for name, n_jobs in (("alone", 1), ("beside", 2))
+    )
+    for one, other in zip(alone.records, beside.records, strict=True):
+        assert one.params == other.params
+        assert [(each.step, each.values) for each in one.reports] == [
+            (each.step, each.values) for each in other.reports
+        ]
+    assert len({record.params["hidden"] for record in beside.records}) > 1
+    assert [trial.params for trial in beside.engine_study.trials] == [record.params for record in beside.records]
 
 
 def test_several_objectives_with_a_constraint_and_pruning_work_in_workers(tmp_path: Path) -> None:
@@ -109,35 +125,7 @@ def test_several_objectives_with_a_constraint_and_pruning_work_in_workers(tmp_pa
     assert stored == {record.number: record.state.value for record in records}
 
 
-class Prints(TrainerCallback):
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        print(f"{Path(args.output_dir).name} is at {state.global_step}")
-        os.write(2, b"and says so\n")
-
-
-def test_what_is_printed_is_in_the_folder_of_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    search(tmp_path, 3, Prints())
-    for number in range(3):
-        lines = (tmp_path / "study" / f"run-{number}" / OUTPUT_FILE).read_text().splitlines()
-        assert sorted(lines)[1:] == ["and says so"] * 7 + sorted(f"run-{number} is at {step}" for step in range(1, 9))
-    assert "is at" not in capfd.readouterr().out
-
-
 # Workers that die.
-
-
-class Dies(TrainerCallback):
-    """Writes down the updates; ends its process after step 6 of run-1 once, and of run-2 every time."""
-
-    def __init__(self, diary: Diary, end: Any) -> None:
-        self._diary, self._end = diary, end
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        run = Path(args.output_dir).name
-        is_first = (run, 6) not in [(name, step) for name, step, _ in self._diary.read()]
-        self._diary.write((run, state.global_step, os.getpid()))
-        if state.global_step == 6 and (run == "run-2" or (run == "run-1" and is_first)):
-            self._end()
 
 
 def kill_oneself() -> None:
@@ -152,22 +140,31 @@ def leave() -> None:
     os._exit(3)
 
 
-@pytest.mark.parametrize(
-    ("end", "reason"),
-    [
-        (kill_oneself, "SIGKILL, as when memory runs out"),
-        (fail_in_memory, "SIGSEGV"),
-        (leave, "it ended with exit code 3"),
-    ],
-)
-def test_the_trial_of_a_dead_worker_goes_on_in_another_one_and_is_given_up_at_last(
-    tmp_path: Path, end: Any, reason: str
-) -> None:
+ENDS = (leave, fail_in_memory, kill_oneself)
+REASONS = ("it ended with exit code 3", "SIGSEGV", "SIGKILL, as when memory runs out")
+
+
+class Dies(TrainerCallback):
+    """Writes down the steps; ends its process after step 6 of run-1 once, and of run-2 every time in another way."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        run = Path(args.output_dir).name
+        before = [(name, step) for name, step, _ in self._diary.read()].count((run, 6))
+        self._diary.write((run, state.global_step, os.getpid()))
+        if state.global_step == 6 and (run == "run-2" or (run == "run-1" and not before)):
+            ENDS[before]()
+
+
+@pytest.mark.smoke
+def test_the_trial_of_a_dead_worker_goes_on_in_another_one_and_is_given_up_at_last(tmp_path: Path) -> None:
     diary, events = Diary(tmp_path / "diary"), HearsNotices()
-    best = search(tmp_path, 4, Dies(diary, end), trainer={"save_strategy": "epoch"}, trial_retries=2, progress=events)
+    best = search(tmp_path, 4, Dies(diary), trainer={"save_strategy": "epoch"}, trial_retries=2, progress=events)
     assert states(best) == ["complete", "complete", "failed", "complete"]
     record = best.run_summary.records[2]
-    assert record.reason == f"its worker died: {reason}"
+    assert record.reason == f"its worker died: {REASONS[2]}"
     assert len(record.reports) == 1
     entries = diary.read()
     steps = {run: [step for name, step, _ in entries if name == run] for run in ("run-0", "run-1", "run-2", "run-3")}
@@ -175,8 +172,7 @@ def test_the_trial_of_a_dead_worker_goes_on_in_another_one_and_is_given_up_at_la
     assert steps["run-1"] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8]
     assert steps["run-2"] == [1, 2, 3, 4, 5, 6, 5, 6, 5, 6]
     told = [notice for notice in events.notices if "has lost its worker" in notice]
-    assert len(told) == 3
-    assert all(f"({reason})" in notice for notice in told)
+    assert [sum(f"({reason})" in notice for notice in told) for reason in REASONS] == [2, 1, 0]
     alone = search(tmp_path / "alone", 2, n_jobs=1, trainer={"save_strategy": "epoch"}).run_summary.records
     assert [record.values for record in best.run_summary.records[:2]] == [record.values for record in alone]
 
@@ -259,10 +255,9 @@ def test_there_are_no_more_workers_than_trials(tmp_path: Path) -> None:
     assert len(set(diary.read())) <= 2
 
 
-@pytest.mark.parametrize("n_jobs", [3, -1])
-def test_a_search_of_one_trial_has_one_worker(tmp_path: Path, n_jobs: int) -> None:
+def test_a_search_of_one_trial_has_one_worker(tmp_path: Path) -> None:
     events, diary = Events(), Diary(tmp_path / "diary")
-    search(tmp_path, 1, WritesProcess(diary), n_jobs=n_jobs, progress=events)
+    search(tmp_path, 1, WritesProcess(diary), n_jobs=-1, progress=events)
     assert any(each.startswith("1 worker on the CPU") for each in events.notes)
     assert diary.read() != [os.getpid()]
 
@@ -301,11 +296,14 @@ class MissesAFile(CountsModels):
         return Path("/nowhere/weights").read_bytes()
 
 
-def test_where_processes_cannot_be_forked_they_are_spawned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "sys", types.SimpleNamespace(platform="darwin", modules=sys.modules, path=sys.path))
+def test_where_processes_cannot_be_forked_each_worker_is_a_fresh_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "_FORK_IS_SAFE", False)
     diary = Diary(tmp_path / "diary")
-    best = search(tmp_path, 3, WritesParent(diary), trainer={"model_init": lambda: TwoLayers(3)})
-    assert states(best) == ["complete"] * 3
+    options = {"n_jobs": 1, "trials_per_worker": 2}
+    best = search(tmp_path, 2, WritesParent(diary), trainer={"model_init": lambda: TwoLayers(3)}, **options)
+    assert states(best) == ["complete"] * 2
     assert {parent for _, parent in diary.read()} == {os.getpid()}  # there is no server between
 
 
@@ -369,11 +367,11 @@ SEARCHES = """
         def on_step_end(self, args, state, control, **kwargs):
             import os
             Diary(folder / "diary").write((Path(args.output_dir).name, state.global_step, os.getpid()))
-            if state.global_step >= 6 and not (folder / "go").exists():
-                time.sleep(0.1 if sys.argv[2] == "trains" else 1000)
+            if state.global_step >= 6:
+                time.sleep(1000)
 
     # No guard: a worker must not run this file.
-    options = {"save_strategy": "epoch", "num_train_epochs": 20}
+    options = {"save_strategy": "epoch", "num_train_epochs": 6}
     trainer = small_trainer(folder, Waits(), model_init=lambda trial: OfMain(), **options)
     try:
         best = trainer.hyperparameter_search(
@@ -383,19 +381,18 @@ SEARCHES = """
     except SearchInterrupted as error:
         print("interrupted", [record.state.value for record in error.best_run.run_summary.records])
         sys.exit(7)
-    print("done", [record.state.value for record in best.run_summary.records])
 """
 
 
 class Script:
     """A program that searches, in a process of its own."""
 
-    def __init__(self, folder: Path, how: str = "trains") -> None:
+    def __init__(self, folder: Path) -> None:
         path = folder / "script.py"
         path.write_text(textwrap.dedent(SEARCHES))
         self.diary = Diary(folder / "diary")
         self._process = subprocess.Popen(
-            [sys.executable, str(path), str(folder), how],
+            [sys.executable, str(path), str(folder)],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -447,10 +444,38 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("how", ["trains", "sleeps"])
-def test_ctrl_c_ends_all_within_five_seconds_and_the_same_program_goes_on(tmp_path: Path, how: str) -> None:
-    """Whether the trials look up from what they do or not; what they define is defined in the program itself."""
-    with Script(tmp_path, how) as script:
+class WritesSteps(TrainerCallback):
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write((Path(args.output_dir).name, state.global_step, os.getpid()))
+
+
+def assert_continues(folder: Path) -> None:
+    """Search as the script did, here, and check that its two trials are resumed after a checkpoint."""
+    diary = Diary(folder / "continued")
+    trainer = small_trainer(folder, WritesSteps(diary), save_strategy="epoch", num_train_epochs=6)
+    best = trainer.hyperparameter_search(
+        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)},
+        lambda metrics: metrics["eval_loss"],
+        direction="minimize",
+        n_trials=4,
+        n_jobs=2,
+        pruner="none",
+        progress=False,
+    )
+    assert states(best) == ["complete"] * 4
+    for run in ("run-0", "run-1", "run-2", "run-3"):
+        first, *others = (step for name, step, _ in diary.read() if name == run)
+        assert first % 4 == 1, "after a checkpoint"
+        assert (first > 1) == (run in ("run-0", "run-1"))
+        assert [first, *others] == [*range(first, 25)]
+
+
+def test_ctrl_c_ends_all_within_five_seconds_although_the_trials_sleep_and_the_search_continues(tmp_path: Path) -> None:
+    """What the script defines is defined in its `__main__`."""
+    with Script(tmp_path) as script:
         script.wait_until_held()
         script.send_to_all(signal.SIGINT)
         assert are_gone(script.workers(), 5.0)
@@ -458,142 +483,98 @@ def test_ctrl_c_ends_all_within_five_seconds_and_the_same_program_goes_on(tmp_pa
     assert code == 7, told
     assert "interrupted ['interrupted', 'interrupted']" in told
     assert not (tmp_path / "study" / "sessions").exists()
-    before = len(script.diary.read())
-    (tmp_path / "go").touch()
-    with Script(tmp_path) as script:
-        code, told = script.result()
-    assert code == 0, told
-    assert "done ['complete', 'complete', 'complete', 'complete']" in told
-    after = script.diary.read()[before:]
-    for run in ("run-0", "run-1", "run-2", "run-3"):
-        first, *others = (step for name, step, _ in after if name == run)
-        assert first % 4 == 1, "after a checkpoint"
-        assert (first > 1) == (run in ("run-0", "run-1"))
-        assert [first, *others] == [*range(first, 81)]
+    assert_continues(tmp_path)
 
 
 def test_workers_end_at_once_when_the_process_that_searches_is_killed_and_the_next_search_tidies_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with tempfile.TemporaryDirectory() as scratch:  # its path is short enough for a socket
-        monkeypatch.setenv("TMPDIR", scratch)
-        monkeypatch.setattr(tempfile, "tempdir", scratch)
-        with Script(tmp_path) as script:
-            script.wait_until_held()
-            script.send(signal.SIGKILL)
-            assert are_gone(script.workers(), 2.0)
-        assert list(Path(scratch).glob("hpsearch-*/data"))
-        search(tmp_path / "another", 1, n_jobs=1)
-        assert not list(Path(scratch).glob("hpsearch-*"))
-    (tmp_path / "go").touch()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     with Script(tmp_path) as script:
-        code, told = script.result()
-    assert code == 0, told
-    assert "done ['complete', 'complete', 'complete', 'complete']" in told
+        script.wait_until_held()
+        script.send(signal.SIGKILL)
+        assert are_gone(script.workers(), 2.0)
+    assert list(scratch.glob("hpsearch-*/data"))
+    assert_continues(tmp_path)
+    assert not list(scratch.glob("hpsearch-*"))
 
 
-IN_A_FORKED_PROCESS = """
-    import multiprocessing, sys
-    from pathlib import Path
-    import torch
-    from hpsearch import Float, StudyError
-    from tests.support.small_trainer import small_trainer
+class PressesCtrlC(SearchListener):
+    """Presses Ctrl-C when both trials have reported."""
 
-    torch.set_num_threads(1)
+    def __init__(self) -> None:
+        self.reported: set[int] = set()
 
-    def search(name):
-        trainer = small_trainer(Path(sys.argv[1], name), num_train_epochs=1)
-        space = {"learning_rate": Float(1e-3, 1e-1, log=True)}
-        return trainer.hyperparameter_search(space, "loss", n_trials=2, n_jobs=2, pruner="none", progress=False)
+    def on_report(self, trial: Any, report: Any) -> None:
+        if trial.number not in self.reported:
+            self.reported.add(trial.number)
+            if len(self.reported) == 2:
+                signal.raise_signal(signal.SIGINT)
 
-    def search_as_a_daemon():
-        try:
-            search("daemon")
-        except StudyError as error:
-            print(error, flush=True)
-        print("written", Path(sys.argv[1], "daemon", "study").exists(), flush=True)
 
-    search("first")
+def test_workers_that_train_leave_their_trials_at_ctrl_c_and_report_how_far_they_are(tmp_path: Path) -> None:
+    trainer = {"save_strategy": "epoch", "num_train_epochs": 2000}
+    with pytest.raises(SearchInterrupted) as caught:
+        search(tmp_path, 4, trainer=trainer, progress=PressesCtrlC())
+    records = caught.value.best_run.run_summary.records
+    assert [record.state.value for record in records] == ["interrupted", "interrupted"]
+    assert all(record.reports and record.spans[-1].where for record in records)
+    assert not (tmp_path / "study" / "sessions").exists()
+
+
+def search_in_a_child(folder: Path) -> None:
+    search(folder, 2, WritesParent(Diary(folder / "diary")), trainer={"num_train_epochs": 1})
+
+
+def search_as_a_daemon(folder: Path) -> None:
+    with pytest.raises(StudyError, match="n_jobs=2 starts workers, which this process may not: it is a daemon"):
+        search(folder, 2)
+    assert not (folder / "study").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_process_that_the_program_has_forked_has_workers_of_its_own_and_a_daemon_is_refused(tmp_path: Path) -> None:
+    servers = []
     fork = multiprocessing.get_context("fork")
-    for target, given, is_daemon in ((search, ("second",), False), (search_as_a_daemon, (), True)):
-        process = fork.Process(target=target, args=given, daemon=is_daemon)
+    search_in(tmp_path / "first", servers)
+    for target, name, is_daemon in ((search_in_a_child, "second", False), (search_as_a_daemon, "daemon", True)):
+        (tmp_path / name).mkdir()
+        process = fork.Process(target=target, args=(tmp_path / name,), daemon=is_daemon)
         process.start()
         process.join()
-        print("ended with", process.exitcode, flush=True)
-    search("third")
-    print("done")
-"""
+        assert process.exitcode == 0
+    (other,) = {parent for _, parent in Diary(tmp_path / "second" / "diary").read()}
+    search_in(tmp_path / "third", servers)
+    assert servers[0] == servers[1] != other
 
 
-def test_a_process_that_the_program_has_forked_has_workers_of_its_own_and_a_daemon_is_refused(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(IN_A_FORKED_PROCESS))
-    told = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert told.returncode == 0, told.stderr
-    first, refused, written, last, done = told.stdout.splitlines()
-    assert first == last == "ended with 0"
-    assert refused.startswith("n_jobs=2 starts workers, which this process may not: it is a daemon")
-    assert (written, done) == ("written False", "done")
-    assert json.loads((tmp_path / "second" / "study" / "best.json").read_text())
-
-
-BESIDE_A_SERVER_OF_THE_PROGRAM = """
-    import multiprocessing, os, sys
-    from multiprocessing import forkserver
-    from pathlib import Path
-
-    forkserver.set_forkserver_preload(["string"])
-    forkserver.ensure_running()  # it knows nothing of torch
-
-    sys.path.insert(0, sys.argv[2])  # nowhere else is hpsearch
-    sys.path.insert(0, Path(sys.argv[2]))  # Python does not look at it
-    import evaluate  # the program's own
-    from hpsearch import Float
-    from tests.support.small_trainer import small_trainer
-    from transformers import AutoModelForSequenceClassification, TrainerCallback
-
-    class WritesWhetherItIsWarm(TrainerCallback):
-        def on_train_begin(self, args, state, control, **kwargs):
-            Path(args.output_dir, "warm").write_text(str("hpsearch.workers.preload" in sys.modules))
-
-    if __name__ == "__main__":
-        trainer = small_trainer(Path(sys.argv[1]), WritesWhetherItIsWarm(), num_train_epochs=1)
-        space = {"learning_rate": Float(1e-3, 1e-1, log=True)}
-        trainer.hyperparameter_search(space, "loss", n_trials=2, n_jobs=2, pruner="none", progress=False)
-"""
-
-
-def test_workers_are_warm_whatever_the_program_has_forked_before_and_wherever_it_finds_us(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(BESIDE_A_SERVER_OF_THE_PROGRAM))
-    (tmp_path / "evaluate.py").write_text("import sys\nassert sys.argv[0] != '-c', 'imported by the server'\n")
-    told = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), str(ROOT)],
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert told.returncode == 0, told.stderr
-    assert [each.read_text() for each in tmp_path.glob("study/run-*/warm")] == ["True", "True"]
+def search_in(folder: Path, servers: list[int]) -> None:
+    folder.mkdir()
+    search_in_a_child(folder)
+    servers += {parent for _, parent in Diary(folder / "diary").read()}
 
 
 IN_A_SESSION = """
     import logging, os, sys
+    from multiprocessing import forkserver
+    from pathlib import Path
 
-    folder, elsewhere = sys.argv[1:]
+    folder, elsewhere, root = sys.argv[1:]
+    forkserver.set_forkserver_preload(["string"])
+    forkserver.ensure_running()  # it knows nothing of torch
+
     assert sys.path[0] == ""
+    sys.path.insert(1, root)  # nowhere else is hpsearch
+    sys.path.insert(1, Path(root))  # Python does not look at it
     from hpsearch import Categorical, Float, Trainer, TrainingArguments
     from tests.support.small_trainer import TwoLayers, points
+    from transformers import TrainerCallback
 
     os.chdir(elsewhere)  # as %cd does
+    import evaluate  # the program's own
     import of_the_user
 
     logging.basicConfig(level=logging.INFO, format="the program: %(levelname)s %(message)s")
@@ -601,13 +582,20 @@ IN_A_SESSION = """
     class Arguments(TrainingArguments):
         pass
 
+    class WritesWhatItFinds(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            import gc
+            found = [gc.get_freeze_count() > 1000, os.getcwd(), sys.argv[1], __name__, sys.stdin.read()]
+            Path(args.output_dir, "found").write_text(repr(found))
+
     def model_init(trial):
         logging.getLogger("of.the.user").info("hidden units: %d", of_the_user.HIDDEN)
         logging.getLogger("of.the.user").debug("not this")
         return TwoLayers(of_the_user.HIDDEN)
 
     args = Arguments(folder, num_train_epochs=1, eval_strategy="epoch", use_cpu=True, report_to="none")
-    trainer = Trainer(args=args, model_init=model_init, train_dataset=points(16, 0), eval_dataset=points(16, 1))
+    data = {"train_dataset": points(16, 0), "eval_dataset": points(16, 1)}
+    trainer = Trainer(args=args, model_init=model_init, callbacks=[WritesWhatItFinds()], **data)
     space = {"learning_rate": Float(1e-3, 1e-1, log=True)}
     best = trainer.hyperparameter_search(
         space, "loss", n_trials=2, n_jobs=2, pruner="none", progress=False, keep_checkpoints=None
@@ -616,25 +604,28 @@ IN_A_SESSION = """
 """
 
 
-def test_a_session_that_has_gone_elsewhere_with_arguments_and_logs_of_its_own_finds_them_in_its_workers(
-    tmp_path: Path,
-) -> None:
+def test_a_session_that_has_gone_elsewhere_finds_all_of_its_own_in_workers_that_are_warm(tmp_path: Path) -> None:
+    """Its folder, modules, arguments and log format, whatever it has started before and wherever it finds us."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "of_the_user.py").write_text("HIDDEN = 5\n")
+    (elsewhere / "evaluate.py").write_text("import sys\nassert sys.argv[0] != '-c', 'imported by the server'\n")
     told = subprocess.run(
-        [sys.executable, "-", str(tmp_path), str(elsewhere)],
+        [sys.executable, "-", str(tmp_path), str(elsewhere), str(ROOT)],
         input=textwrap.dedent(IN_A_SESSION),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert told.returncode == 0, told.stderr
     for run in ("run-0", "run-1"):
-        saved = list((tmp_path / "study" / run).glob("checkpoint-*/training_args.bin"))
+        folder = tmp_path / "study" / run
+        assert literal_eval((folder / "found").read_text()) == [True, str(elsewhere), str(tmp_path), "__main__", ""]
+        saved = list(folder.glob("checkpoint-*/training_args.bin"))
         assert len(saved) == 1, "the arguments are saved, as standard pickle does it: by name"
-        lines = (tmp_path / "study" / run / OUTPUT_FILE).read_text().splitlines()
+        lines = (folder / OUTPUT_FILE).read_text().splitlines()
         assert "the program: INFO hidden units: 5" in lines
         assert not any("not this" in line for line in lines)
 
@@ -726,19 +717,15 @@ class ChoosesTwice(optuna.samplers.RandomSampler):
         return super().sample_independent(study, trial, param_name, param_distribution)
 
 
-def of_a_size_that_is_searched(trial: Any) -> Any:
-    return TwoLayers(trial.suggest_int("hidden", 2, 9))
-
-
 def test_an_error_of_the_sampler_that_cannot_be_pickled_is_that_of_its_trial(tmp_path: Path) -> None:
-    best = search(tmp_path, 4, trainer={"model_init": of_a_size_that_is_searched}, sampler=ChoosesTwice(seed=1))
+    best = search(tmp_path, 4, trainer={"model_init": build}, sampler=ChoosesTwice(seed=1))
     assert states(best) == ["complete", "complete", "failed", "complete"]
     assert "CannotChoose: no value for hidden" in str(best.run_summary.records[2].reason)
 
 
 def test_data_loaders_of_workers_may_have_processes_of_their_own(tmp_path: Path) -> None:
-    best = search(tmp_path, 2, trainer={"dataloader_num_workers": 1})
-    assert states(best) == ["complete"] * 2
+    best = search(tmp_path, 1, trainer={"dataloader_num_workers": 1, "num_train_epochs": 1})
+    assert states(best) == ["complete"]
 
 
 def test_a_large_dataset_is_mapped_and_not_copied_by_each_worker(tmp_path: Path) -> None:

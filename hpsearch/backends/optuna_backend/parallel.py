@@ -1,4 +1,4 @@
-"""A search whose trials run in workers: chooses for those that wait, answers those that ask, records what they tell."""
+"""A search whose trials run in workers: gives them trials, answers their reports and records the results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 
@@ -19,11 +20,11 @@ from ...search.messages import Message, Progress, Reported
 from ...search.study import Study, check_whole
 from ...search.trial import TrialState, Verdict
 from ...surroundings import at_ctrl_c, ignoring_ctrl_c
-from ...workers.parcel import CannotBeWritten, Parcel, pack
+from ...workers.payload import CannotBeWritten, Payload, pack
 from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
 from ...workers.pool import Lost, Worker, Workers
-from ...workers.server import prepare
 from ...workers.slots import Slot, slots_for
+from ...workers.worker_process import prepare
 from .dispatch import Dispatch, LiveTrial
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -31,14 +32,14 @@ _SHARE_OF_MEMORY = 0.9
 
 
 class Parallel:
-    """What the user wants of workers, and the search in them.
+    """The options about workers, and the search in them.
 
     Args:
         n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries: as for `OptunaBackend`.
 
     Attributes:
         is_wanted: whether trials run in workers.
-        notes: what was decided, in words.
+        notes: the number of workers and their devices, in words.
 
     Raises:
         StudyError: one of them is out of range.
@@ -63,65 +64,57 @@ class Parallel:
             raise StudyError(f"worker_memory must be None or a number of bytes, but got {worker_memory!r}.")
         self._most_trials, self._most_memory, self._retries = trials_per_worker, worker_memory, trial_retries
         self._slots: tuple[Slot, ...] = ()
-        self._parcel: Parcel | None = None
+        self._payload: Payload | None = None
         self.notes: list[str] = []
 
     @contextlib.contextmanager
     def packed(self, study: Study, recipe: Searchable) -> Iterator[None]:
-        """Pack the trainer for the workers, if there are to be any; it is there until the block ends.
+        """Pickle the trainer for the workers, if there are any; the file exists while the block runs.
 
         Raises:
-            StudyError: it cannot be pickled; the message names the attribute.
+            StudyError: the trainer cannot be pickled (the message names the attribute), or workers cannot be used here.
         """
         if not self.is_wanted:
             yield
             return
-        if recipe.args.world_size > 1:
-            raise StudyError(
-                f"n_jobs={self._wanted[0]!r} runs each trial in one process, but this search was started in "
-                f"{recipe.args.world_size} processes, which train each trial together. Start it without torchrun or "
-                "accelerate launch, or leave n_jobs, devices and trials_per_device out."
-            )
-        if multiprocessing.current_process().daemon:
-            raise StudyError(
-                f"n_jobs={self._wanted[0]!r} starts workers, which this process may not: it is a daemon, such as a "
-                "process of multiprocessing.Pool. Search in the program itself, or leave n_jobs, devices and "
-                "trials_per_device out."
-            )
-        for name, wanted in (("devices", self._wanted[1]), ("trials_per_device", self._wanted[2])):
-            if wanted is not None and recipe.args.use_cpu:
-                raise StudyError(
-                    f"{name}={wanted!r} is about GPUs, but use_cpu=True trains on the CPU. Leave one of them out; "
-                    "n_jobs says how many trials run at once."
-                )
+        self._check_process(recipe)
         self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
         self.notes = [note]
         check_objectives(study, "workers")
         scratch = Scratch()
         try:
             scratch.begin()
-            try:
-                self._parcel = pack((recipe.with_arguments(), for_workers(study)), scratch.folder / "data")
-            except CannotBeWritten as error:
-                raise StudyError(
-                    f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "
-                    "folder for it."
-                ) from error
-            except HpsearchError:  # of a part that says itself what is wrong with it
-                raise
-            except Exception as error:
-                name, reason = culprit(recipe) or ("it", first_line(error))
-                raise StudyError(
-                    f"The trainer cannot be sent to workers: {name} cannot be pickled ({reason}). {REMEDY}"
-                ) from error
+            self._payload = _pack(recipe, study, scratch.folder / "data")
             prepare()
             yield
         finally:
-            self._parcel = None
+            self._payload = None
             scratch.end()
 
+    def _check_process(self, recipe: Searchable) -> None:
+        """Check that this process may start workers, and that its trainer may use GPUs if they are asked for."""
+        n_jobs, devices, trials_per_device = self._wanted
+        if recipe.args.world_size > 1:
+            raise StudyError(
+                f"n_jobs={n_jobs!r} runs each trial in one process, but this search was started in "
+                f"{recipe.args.world_size} processes, which train each trial together. Start it without torchrun or "
+                "accelerate launch, or leave n_jobs, devices and trials_per_device out."
+            )
+        if multiprocessing.current_process().daemon:
+            raise StudyError(
+                f"n_jobs={n_jobs!r} starts workers, which this process may not: it is a daemon, such as a "
+                "process of multiprocessing.Pool. Search in the program itself, or leave n_jobs, devices and "
+                "trials_per_device out."
+            )
+        for name, wanted in (("devices", devices), ("trials_per_device", trials_per_device)):
+            if wanted is not None and recipe.args.use_cpu:
+                raise StudyError(
+                    f"{name}={wanted!r} is about GPUs, but use_cpu=True trains on the CPU. Leave one of them out; "
+                    "n_jobs says how many trials run at once."
+                )
+
     def _slots_of(self, n_trials: int, gpus: int) -> tuple[tuple[Slot, ...], str]:
-        """Return what each worker has, and a note in words; there are no more of them than trials."""
+        """Return the slots, at most one for each trial, and a note that describes them."""
         slots = slots_for(*self._wanted, gpus, self._least)
         if len(slots) <= n_trials:
             return slots, _described(slots)
@@ -132,12 +125,30 @@ class Parallel:
         """Start workers, and let them train the trials of the study.
 
         Raises:
-            TrialEndedSearch, KeyboardInterrupt, StudyError: what ended the search before its time.
+            TrialEndedSearch, KeyboardInterrupt, StudyError: the error that ended the search early.
         """
-        assert self._parcel is not None, "packed() comes first"
+        assert self._payload is not None, "packed() comes first"
         share = _SHARE_OF_MEMORY * memory() / len(self._slots)
-        workers = Workers(self._slots, self._parcel, self._most_trials, self._most_memory or share)
+        workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or share)
         ParallelSearch(study, dispatch, workers, self._retries).run()
+
+
+def _pack(recipe: Searchable, study: Study, file: Path) -> Payload:
+    """Pickle the trainer and the settings that workers need."""
+    try:
+        return pack((recipe.with_arguments(), for_workers(study)), file)
+    except CannotBeWritten as error:
+        raise StudyError(
+            f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "
+            "folder for it."
+        ) from error
+    except HpsearchError:  # of a part that says itself what is wrong with it
+        raise
+    except Exception as error:
+        name, reason = culprit(recipe) or ("it", first_line(error))
+        raise StudyError(
+            f"The trainer cannot be sent to workers: {name} cannot be pickled ({reason}). {REMEDY}"
+        ) from error
 
 
 def _gpus() -> int:
@@ -145,7 +156,7 @@ def _gpus() -> int:
 
 
 def _described(slots: Sequence[Slot]) -> str:
-    """Return in words where trials run."""
+    """Describe the number of workers, their devices and their threads."""
     devices = sorted({slot.device for slot in slots if slot.device is not None})
     where = f"on GPU{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}" if devices else "on the CPU"
     threads = slots[0].threads
@@ -160,17 +171,17 @@ class ParallelSearch:
         study: the settings.
         dispatch: chooses and records the trials.
         workers: train them.
-        retries: so often a trial goes on in another worker after its worker has died.
+        retries: the number of times that a trial is resumed in another worker after its worker has died.
     """
 
     def __init__(self, study: Study, dispatch: Dispatch, workers: Workers, retries: int) -> None:
         self._study, self._dispatch, self._workers, self._retries = study, dispatch, workers, retries
         self._at: dict[Worker, LiveTrial] = {}
-        self._left: list[LiveTrial] = []  # their workers have died
+        self._orphans: list[LiveTrial] = []  # their workers have died
         self._deaths: Counter[int] = Counter()
 
     def run(self) -> None:
-        """Run trials until there are none left; whatever ends the search before is raised when it has been recorded."""
+        """Run trials until there are none left; record an error that ends the search early, then raise it."""
         dispatch = self._dispatch
         try:
             with at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())):
@@ -190,27 +201,27 @@ class ParallelSearch:
             raise dispatch.error
 
     def _give(self) -> None:
-        """Give a trial to each worker that waits."""
+        """Give a trial to each worker that is ready."""
         for worker in self._workers.ready():
             if self._dispatch.error is not None:  # Ctrl-C, while a sampler was at work
                 return
-            live = self._left.pop(0) if self._left else self._dispatch.next()
+            live = self._orphans.pop(0) if self._orphans else self._dispatch.next()
             if live is None:
                 return
             if self._workers.train(worker, live.told):
                 self._at[worker] = live
-            else:  # it has died while it waited: the trial is for another one
-                self._left.insert(0, live)
-        if not self._at and not self._left:  # no worker is there yet, and perhaps none is needed
+            else:  # the worker has died: another one takes the trial
+                self._orphans.insert(0, live)
+        if not self._at and not self._orphans:  # no worker is ready, and perhaps none is needed
             live = self._dispatch.next()
-            self._left += [live] if live is not None else []
+            self._orphans += [live] if live is not None else []
 
     def _take(self, worker: Worker, message: Message | Ended | Lost) -> None:
-        """Record what a worker tells, and answer it."""
+        """Record a message of a worker, and answer it."""
         live = self._at[worker]
         if isinstance(message, Ended):
             del self._at[worker]
-            worker.is_ready = True  # whatever comes of the trial
+            worker.is_ready = True  # also if the result cannot be recorded
             self._dispatch.finish(live, message)
             self._workers.release(worker, has_failed=message.record.traceback is not None)
         elif isinstance(message, Lost):
@@ -219,16 +230,16 @@ class ParallelSearch:
         else:
             answer = self._dispatch.hear(live, message)
             if isinstance(message, Reported):
-                worker.tell(self._verdict(live, message))
+                worker.send(self._verdict(live, message))
             elif not isinstance(message, Progress) or message.so_far is not None:
-                worker.tell(answer)
+                worker.send(answer)
 
     def _verdict(self, live: LiveTrial, message: Reported) -> Verdict:
         stop = self._dispatch.reason_to_stop(message)
         return self._dispatch.verdict(live, message) if stop is None else Verdict(stop=stop)
 
     def _lose(self, live: LiveTrial, reason: str) -> None:
-        """Let another worker go on with a trial; give it up if that has happened too often."""
+        """Resume a trial in another worker, or record it as failed if its retries are exhausted."""
         number = live.told.number
         self._deaths[number] += 1
         if self._deaths[number] > self._retries:
@@ -236,10 +247,10 @@ class ParallelSearch:
             return
         remove_leftovers(self._study.folder / live.told.name)
         self._dispatch.begin_again(live, reason)
-        self._left.append(live)
+        self._orphans.append(live)
 
     def _end(self) -> None:
-        """Let the workers leave their trials, and record these: they go on another time."""
+        """Let the workers leave their trials, and record these as interrupted: they can be resumed."""
         dispatch = self._dispatch
         is_interrupted = isinstance(dispatch.error, KeyboardInterrupt)
         reason = "interrupted by the user" if is_interrupted else "the search ended"
@@ -254,7 +265,7 @@ class ParallelSearch:
                 dispatch.interrupt(reason)
 
     def _leave(self, worker: Worker, message: Message | Ended | Lost) -> None:
-        """Take how a worker has left its trial; one that came to its end in that moment has ended."""
+        """Record how a worker has left its trial, which may have ended in that moment."""
         live = self._at.get(worker)
         if live is None or not isinstance(message, Ended):
             return

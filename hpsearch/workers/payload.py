@@ -1,7 +1,7 @@
-"""A trainer on its way to the workers: pickled once, into a file that all workers map.
+"""A trainer, pickled once into a file that all workers map.
 
-Workers see the arrays, tensors and Arrow tables of the trainer in the same memory; whoever writes to one gets a page of
-its own (a private mapping), so nothing that one worker does can be seen by another.
+The workers share the memory of its arrays, tensors and Arrow tables. The mapping is private: a worker that writes to a
+page gets a copy of it, so no other worker sees the change.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """A pickled object, in a file.
+class Payload:
+    """A pickled object in a file.
 
     Attributes:
-        file: holds the large buffers of the pickle, and then the pickle without them.
-        content: where the pickle is in the file: offset and length.
+        file: holds the large buffers of the pickle, then the pickle without them.
+        content: offset and length of the pickle in the file.
         extents: the same of each buffer.
     """
 
@@ -40,39 +40,39 @@ class Parcel:
 
     @property
     def bytes_in_file(self) -> int:
-        """How much is in the file."""
+        """The size of the file."""
         return self.file.stat().st_size
 
-    def open(self) -> Any:
-        """Return the object; its large data stay in the file, and are read as they are needed.
+    def load(self) -> Any:
+        """Return the object; its large data stay in the file, and are read when they are used.
 
-        Functions and classes of the program itself that came with it are found in `__main__` here, too, by those who
-        know them by name: standard pickle does.
+        The functions and classes of the program's `__main__` that the object uses are put into `__main__` here, where
+        standard pickle looks for them.
         """
         with self.file.open("rb") as stream:
             memory = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
         content, *buffers = (memory[start : start + length] for start, length in (self.content, *self.extents))
-        value, of_the_program = pickle.loads(content, buffers=buffers)  # noqa: S301 - our own pickle
-        vars(sys.modules["__main__"]).update(of_the_program)
+        value, program = pickle.loads(content, buffers=buffers)  # noqa: S301 - our own pickle
+        vars(sys.modules["__main__"]).update(program)
         return value
 
 
 class CannotBeWritten(Exception):
-    """The file of a parcel cannot be written: there is no room for it, or no right to it."""
+    """The file of a payload cannot be written: the disk is full, or permission is missing."""
 
 
-def pack(value: Any, file: Path) -> Parcel:
+def pack(value: Any, file: Path) -> Payload:
     """Pickle an object into `file`.
 
     Raises:
-        CannotBeWritten: the file cannot.
-        Exception: whatever a part of the object raises that cannot be pickled.
+        CannotBeWritten: see there.
+        Exception: the error of a part of the object that cannot be pickled.
     """
     extents: list[tuple[int, int]] = []
     with _opened(file) as stream:
 
         def outside(buffer: pickle.PickleBuffer) -> bool:
-            """Write a buffer into the file; tell whether it is to be part of the pickle instead."""
+            """Write a buffer into the file; return whether it must be part of the pickle instead."""
             content = buffer.raw()
             if content.nbytes < _LEAST_BYTES:
                 return True
@@ -83,10 +83,10 @@ def pack(value: Any, file: Path) -> Parcel:
 
         pickled = io.BytesIO()
         pickler = Pickler(pickled, buffer_callback=outside)
-        pickler.dump((value, pickler.of_the_program))
+        pickler.dump((value, pickler.program))
         begin = stream.tell()
         _write(stream, pickled.getbuffer())
-    return Parcel(file, (begin, pickled.getbuffer().nbytes), tuple(extents))
+    return Payload(file, (begin, pickled.getbuffer().nbytes), tuple(extents))
 
 
 def _opened(file: Path) -> io.FileIO:
@@ -97,7 +97,7 @@ def _opened(file: Path) -> io.FileIO:
 
 
 def _write(stream: io.FileIO, content: bytes | memoryview) -> None:
-    """Write all of it; the system may take only a part at a time."""
+    """Write all bytes; the system may take only some of them at a time."""
     left = memoryview(content)
     while left:
         try:
@@ -112,21 +112,21 @@ class Pickler(cloudpickle.Pickler):
     Torch itself would pickle the whole storage with each of its views.
 
     Attributes:
-        of_the_program: the functions and classes of `__main__` so far, by name.
+        program: the functions and classes of `__main__` so far, by name.
     """
 
     def __init__(self, stream: Any, buffer_callback: Any) -> None:
         super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
-        self.of_the_program: dict[str, Any] = {}
+        self.program: dict[str, Any] = {}
         self._storages: dict[tuple[int, int], _Storage] = {}
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how a tensor is made of its storage; for anything else what cloudpickle does."""
+        """Reduce a tensor to its storage and its shape; leave all else to cloudpickle."""
         if type(value) is torch.Tensor and _is_plain(value):
             parts = (value.storage_offset(), tuple(value.shape), value.stride())
             return _tensor, (self._storage_of(value), value.dtype, *parts, value.requires_grad)
-        if isinstance(value, (type, types.FunctionType)) and _is_of_the_program(value):
-            self.of_the_program[value.__qualname__] = value
+        if isinstance(value, (type, types.FunctionType)) and _is_in_main(value):
+            self.program[value.__qualname__] = value
         return super().reducer_override(value)
 
     def _storage_of(self, tensor: torch.Tensor) -> _Storage:
@@ -138,13 +138,13 @@ class Pickler(cloudpickle.Pickler):
         return known
 
 
-def _is_of_the_program(value: Any) -> bool:
-    """Tell whether a function or class is known in `__main__` by its name."""
+def _is_in_main(value: Any) -> bool:
+    """Return whether `__main__` holds this function or class under its name."""
     return value.__module__ == "__main__" and getattr(sys.modules["__main__"], value.__qualname__, None) is value
 
 
 class _Storage:
-    """The memory of tensors, which becomes a buffer of a pickle."""
+    """The memory of tensors, pickled as a buffer."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8).set_(storage)
@@ -160,7 +160,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _storage(content: Any) -> torch.UntypedStorage:
-    """Return a storage over the memory of a buffer; one that cannot be written to is copied."""
+    """Return a storage over the memory of a buffer, or over a copy if the buffer is read-only."""
     array = np.frombuffer(content, dtype=np.uint8)
     if not array.flags.writeable:
         array = array.copy()

@@ -1,0 +1,215 @@
+"""Starts the processes of workers: forked from a server of our own, or in a fresh interpreter where fork is not safe.
+
+Nothing of this process changes for that: not `sys.modules`, `sys.path`, its environment or its signal handlers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import send_handle
+from multiprocessing.spawn import get_executable
+from pathlib import Path
+from typing import Any
+
+from .process_settings import module_path
+
+_FORK_IS_SAFE = sys.platform == "linux"
+_FIRST = "hpsearch.trainer"
+# The server imports what this process has imported of these packages and modules: trials need it, and it takes time.
+_PACKAGES = ("transformers.models.", "peft.")
+_MODULES = ("evaluate", "sentence_transformers", "sklearn.metrics", "transformers.trainer", "trl")
+_INSTALLED = {"site-packages", "dist-packages"}
+_MAIN = """
+import sys
+from multiprocessing.connection import Connection
+connection = Connection(int(sys.argv[1]))
+sys.path = connection.recv()
+from {module} import {function}
+{function}(connection)
+"""
+_lock = threading.Lock()
+_server: _ForkServer | None = None
+
+
+class WorkerProcess:
+    """A process that runs `worker.work`.
+
+    Attributes:
+        pid: the process.
+        connection: to its `work`, which ends the process when this end is closed.
+
+    Raises:
+        OSError, EOFError: the process cannot be started.
+    """
+
+    def __init__(self) -> None:
+        self._exitcode: int | None = None
+        self.connection, theirs = multiprocessing.Pipe()
+        self._status, status = multiprocessing.Pipe(duplex=False)
+        try:
+            with theirs:
+                if _FORK_IS_SAFE:
+                    _fork(theirs, status)
+                else:
+                    _spawn(self.connection, theirs, status)
+            started = self._status.recv()
+            if isinstance(started, OSError):
+                raise started
+        except BaseException:
+            self.connection.close()
+            self._status.close()
+            raise
+        self.pid: int = started
+
+    @property
+    def sentinel(self) -> int:
+        """Is ready when the process has ended."""
+        return self._status.fileno()
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while the process runs; the negative number of the signal that ended it; 255 if nobody knows."""
+        if self._exitcode is None and self._status.poll():
+            try:
+                self._exitcode = self._status.recv()
+            except (EOFError, OSError):  # the server was killed
+                self._exitcode = 255
+        return self._exitcode
+
+    def join(self, seconds: float) -> None:
+        """Wait until the process has ended, at most this long."""
+        if self._exitcode is None:
+            wait([self._status], seconds)
+
+    def kill(self) -> None:
+        """End the process."""
+        if self.exitcode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the connection and the sentinel."""
+        self.connection.close()
+        self._status.close()
+
+
+def prepare() -> None:
+    """Start the fork server, which imports in the background; if that fails, the first worker tries again."""
+    if _FORK_IS_SAFE:
+        with contextlib.suppress(OSError), _lock:
+            _running_server()
+
+
+def _fork(theirs: Connection, status: Connection) -> None:
+    """Let the server fork a worker and report on `status`."""
+    with status, _lock:
+        _running_server().request(theirs, status)
+
+
+def _spawn(ours: Connection, theirs: Connection, status: Connection) -> None:
+    """Start a worker in a fresh interpreter; a thread of this process reports on `status`."""
+    process = _interpreter("hpsearch.workers.worker", "work", theirs, dict(os.environ))
+    ours.send(module_path())
+    status.send(process.pid)
+
+    def report_exit() -> None:
+        with status, contextlib.suppress(OSError):  # nobody may want to know any more
+            status.send(process.wait())
+
+    threading.Thread(target=report_exit, name="hpsearch worker exit", daemon=True).start()
+
+
+def _running_server() -> _ForkServer:
+    global _server
+    if _server is None or not _server.is_running:
+        _server = None
+        _server = _ForkServer()
+    return _server
+
+
+class _ForkServer:
+    """The process of `fork_server.py`; it ends when the connection is closed, so with this process at the latest."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = multiprocessing.Pipe()
+        with theirs:
+            # The imports may ask whether there is a GPU, and must not touch it: a process that has cannot be forked.
+            variables = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+            self._process = _interpreter("hpsearch.workers.fork_server", "main", theirs, variables)
+        self._connection.send(module_path())
+        self._connection.send([_FIRST, *_imported_here()])
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def request(self, worker: Connection, status: Connection) -> None:
+        """Let it fork a worker."""
+        for each in (worker, status):
+            send_handle(self._connection, each.fileno(), self._process.pid)
+
+    def end(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def forget(self) -> None:
+        """Drop it in a process that has inherited it by a fork."""
+        self._connection.close()
+        self._process.returncode = 0  # to the parent it is running
+
+
+def _imported_here() -> list[str]:
+    """Return the modules that this process has imported and trials will need; files of the user are none of them."""
+    known = list(sys.modules.items())
+    installed = (name for name, each in known if name in _MODULES and _INSTALLED & {*Path(_file(each)).parts})
+    return sorted([*(name for name, _ in known if name.startswith(_PACKAGES)), *installed])
+
+
+def _file(module: Any) -> str:
+    return str(getattr(module, "__file__", None) or "")
+
+
+def _interpreter(
+    module: str, function: str, connection: Connection, variables: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start Python, to call a function with a connection, on which it first receives its `sys.path`.
+
+    The terminal's Ctrl-C does not reach the process: it has a process group of its own.
+    """
+    flags = ["-P", *["-O"] * sys.flags.optimize, *(f"-W{each}" for each in sys.warnoptions)]
+    flags += [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
+    code = _MAIN.format(module=module, function=function)
+    return subprocess.Popen(  # noqa: S603 - Python itself
+        [get_executable(), *flags, "-c", code, str(connection.fileno())],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[connection.fileno()],
+        env=variables,
+        process_group=0,
+    )
+
+
+@atexit.register
+def _end_server() -> None:
+    if _server is not None:
+        _server.end()
+
+
+def _forget_server() -> None:
+    """Start a server of its own for a process that this one forks."""
+    global _lock, _server
+    if _server is not None:
+        _server.forget()
+    _lock, _server = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_server)

@@ -1,0 +1,127 @@
+"""The server that workers are forked from: it changes nothing in this process, and never outlives its connection."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+
+from hpsearch.workers import fork_server, worker_process
+from hpsearch.workers.pool import Worker
+from hpsearch.workers.worker_process import WorkerProcess
+
+
+@pytest.fixture
+def _own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let there be no server yet; end the one that the test starts."""
+    monkeypatch.setattr(worker_process, "_server", None)
+    yield
+    worker_process._end_server()
+
+
+def settings_of_this_process() -> tuple[Any, ...]:
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM)]
+    of_multiprocessing = forkserver.connect_to_new_process, multiprocessing.get_start_method(allow_none=True)
+    return sys.modules["__main__"], id(sys.path), list(sys.path), dict(os.environ), handlers, of_multiprocessing
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
+@pytest.mark.usefixtures("_own_server")
+def test_no_thread_ever_sees_this_process_changed_while_the_server_and_workers_start() -> None:
+    before, is_over = settings_of_this_process(), threading.Event()
+    others: list[tuple[Any, ...]] = []
+
+    def look() -> None:
+        while not is_over.wait(0.0001):
+            others.extend(each for each in [settings_of_this_process()] if each != before)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        worker_process.prepare()
+        first, second = WorkerProcess(), WorkerProcess()
+    finally:
+        is_over.set()
+        looking.join()
+    assert others == []
+
+    first.connection.close()  # as if this process had ended
+    first.join(60)
+    assert first.exitcode == -signal.SIGKILL
+    server = psutil.Process(second.pid).parent()
+    assert server is not None
+    assert server.pid != os.getpid()
+    server.kill()
+    server.wait(60)
+    second.join(60)
+    assert second.exitcode == 255, "nobody knows it"
+    second.connection.close()
+    third = WorkerProcess()  # of a new server
+    third.kill()
+    third.join(60)
+    assert third.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
+def test_the_server_ends_with_its_connection_while_it_imports_and_not_at_ctrl_c(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    (tmp_path / "slow.py").write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(1000)\n")
+    search, theirs = multiprocessing.Pipe()
+    with theirs:
+        server = worker_process._interpreter("hpsearch.workers.fork_server", "main", theirs, dict(os.environ))
+    search.send([str(tmp_path), *worker_process.module_path()])
+    search.send(["no_such_module", "slow"])
+    begun.read_text()  # waits until the import has begun
+    server.send_signal(signal.SIGINT)
+    search.close()
+    assert server.wait(60) == 1
+
+
+def test_a_fork_that_the_system_refuses_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(worker_process, "_FORK_IS_SAFE", True)
+    monkeypatch.setattr(worker_process, "_fork", lambda theirs, status: fork_server._fork(status))
+    with pytest.raises(BlockingIOError, match="temporarily unavailable"):
+        WorkerProcess()
+
+
+class _Memory(NamedTuple):
+    rss: int
+
+
+class _Process:
+    """A process as psutil shows it where the system counts no shared memory and this user may not ask for more."""
+
+    def __init__(self, pid: int) -> None:
+        pass
+
+    def memory_info(self) -> _Memory:
+        return _Memory(1000)
+
+    def memory_full_info(self) -> Any:
+        raise psutil.AccessDenied
+
+
+def test_where_the_system_does_not_tell_what_memory_is_shared_all_of_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(psutil, "Process", _Process)
+    worker = Worker.__new__(Worker)
+    worker._process = types.SimpleNamespace(pid=1)  # type: ignore[assignment]
+    assert worker.memory == 1000

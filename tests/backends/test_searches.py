@@ -36,7 +36,7 @@ class TestSearches(Searching):
 
     # Spaces.
 
-    @pytest.mark.feature(9, 10)
+    @pytest.mark.feature(9)
     def test_a_static_space_gives_values_inside_it(self, tmp_path: Path) -> None:
         space = SearchSpace(
             {
@@ -153,7 +153,7 @@ class TestSearches(Searching):
         best = self.search(tmp_path, n_trials=6)
         assert len({record.params["learning_rate"] for record in best.run_summary.records}) == 6
 
-    @pytest.mark.feature(9, 10)
+    @pytest.mark.feature(9)
     def test_the_storage_and_the_disk_tell_the_same(self, tmp_path: Path) -> None:
         def fail_in_the_second(trial: Any) -> None:
             if trial.number == 1:
@@ -245,7 +245,7 @@ class TestSearches(Searching):
 
     # Pruning.
 
-    @pytest.mark.feature(9, 10)
+    @pytest.mark.feature(9)
     def test_trials_are_pruned_after_the_same_data_whatever_their_batch_size(self, tmp_path: Path) -> None:
         sizes = iter([2, 8, 8, 2])
         best = self.search(

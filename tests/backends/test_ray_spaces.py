@@ -669,6 +669,7 @@ def test_a_searcher_of_ray_searches_our_space() -> None:
         searcher.on_trial_complete(str(number), {"loss": values["float"] ** 2})
 
 
+@pytest.mark.process
 def test_hpsearch_does_not_import_ray() -> None:
     script = "import sys, hpsearch, hpsearch.backends, hpsearch.trainer; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -84,18 +84,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if not config.getoption("--tiers"):
         return
-    tests: dict[str, set[str]] = defaultdict(set)
+    tiers: dict[str, str] = {}
     seconds: dict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            tier = dict(getattr(report, "user_properties", [])).get("tier")
-            if tier is not None:
-                # A test is "in process" as soon as one of its phases is.
-                tests[tier].add(report.nodeid)
-                seconds[tier] += report.duration
+    for report in (each for reports in terminalreporter.stats.values() for each in reports):
+        tier = dict(getattr(report, "user_properties", [])).get("tier")
+        if tier is not None:
+            # What was "unit" while its fixtures were made is "in process" if it trains then.
+            tiers[report.nodeid] = max(tier, tiers.get(report.nodeid, tier), key=TIERS.index)
+            seconds[report.nodeid] += report.duration
     terminalreporter.section("tiers")
     for tier in TIERS:
-        terminalreporter.write_line(f"{tier:12}{len(tests[tier]):6} tests{seconds[tier]:9.0f} s")
+        its = [test for test in tiers if tiers[test] == tier]
+        spent = sum(seconds[test] for test in its)
+        terminalreporter.write_line(f"{tier:12}{len(its):6} tests{spent:9.0f} s")
 
 
 def _tier(item: pytest.Item) -> str:

@@ -1,9 +1,9 @@
 """Workers of Ray that are forked from a process which has imported everything.
 
-A fresh worker needs eight seconds of a core to import torch, transformers and Ray Tune; a forked one needs one: it imports
-Ray alone. Ray starts a worker by `sys.executable .../default_worker.py ...`: an instance that is started within
-`warm_workers()` gets a script in place of `sys.executable`, which asks a server to fork. In all other respects the
-worker is a usual one: a process of its own, with the arguments, variables and files that Ray gives it.
+A fresh worker needs eight seconds of a core to import torch, transformers and Ray Tune; a forked one needs one second:
+it imports Ray alone. Ray starts a worker by `sys.executable .../default_worker.py ...`: an instance that is started
+within `warm_workers()` gets a script in place of `sys.executable`, which asks a server to fork. In all other respects
+the worker is a usual one: a process of its own, with the arguments, variables and files that Ray gives it.
 """
 
 from __future__ import annotations

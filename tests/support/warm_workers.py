@@ -1,9 +1,9 @@
 """Workers of Ray that are forked from a process which has imported everything.
 
-A fresh worker needs eight seconds of a core to import torch, transformers and Ray Tune; a forked one needs a tenth of
-a second. Ray starts a worker by `sys.executable .../default_worker.py ...`: an instance that is started within
-`warm_workers()` gets a script in place of `sys.executable`, which asks a server to fork. In all other respects the
-worker is a usual one: a process of its own, with the arguments, variables and files that Ray gives it.
+A fresh worker needs eight seconds of a core to import torch, transformers and Ray Tune; a forked one needs one second:
+it imports Ray alone. Ray starts a worker by `sys.executable .../default_worker.py ...`: an instance that is started
+within `warm_workers()` gets a script in place of `sys.executable`, which asks a server to fork. In all other respects
+the worker is a usual one: a process of its own, with the arguments, variables and files that Ray gives it.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ def warm_workers() -> Iterator[None]:
 _server: list[Any] = []  # its process, if this one has started it
 # The variable with the script: processes that a test starts use the same server.
 _VARIABLE = "HPSEARCH_TESTS_WARM_WORKERS"
+
+
+def warm_if_there_is_a_server() -> contextlib.AbstractContextManager[None]:
+    """Do the same in a process that a test has started, if the test's process has a server."""
+    return warm_workers() if _VARIABLE in os.environ else contextlib.nullcontext()
 
 
 def end_server() -> None:

@@ -29,6 +29,15 @@ def _own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     worker_process._end_server()
 
 
+@pytest.fixture
+def _quick_switches() -> Iterator[None]:
+    """Let threads take turns after a microsecond, so that one sees what another does for a moment."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 def settings_of_this_process() -> tuple[Any, ...]:
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM)]
     of_multiprocessing = forkserver.connect_to_new_process, multiprocessing.get_start_method(allow_none=True)
@@ -37,13 +46,13 @@ def settings_of_this_process() -> tuple[Any, ...]:
 
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
-@pytest.mark.usefixtures("_own_server")
+@pytest.mark.usefixtures("_own_server", "_quick_switches")
 def test_no_thread_ever_sees_this_process_changed_while_the_server_and_workers_start() -> None:
     before, is_over = settings_of_this_process(), threading.Event()
     others: list[tuple[Any, ...]] = []
 
     def look() -> None:
-        while not is_over.wait(0.0001):
+        while not is_over.is_set():
             others.extend(each for each in [settings_of_this_process()] if each != before)
 
     looking = threading.Thread(target=look)
@@ -82,12 +91,16 @@ def test_the_server_ends_with_its_connection_while_it_imports_and_not_at_ctrl_c(
     search, theirs = multiprocessing.Pipe()
     with theirs:
         server = worker_process._interpreter("hpsearch.workers.fork_server", "main", theirs, dict(os.environ))
-    search.send([str(tmp_path), *worker_process.module_path()])
-    search.send(["no_such_module", "slow"])
-    begun.read_text()  # waits until the import has begun
-    server.send_signal(signal.SIGINT)
-    search.close()
-    assert server.wait(60) == 1
+    try:
+        search.send([str(tmp_path), *worker_process.module_path()])
+        search.send(["no_such_module", "slow"])
+        begun.read_text()  # waits until the import has begun
+        server.send_signal(signal.SIGINT)
+        search.close()
+        assert server.wait(60) == 1
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_a_fork_that_the_system_refuses_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -29,6 +30,15 @@ def _own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     worker_process._end_server()
 
 
+@pytest.fixture
+def _quick_switches() -> Iterator[None]:
+    """Let threads take turns after a microsecond, so that one sees what another does for a moment."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 def settings_of_this_process() -> tuple[Any, ...]:
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM)]
     of_multiprocessing = forkserver.connect_to_new_process, multiprocessing.get_start_method(allow_none=True)
@@ -37,40 +47,49 @@ def settings_of_this_process() -> tuple[Any, ...]:
 
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
-@pytest.mark.usefixtures("_own_server")
-def test_no_thread_ever_sees_this_process_changed_while_the_server_and_workers_start() -> None:
-    before, is_over = settings_of_this_process(), threading.Event()
+@pytest.mark.usefixtures("_own_server", "_quick_switches")
+def test_no_thread_ever_sees_this_process_changed_and_a_killed_server_is_replaced() -> None:
+    before = set(psutil.Process().children())
+    with nothing_changes():
+        worker_process.prepare()
+    (server,) = set(psutil.Process().children()) - before
+    server.kill()  # while it imports: the first worker has another one started
+    server.wait(60)
+    first = WorkerProcess()
+    with nothing_changes():
+        second = WorkerProcess()
+    first.connection.close()  # as if this process had ended
+    first.join(60)
+    assert first.exitcode == -signal.SIGKILL
+    parent = psutil.Process(second.pid).parent()
+    assert parent is not None
+    assert parent.pid not in (os.getpid(), server.pid)
+    parent.kill()
+    second.join(60)
+    assert second.exitcode == 255, "nobody knows it"
+    second.connection.close()
+
+
+@contextlib.contextmanager
+def nothing_changes() -> Iterator[None]:
+    """Check that another thread, which looks all the time, sees this process as it is while the block runs."""
+    before, has_looked, is_over = settings_of_this_process(), threading.Event(), threading.Event()
     others: list[tuple[Any, ...]] = []
 
     def look() -> None:
-        while not is_over.wait(0.0001):
+        while not is_over.is_set():
             others.extend(each for each in [settings_of_this_process()] if each != before)
+            has_looked.set()
 
     looking = threading.Thread(target=look)
     looking.start()
+    has_looked.wait()
     try:
-        worker_process.prepare()
-        first, second = WorkerProcess(), WorkerProcess()
+        yield
     finally:
         is_over.set()
         looking.join()
     assert others == []
-
-    first.connection.close()  # as if this process had ended
-    first.join(60)
-    assert first.exitcode == -signal.SIGKILL
-    server = psutil.Process(second.pid).parent()
-    assert server is not None
-    assert server.pid != os.getpid()
-    server.kill()
-    server.wait(60)
-    second.join(60)
-    assert second.exitcode == 255, "nobody knows it"
-    second.connection.close()
-    third = WorkerProcess()  # of a new server
-    third.kill()
-    third.join(60)
-    assert third.exitcode == -signal.SIGKILL
 
 
 @pytest.mark.process
@@ -82,12 +101,16 @@ def test_the_server_ends_with_its_connection_while_it_imports_and_not_at_ctrl_c(
     search, theirs = multiprocessing.Pipe()
     with theirs:
         server = worker_process._interpreter("hpsearch.workers.fork_server", "main", theirs, dict(os.environ))
-    search.send([str(tmp_path), *worker_process.module_path()])
-    search.send(["no_such_module", "slow"])
-    begun.read_text()  # waits until the import has begun
-    server.send_signal(signal.SIGINT)
-    search.close()
-    assert server.wait(60) == 1
+    try:
+        search.send([str(tmp_path), *worker_process.module_path()])
+        search.send(["no_such_module", "slow"])
+        begun.read_text()  # waits until the import has begun
+        server.send_signal(signal.SIGINT)
+        search.close()
+        assert server.wait(60) == 1
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_a_fork_that_the_system_refuses_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import tracemalloc
 import types
 from ast import literal_eval
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from hpsearch import (
+    BestRun,
     Constraint,
     Float,
     FromPretrained,
@@ -409,14 +411,7 @@ class Script:
         self._process.communicate()
 
     def wait_until_held(self) -> None:
-        until = time.monotonic() + 60
-        while len({run for run, step, _ in self.diary.read() if step >= 6}) < 2:
-            assert time.monotonic() < until
-            assert self._process.poll() is None, self._process.communicate()[0]
-            time.sleep(0.02)
-
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self._process.pid, number)
+        wait_until_held(self.diary, lambda: self._process.poll() is None)
 
     def send_to_all(self, number: signal.Signals) -> None:
         os.killpg(self._process.pid, number)
@@ -427,6 +422,15 @@ class Script:
 
     def workers(self) -> set[int]:
         return {pid for _, _, pid in self.diary.read()}
+
+
+def wait_until_held(diary: Diary, is_running: Callable[[], bool]) -> None:
+    """Wait until two trials hang."""
+    until = time.monotonic() + 120
+    while len({run for run, step, _ in diary.read() if step >= 6}) < 2:
+        assert time.monotonic() < until
+        assert is_running()
+        time.sleep(0.02)
 
 
 def are_gone(processes: set[int], seconds: float) -> bool:
@@ -452,11 +456,9 @@ class WritesSteps(TrainerCallback):
         self._diary.write((Path(args.output_dir).name, state.global_step, os.getpid()))
 
 
-def assert_continues(folder: Path) -> None:
-    """Search as the script did, here, and check that its two trials are resumed after a checkpoint."""
-    diary = Diary(folder / "continued")
-    trainer = small_trainer(folder, WritesSteps(diary), save_strategy="epoch", num_train_epochs=6)
-    best = trainer.hyperparameter_search(
+def search_with(folder: Path, callback: TrainerCallback) -> BestRun:
+    trainer = small_trainer(folder, callback, save_strategy="epoch", num_train_epochs=6)
+    return trainer.hyperparameter_search(
         lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)},
         lambda metrics: metrics["eval_loss"],
         direction="minimize",
@@ -465,6 +467,12 @@ def assert_continues(folder: Path) -> None:
         pruner="none",
         progress=False,
     )
+
+
+def assert_continues(folder: Path) -> None:
+    """Search as the script did, here, and check that its two trials are resumed after a checkpoint."""
+    diary = Diary(folder / "continued")
+    best = search_with(folder, WritesSteps(diary))
     assert states(best) == ["complete"] * 4
     for run in ("run-0", "run-1", "run-2", "run-3"):
         first, *others = (step for name, step, _ in diary.read() if name == run)
@@ -486,6 +494,18 @@ def test_ctrl_c_ends_all_within_five_seconds_although_the_trials_sleep_and_the_s
     assert_continues(tmp_path)
 
 
+class Hangs(WritesSteps):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_step_end(args, state, control)
+        if state.global_step >= 6:
+            time.sleep(1000)
+
+
+def search_until_killed(folder: Path, diary: Diary) -> None:
+    search_with(folder, Hangs(diary))
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 def test_workers_end_at_once_when_the_process_that_searches_is_killed_and_the_next_search_tidies_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -493,10 +513,15 @@ def test_workers_end_at_once_when_the_process_that_searches_is_killed_and_the_ne
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    with Script(tmp_path) as script:
-        script.wait_until_held()
-        script.send(signal.SIGKILL)
-        assert are_gone(script.workers(), 2.0)
+    diary = Diary(tmp_path / "diary")
+    process = multiprocessing.get_context("fork").Process(target=search_until_killed, args=(tmp_path, diary))
+    process.start()
+    try:
+        wait_until_held(diary, process.is_alive)
+    finally:
+        process.kill()
+    assert are_gone({pid for _, _, pid in diary.read()}, 2.0)
+    process.join()
     assert list(scratch.glob("hpsearch-*/data"))
     assert_continues(tmp_path)
     assert not list(scratch.glob("hpsearch-*"))

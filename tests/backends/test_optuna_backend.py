@@ -12,7 +12,7 @@ import optuna
 import pytest
 from optuna.storages.journal import JournalFileBackend
 
-from hpsearch import Categorical, Float, SearchInterrupted, StudyError
+from hpsearch import Categorical, Float, Int, SearchInterrupted, StudyError
 from hpsearch.backends.optuna_backend.quiet import quiet_optuna
 from tests.backends.contract import BackendContract
 from tests.support.searching import (
@@ -225,3 +225,21 @@ def test_a_study_that_must_be_new_is_refused_if_the_storage_has_it(tmp_path: Pat
     search(tmp_path, n_trials=1)
     with pytest.raises(StudyError, match=r"load_if_exists=False.*with 1 trials"):
         search(tmp_path, n_trials=2, load_if_exists=False)
+
+
+def test_parameters_are_drawn_from_the_distributions_that_they_describe(tmp_path: Path) -> None:
+    space = {
+        "learning_rate": Float(1e-5, 1e-2, log=True),
+        "weight_decay": Float(0.0, 0.3, step=0.1),
+        "gradient_accumulation_steps": Int(1, 4, log=True),
+        "per_device_train_batch_size": Int(2, 8, step=2),
+        "optim": Categorical(["adamw_torch", "sgd"]),
+    }
+    small_trainer(tmp_path).hyperparameter_search(space, n_trials=1, progress=False)
+    assert load(tmp_path / "study").trials[0].distributions == {
+        "learning_rate": optuna.distributions.FloatDistribution(1e-5, 1e-2, log=True),
+        "weight_decay": optuna.distributions.FloatDistribution(0.0, 0.3, step=0.1),
+        "gradient_accumulation_steps": optuna.distributions.IntDistribution(1, 4, log=True),
+        "per_device_train_batch_size": optuna.distributions.IntDistribution(2, 8, step=2),
+        "optim": optuna.distributions.CategoricalDistribution(["adamw_torch", "sgd"]),
+    }

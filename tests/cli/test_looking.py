@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import os
 import platform
 import re
 import shlex
@@ -38,6 +39,17 @@ def test_show_lists_every_trial_best_first(here: Path, told: Told) -> None:
     lines = [line for line in out.splitlines() if line[:5].strip().isdecimal()]
     assert sorted(int(line.split()[0]) for line in lines) == list(range(TRIALS))
     assert int(lines[0].split()[0]) == best_of(here)["trial"]
+
+
+def test_without_a_name_the_study_that_was_written_to_last_is_shown(here: Path, told: Told) -> None:
+    older = shutil.copytree(here / "runs" / "spirals", here / "runs" / "older")
+    for folder, seconds in ((older, 1000), (here / "runs" / "spirals", 2000)):
+        os.utime(folder, (seconds, seconds))
+    _, _, said = told("show")
+    assert said.strip() == f"study {Path('runs', 'spirals')}"
+    os.utime(older, (3000, 3000))
+    _, _, said = told("show")
+    assert said.strip() == f"study {Path('runs', 'older')}"
 
 
 def test_show_as_json_has_whole_records(here: Path, told: Told) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import types
@@ -88,6 +89,41 @@ def test_the_server_ends_with_its_connection_while_it_imports_and_not_at_ctrl_c(
     server.send_signal(signal.SIGINT)
     search.close()
     assert server.wait(60) == 1
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
+@pytest.mark.usefixtures("_own_server")
+def test_ctrl_c_while_a_worker_is_requested_leaves_nothing_behind_that_the_next_one_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+    send = socket.socket.sendmsg
+
+    def interrupted(*arguments: Any) -> int:
+        sent.append(send(*arguments))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "sendmsg", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            WorkerProcess()
+    assert sent == [1]
+    worker = WorkerProcess()
+    worker.close()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
+@pytest.mark.usefixtures("_own_server")
+def test_a_child_that_the_program_forks_holds_no_connection_to_a_worker() -> None:
+    worker = WorkerProcess()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if worker.connection.closed else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not worker.connection.closed
+    worker.close()
 
 
 def test_a_fork_that_the_system_refuses_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

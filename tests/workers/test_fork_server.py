@@ -20,6 +20,7 @@ import pytest
 from hpsearch.workers import fork_server, worker_process
 from hpsearch.workers.pool import Worker
 from hpsearch.workers.worker_process import WorkerProcess
+from tests.support import warm
 
 
 @pytest.fixture
@@ -135,6 +136,14 @@ def test_a_fork_that_the_system_refuses_is_reported_and_ends_nothing(monkeypatch
     monkeypatch.setattr(worker_process, "_fork", lambda theirs, status: fork_server._fork(status))
     with pytest.raises(BlockingIOError, match="temporarily unavailable"):
         WorkerProcess()
+
+
+@pytest.mark.process
+def test_a_worker_that_ends_deletes_the_temporary_folder_of_multiprocessing() -> None:
+    begin = "from multiprocessing import util; print(util.get_temp_dir(), flush=True)"
+    output = warm.run("-c", f"{begin}; from hpsearch.workers.worker import _exit; _exit()").stdout
+    assert output.strip()
+    assert not Path(output.strip()).exists()
 
 
 class _Memory(NamedTuple):

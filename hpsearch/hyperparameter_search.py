@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -113,7 +114,7 @@ class Search:
             self.listener.on_search_end(self.study, runner.records)
 
     def _best(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
-        found = best_runs(SearchSummary(self.study, records, lambda: self.backend), self.build_model)
+        found = best_runs(SearchSummary(self.study, records, functools.partial(_same, self.backend)), self.build_model)
         return found if len(self.study.objectives) > 1 else found[0]
 
     def _interrupted(self, records: list[TrialRecord]) -> SearchInterrupted:
@@ -135,6 +136,11 @@ def telling_the_others(ranks: Ranks, runner: TrialRunner) -> Iterator[None]:
         ranks.decide(lambda: told)
         raise
     ranks.decide(lambda: SearchIsOver(runner.records))
+
+
+def _same(backend: Backend) -> Backend:
+    """Return the engine of a summary that knows it already; unlike a lambda, it can be pickled with the summary."""
+    return backend
 
 
 def _bare(error: BaseException) -> BaseException:

@@ -15,7 +15,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe, wait
-from multiprocessing.reduction import recv_handle
 
 
 def main(search: Connection) -> None:
@@ -60,8 +59,9 @@ def _ending_with(search: Connection) -> Iterator[None]:
 def _serve(search: Connection) -> Connection | None:
     """Fork a worker for each request; return its connection in the worker, and None here when the search is over.
 
-    A request is two handles: the worker's connection, and one on which the searching process learns its pid and, when
-    it has ended, its exit code. Only this process keeps the second one, so what a worker starts cannot hold it open.
+    A request is a message with two descriptors: the worker's connection, and one on which the searching process learns
+    its pid and, when it has ended, its exit code. Only this process keeps the second one, so what a worker starts
+    cannot hold it open.
     """
     statuses: dict[int, Connection] = {}  # by pid
     child_ended, wakeup = socket.socketpair()
@@ -75,10 +75,10 @@ def _serve(search: Connection) -> Connection | None:
             _report_exits(statuses)
         if search not in ready:
             continue
-        try:
-            worker, status = Connection(recv_handle(search)), Connection(recv_handle(search), readable=False)
-        except (EOFError, OSError):
+        received = _request(search)
+        if received is None:
             return None
+        worker, status = received
         pid = _fork(status)
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -91,6 +91,19 @@ def _serve(search: Connection) -> Connection | None:
         worker.close()
         if pid is not None:
             statuses[pid] = status
+
+
+def _request(search: Connection) -> tuple[Connection, Connection] | None:
+    """Return the worker's connection and the one for its status; None if the search is over."""
+    with socket.fromfd(search.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+        try:
+            message, descriptors, *_ = socket.recv_fds(channel, 1, 2)
+        except OSError:
+            return None
+    if not message:
+        return None
+    worker, status = descriptors
+    return Connection(worker), Connection(status, readable=False)
 
 
 def _fork(status: Connection) -> int | None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def work(connection: Connection) -> None:
         os.setpgid(0, 0)  # the worker and all that it starts can be ended together; Ctrl-C does not reach it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _train(_SearchingProcess(connection))
-    # Let the threads of the program end, but skip the teardown of all modules, which takes a second.
+    # Let the threads of the trainer end, but skip the teardown of all modules, which takes a second.
     atexit.register(_exit)
 
 
@@ -212,6 +213,8 @@ def _output_to(file: Path) -> Iterator[None]:
 
 
 def _exit() -> None:
+    # It was registered before this function, which ends the process first; it deletes temporary folders.
+    util._exit_function()  # type: ignore[attr-defined]
     _flush()
     os._exit(0)
 

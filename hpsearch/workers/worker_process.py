@@ -10,11 +10,12 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import weakref
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import send_handle
 from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from {module} import {function}
 """
 _lock = threading.Lock()
 _server: _ForkServer | None = None
+_processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 
 
 class WorkerProcess:
@@ -54,6 +56,7 @@ class WorkerProcess:
         self._exitcode: int | None = None
         self.connection, theirs = multiprocessing.Pipe()
         self._status, status = multiprocessing.Pipe(duplex=False)
+        _processes.add(self)
         try:
             with theirs:
                 if _FORK_IS_SAFE:
@@ -152,9 +155,9 @@ class _ForkServer:
         return self._process.poll() is None
 
     def request(self, worker: Connection, status: Connection) -> None:
-        """Let it fork a worker."""
-        for each in (worker, status):
-            send_handle(self._connection, each.fileno(), self._process.pid)
+        """Let it fork a worker; Ctrl-C never leaves half of the request there."""
+        with socket.fromfd(self._connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+            socket.send_fds(channel, [b"\0"], [worker.fileno(), status.fileno()])
 
     def end(self) -> None:
         self._connection.close()
@@ -203,13 +206,18 @@ def _end_server() -> None:
         _server.end()
 
 
-def _forget_server() -> None:
-    """Start a server of its own for a process that this one forks."""
+def _forget() -> None:
+    """Let a forked child start a server of its own, and close its copies of the connections to the workers.
+
+    While a copy is open, a worker does not notice that the searching process has died, and trains on.
+    """
     global _lock, _server
     if _server is not None:
         _server.forget()
+    for each in _processes:
+        each.close()
     _lock, _server = threading.Lock(), None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_server)
+    os.register_at_fork(after_in_child=_forget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
 import platform
 import shutil
 import subprocess
@@ -223,3 +224,12 @@ def test_in_which_worker_a_trial_trained_is_recorded(tmp_path: Path) -> None:
     places = [span.where for each in found.run_summary.records for span in each.spans]
     assert set(places) <= {f"{platform.node()}, worker {number}" for number in (0, 1)}
     assert len(places) >= 6
+
+
+def test_the_summary_of_a_search_can_be_pickled(tmp_path: Path) -> None:
+    best = small_trainer(tmp_path).hyperparameter_search(
+        {"learning_rate": Float(1e-4, 1e-1)}, "loss", n_trials=1, progress=False
+    )
+    assert isinstance(best, BestRun)
+    summary = pickle.loads(pickle.dumps(best.run_summary))
+    assert [each.to_json() for each in summary.records] == [each.to_json() for each in best.run_summary.records]

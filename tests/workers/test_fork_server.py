@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import types
@@ -20,6 +21,7 @@ import pytest
 from hpsearch.workers import fork_server, worker_process
 from hpsearch.workers.pool import Worker
 from hpsearch.workers.worker_process import WorkerProcess
+from tests.support import warm
 
 
 @pytest.fixture
@@ -113,6 +115,41 @@ def test_the_server_ends_with_its_connection_while_it_imports_and_not_at_ctrl_c(
         server.wait()
 
 
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
+@pytest.mark.usefixtures("_own_server")
+def test_ctrl_c_while_a_worker_is_requested_leaves_nothing_behind_that_the_next_one_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[int] = []
+    send = socket.socket.sendmsg
+
+    def interrupted(*arguments: Any) -> int:
+        sent.append(send(*arguments))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "sendmsg", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            WorkerProcess()
+    assert sent == [1]
+    worker = WorkerProcess()
+    worker.close()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no server")
+@pytest.mark.usefixtures("_own_server")
+def test_a_child_that_the_program_forks_holds_no_connection_to_a_worker() -> None:
+    worker = WorkerProcess()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if worker.connection.closed else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not worker.connection.closed
+    worker.close()
+
+
 def test_a_fork_that_the_system_refuses_is_reported_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> int:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -122,6 +159,14 @@ def test_a_fork_that_the_system_refuses_is_reported_and_ends_nothing(monkeypatch
     monkeypatch.setattr(worker_process, "_fork", lambda theirs, status: fork_server._fork(status))
     with pytest.raises(BlockingIOError, match="temporarily unavailable"):
         WorkerProcess()
+
+
+@pytest.mark.process
+def test_a_worker_that_ends_deletes_the_temporary_folder_of_multiprocessing() -> None:
+    begin = "from multiprocessing import util; print(util.get_temp_dir(), flush=True)"
+    output = warm.run("-c", f"{begin}; from hpsearch.workers.worker import _exit; _exit()").stdout
+    assert output.strip()
+    assert not Path(output.strip()).exists()
 
 
 class _Memory(NamedTuple):

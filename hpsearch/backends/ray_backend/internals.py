@@ -1,4 +1,4 @@
-"""The two things that Ray has no public way to do. No other module uses `ray._private` or `ray._raylet`."""
+"""The two things that Ray has no public way to do. No other module of hpsearch uses `ray._private` or `ray._raylet`."""
 
 from __future__ import annotations
 

@@ -157,7 +157,11 @@ class _ForkServer:
     def request(self, worker: Connection, status: Connection) -> None:
         """Let it fork a worker; Ctrl-C never leaves half of the request there."""
         with socket.fromfd(self._connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as channel:
-            socket.send_fds(channel, [b"\0"], [worker.fileno(), status.fileno()])
+            try:
+                socket.send_fds(channel, [b"\0"], [worker.fileno(), status.fileno()])
+            except BrokenPipeError as error:
+                code = self._process.wait()
+                raise OSError(f"the process they are forked from has ended with exit code {code}, see above") from error
 
     def end(self) -> None:
         self._connection.close()

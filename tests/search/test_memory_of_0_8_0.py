@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def study(tmp_path: Path) -> Path:
     return tmp_path / "study"
 
 
-def move_to_memory(checkpoint: Path, memory: Path) -> Path:
+def move_to_memory(checkpoint: Path, memory: Path, machine: str = socket.gethostname()) -> Path:
     """Move a checkpoint as 0.8.0 did; return where it is."""
     place = memory / "hpsearch-1234"
     place.mkdir(exist_ok=True)
@@ -59,7 +60,7 @@ def move_to_memory(checkpoint: Path, memory: Path) -> Path:
     shutil.move(checkpoint, moved)
     checkpoint.symlink_to(moved, target_is_directory=True)
     (place / f".linked-from-{moved.name}").write_text(str(checkpoint.parent))
-    write_json(checkpoint.parents[1] / MEMORY_FILE, {"place": str(place), "host": "lab-1 pid:[1]"})
+    write_json(checkpoint.parents[1] / MEMORY_FILE, {"place": str(place), "host": f"{machine} pid:[1]"})
     return moved
 
 
@@ -145,7 +146,7 @@ def test_a_checkpoint_whose_copy_was_interrupted_is_copied(memory: Path, study: 
     assert list(memory.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", ["", "[]", "null", '{"place": "PRECIOUS", "host": "x"}'])
+@pytest.mark.parametrize("content", ["", "[]", "null", '{"place": "PRECIOUS", "host": "HOST"}'])
 def test_whatever_the_file_of_0_8_0_names_only_its_own_folders_are_deleted(
     tmp_path: Path, memory: Path, study: Path, content: str
 ) -> None:
@@ -155,12 +156,23 @@ def test_whatever_the_file_of_0_8_0_names_only_its_own_folders_are_deleted(
     checkpoint = make_checkpoint(study)
     for name, target in (("checkpoint-best", precious / "thesis"), ("checkpoint-8", memory / "theirs" / "checkpoint")):
         checkpoint.with_name(name).symlink_to(target)
-    (study / MEMORY_FILE).write_text(content.replace("PRECIOUS", str(precious)))
+    written = content.replace("PRECIOUS", str(precious)).replace("HOST", socket.gethostname())
+    (study / MEMORY_FILE).write_text(written)
     assert copy_to_disk(study) == []
     assert (precious / "thesis").is_dir()
     assert (memory / "theirs" / "checkpoint").is_dir()
     assert sum(each.is_symlink() for each in checkpoint.parent.iterdir()) == 2
-    assert not (study / MEMORY_FILE).exists()
+    assert (study / MEMORY_FILE).exists() is ("HOST" not in content)
+
+
+def test_on_another_machine_the_links_are_left_alone_for_their_own(memory: Path, study: Path) -> None:
+    checkpoint = make_checkpoint(study)
+    moved = move_to_memory(checkpoint, memory, machine="elsewhere")
+    away = moved.parent.rename(memory.parent / "memory of the other machine")
+    assert copy_to_disk(study) == []
+    away.rename(moved.parent)
+    assert (checkpoint / "weights").read_text() == "run-0"
+    assert (study / MEMORY_FILE).exists()
 
 
 def test_a_study_without_the_file_of_0_8_0_is_not_touched(memory: Path, study: Path) -> None:

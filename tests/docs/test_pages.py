@@ -19,7 +19,7 @@ pytest.importorskip("plotly")
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # These have tests of their own: they need a cluster, or check more than that the code runs.
-ELSEWHERE = {"cluster": "tests/test_cluster_docs.py", "spaces": "tests/spaces/test_docs.py"}
+ELSEWHERE = {"cluster": "tests/docs/test_ray_cluster_page.py", "spaces": "tests/spaces/test_docs.py"}
 RUN = [page for page in PAGES if page.stem not in ELSEWHERE and any(each.reason is None for each in blocks(page))]
 
 

@@ -23,14 +23,13 @@ pytest.importorskip("ray")
 pytest.importorskip("sklearn")
 
 from hpsearch import BestRun
-from hpsearch.backends.ray_backend.cluster import joined
 from tests.support.ray_clusters import are_gone, free_ports
 from tests.support.searching import states
 from tests.support.small_trainer import points, small_trainer
 
-pytestmark = pytest.mark.docs
+pytestmark = [pytest.mark.docs, pytest.mark.ray]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cluster.md"
 PORT, TRIALS = "6399", 4
 SECONDS = 240
@@ -136,19 +135,19 @@ def test_the_recipe_of_two_nodes_searches_on_both_and_leaves_no_process(shell: S
     assert are_gone(shell.processes())
 
 
+@pytest.mark.usefixtures("ray_instance")
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="the trials of the first example have two CPUs")
 def test_the_searches_of_the_page_run_as_they_stand_there_one_after_the_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All with one local instance and a small trainer; what a block imports or makes, later ones use."""
+    """All with the local instance of the tests and a small trainer; what a block imports or makes, later ones use."""
     names: dict[str, Any] = {"trainer": small_trainer(tmp_path, train_dataset=points(64, seed=0), num_train_epochs=4)}
     found: dict[str, BestRun] = {}
-    with joined(None):
-        for block in blocks("python"):
-            exec(compile("\n" * block.line + block.code, PAGE, "exec"), names)
-            found[block.heading] = names["best"]
-            assert len(states(names["best"])) == int(re.findall(r"n_trials=(\d+)", block.code)[0])
-            assert set(states(names["best"])) <= {"complete", "pruned", "stopped"}
+    for block in blocks("python"):
+        exec(compile("\n" * block.line + block.code, PAGE, "exec"), names)
+        found[block.heading] = names["best"]
+        assert len(states(names["best"])) == int(re.findall(r"n_trials=(\d+)", block.code)[0])
+        assert set(states(names["best"])) <= {"complete", "pruned", "stopped"}
 
     assert list(found) == [
         "On one machine",

@@ -143,11 +143,11 @@ class Workers:
             self._workers[number] = self._started(number)
 
     def ready(self) -> list[Worker]:
-        """Return the workers that wait for a trial."""
+        """Return the workers without a trial."""
         return [each for each in self._workers.values() if each.is_ready and not each.is_over]
 
     def train(self, worker: Worker, assignment: Assignment) -> bool:
-        """Give a trial to a worker that waits; return False if the worker has died."""
+        """Give a trial to a free worker; return False if the worker has died."""
         if not worker.send(assignment):
             return False
         worker.is_ready = False

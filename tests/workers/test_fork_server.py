@@ -193,3 +193,15 @@ def test_where_the_system_does_not_tell_what_memory_is_shared_all_of_it_counts(
     worker = Worker.__new__(Worker)
     worker._process = types.SimpleNamespace(pid=1)  # type: ignore[assignment]
     assert worker.memory == 1000
+
+
+@pytest.mark.process
+def test_a_request_to_a_server_that_has_ended_says_so_with_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_process, "_FIRST", "a module that does not exist")
+    server = worker_process._ForkServer()
+    os.kill(server._process.pid, signal.SIGKILL)
+    server._process.wait()
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs, pytest.raises(OSError, match="has ended with exit code -9"):
+        server.request(ours, theirs)
+    server.end()

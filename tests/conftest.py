@@ -22,8 +22,13 @@ os.environ.pop("CI", None)  # a search prints less in CI; the tests check what i
 migrations.read_once()
 
 
-def pytest_collection_finish() -> None:
-    """Leave what has been imported out of all later garbage collections: each would look at a million objects."""
+@pytest.fixture(autouse=True, scope="module")
+def _small_garbage_collections() -> None:
+    """Exclude everything that exists so far from garbage collection: each run would visit a million objects.
+
+    Trainers collect garbage several times a trial. Libraries that earlier modules have imported, such as Ray and TRL,
+    would make the tests of later ones take up to 100 times as long.
+    """
     gc.collect()
     gc.freeze()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 
 KINDS = ("process", "ray", "distributed", "docs", "fault")
 TIERS = ("unit", "in process", "smoke", "full")
+_PROGRAMS = ("python", "torchrun", "accelerate", "hpsearch", "ray")
 _happened: set[str] = set()  # in the test that runs now: "process", "training"
 
 
@@ -113,7 +115,7 @@ def _is_full(item: pytest.Item) -> bool:
 
 def _notice_processes(event: str, arguments: tuple[Any, ...]) -> None:
     is_fork = event == "os.fork" and not _is_by_data_loader()
-    is_program = event == "subprocess.Popen" and "python" in str(arguments[0])
+    is_program = event == "subprocess.Popen" and Path(str(arguments[0])).name.startswith(_PROGRAMS)
     if is_fork or is_program or event == "tests.support.warm":
         _happened.add("process")
 

@@ -208,7 +208,7 @@ class ParallelSearch:
             live = self._orphans.pop(0) if self._orphans else self._dispatch.next()
             if live is None:
                 return
-            if self._workers.train(worker, live.told):
+            if self._workers.train(worker, self._dispatch.assignment(live)):
                 self._at[worker] = live
             else:  # the worker has died: another one takes the trial
                 self._orphans.insert(0, live)

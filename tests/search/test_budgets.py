@@ -136,7 +136,7 @@ def test_a_process_whose_clock_is_hours_off_trains_for_the_time_that_is_left(
     sent = cloudpickle.dumps(Assignment.of(FixedTrial({}), OtherTrials(), seconds))
     here = time.time()
     monkeypatch.setattr(time, "time", lambda: here + off_by)
-    ended = train_as_told(small_trainer(tmp_path), study, pickle.loads(sent), Agrees())  # noqa: S301
+    ended = train_as_told(small_trainer(tmp_path), study, pickle.loads(sent), Agrees())
     assert ended.record.state is expected, ended.record.reason
 
 

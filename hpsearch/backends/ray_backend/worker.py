@@ -52,6 +52,8 @@ class Shared:
 class TrialWorker(tune.Trainable):
     """Trains a trial up to its next event, with every step; then another trial, in the same process."""
 
+    _told: Assignment
+
     def setup(self, config: dict[str, Any], shared: Shared | None = None) -> None:
         """Take the first trial; what takes time is left to the first step."""
         assert shared is not None
@@ -107,7 +109,7 @@ class TrialWorker(tune.Trainable):
         self._leave()
 
     def _take(self, config: dict[str, Any]) -> None:
-        self._told: Assignment = config[KEY]
+        self._told = config[KEY]
         self._received = time.monotonic()
         self._copy = None
         self._numbers = {TRAINING_ITERATION: 0}

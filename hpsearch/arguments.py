@@ -79,6 +79,10 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
         (0.0001, 0.001)
     """
 
+    # As in transformers, but for the text of the arguments, which does not show it.
+    hub_token: str | None = field(
+        default=None, repr=False, metadata=transformers.TrainingArguments.__dataclass_fields__["hub_token"].metadata
+    )
     ray_scope: str = field(
         default="last",
         metadata={

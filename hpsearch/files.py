@@ -6,6 +6,7 @@ Knows nothing of trials or models.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -22,13 +23,45 @@ _REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
 _SECONDS_BETWEEN_ATTEMPTS = 0.005
 
 
-def file_lock(path: str | os.PathLike[str], thread_local: bool = True) -> FileLock:
+# Of what only this user may read.
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+
+
+def file_lock(path: str | os.PathLike[str], thread_local: bool = True, mode: int | None = None) -> FileLock:
     """Return a lock between processes, and threads if it is `thread_local`; the system releases it when a holder dies.
 
     A forked child does not hold it, and makes one of its own. On a file system without locks, taking it is an error: a
-    file in place of a lock would outlive a killed process.
+    file in place of a lock would outlive a killed process. The file gets the `mode`, or that of the user's umask.
     """
-    return FileLock(path, thread_local=thread_local, poll_interval=_SECONDS_BETWEEN_ATTEMPTS, fallback_to_soft=False)
+    options: dict[str, Any] = {} if mode is None else {"mode": mode}
+    return FileLock(
+        path,
+        thread_local=thread_local,
+        poll_interval=_SECONDS_BETWEEN_ATTEMPTS,
+        fallback_to_soft=False,
+        **options,
+    )
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder that only this user can read, whatever the umask.
+
+    Raises:
+        FileExistsError: there is one already.
+    """
+    path.mkdir(mode=PRIVATE_FOLDER)
+    path.chmod(PRIVATE_FOLDER)
+
+
+def open_private_file(path: Path) -> io.FileIO:
+    """Make a file that only this user can read, whatever the umask, and open it for writing.
+
+    Raises:
+        FileExistsError: there is one already.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), PRIVATE_FILE)
+    path.chmod(PRIVATE_FILE)
+    return io.FileIO(descriptor, "w")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -16,9 +16,9 @@ from filelock import FileLock, Timeout
 from .files import file_lock
 
 
-def show_alive(path: Path) -> FileLock:
+def show_alive(path: Path, mode: int | None = None) -> FileLock:
     """Lock a file, which is made if it does not exist, until the lock is released or this process dies."""
-    lock = file_lock(path, thread_local=False)  # another thread may release it
+    lock = file_lock(path, thread_local=False, mode=mode)  # another thread may release it
     lock.acquire()
     return lock
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from .files import PRIVATE_FILE, make_private_folder
 from .liveness import claimed, show_alive
 
 _SCRATCH = "hpsearch-scratch-"
@@ -35,8 +36,8 @@ class Scratch:
         """Make an empty folder."""
         self.end()
         remove_scratch_of_the_dead()
-        self._lock = show_alive(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex}.lock"))
-        self.folder.mkdir(mode=0o700)
+        self._lock = show_alive(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex}.lock"), PRIVATE_FILE)
+        make_private_folder(self.folder)
 
     def end(self) -> None:
         """Delete the folder."""

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hpsearch import scratch
 from hpsearch.files import file_lock
 from hpsearch.liveness import claimed, is_alive, show_alive
 from hpsearch.scratch import Scratch, remove_scratch_of_the_dead
+from hpsearch.workers.payload import pack
 from tests.support.forked import Forked
 
 SECONDS = 30.0
@@ -231,6 +232,14 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(params=[0o000, 0o022, 0o077, 0o277])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
 def test_a_temporary_folder_is_empty_the_user_s_alone_and_gone_at_its_end(temporary: Path) -> None:
     folders = Scratch()
     for _ in range(2):
@@ -240,7 +249,10 @@ def test_a_temporary_folder_is_empty_the_user_s_alone_and_gone_at_its_end(tempor
         assert folders.folder not in before
         assert list(folders.folder.iterdir()) == []
         assert folders.folder.stat().st_mode & 0o777 == 0o700
-        (folders.folder / "data").write_text("secret")
+        assert [each.stat().st_mode & 0o777 for each in temporary.glob("*.lock")] == [0o600]
+        payload = pack({"training": "data"}, folders.folder / "data")
+        assert payload.file.stat().st_mode & 0o777 == 0o600
+        assert payload.load() == {"training": "data"}
     assert len(list(temporary.glob("*/data"))) == 1
     folders.end()
     folders.end()

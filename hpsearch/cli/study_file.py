@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,14 +14,13 @@ from typing import Any
 
 from ..errors import HpsearchError, StudyError
 from ..files import read_json, write_json
+from ..redaction import holds_secret
 from ..search.folder import COMMAND_FILE
 from ..search.listener import PassingListener, SearchListener
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..search_plan import SearchPlan
 from .text_classification import read_toml
-
-_SECRET = ("_token", "_key", "password")
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,8 @@ class Command:
 
     def write(self, study: Path) -> None:
         """Leave it in the folder of the study, but for what is secret in it: that has to be given again."""
-        arguments = {name: value for name, value in self.arguments.items() if not name.endswith(_SECRET)}
-        search = {name: value for name, value in self.search.items() if not _has_password(value)}
+        arguments = {name: value for name, value in self.arguments.items() if not holds_secret(name, value)}
+        search = {name: value for name, value in self.search.items() if not holds_secret(name, value)}
         given, kept = {**self.arguments, **self.search}, {**arguments, **search}
         left_out = [name for name in given if name not in kept]
         write_json(study / COMMAND_FILE, asdict(replace(self, arguments=arguments, search=search, left_out=left_out)))
@@ -179,10 +177,6 @@ def line_of(error: BaseException, path: Path) -> str:
         trace = trace.tb_next
     at = getattr(error, "lineno", None) if at is None else at
     return "" if at is None else f" (line {at})"
-
-
-def _has_password(value: Any) -> bool:
-    return isinstance(value, str) and bool(re.search(r"://[^/]*:[^/]*@|password=", value))
 
 
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:

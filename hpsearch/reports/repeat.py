@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..files import read_json
+from ..redaction import holds_secret
 from ..search.folder import COMMAND_FILE
 
 logger = logging.getLogger(__name__)
@@ -49,17 +50,23 @@ def how_to_repeat(folder: Path, name: str, number: int) -> HowToRepeat:
             f"hpsearch replay {number} {shlex.quote(str(folder))}",
             _command(begun, folder.resolve()),
             str(begun["folder"]),
-            tuple(begun.get("left_out", ())),
+            (*begun.get("left_out", ()), *(name for name, each in _given(begun).items() if holds_secret(name, each))),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         logger.warning("%s is damaged (%r): the report cannot say how the study was begun.", COMMAND_FILE, error)
         return in_python
 
 
+def _given(begun: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given to the command, also secrets that 0.8.0 has written to disk."""
+    return {**begun.get("arguments", {}), **begun.get("search", {})}
+
+
 def _command(begun: Mapping[str, Any], place: Path) -> str:
     """Return the command that a study was last searched with, as it is for the place where the study is now."""
-    search, arguments = dict(begun.get("search", {})), dict(begun.get("arguments", {}))
-    arguments.pop("output_dir", None)
+    known = {name: each for name, each in _given(begun).items() if not holds_secret(name, each)}
+    search = {name: known[name] for name in begun.get("search", {}) if name in known}
+    arguments = {name: known[name] for name in begun.get("arguments", {}) if name in known and name != "output_dir"}
     parts = ["hpsearch", "run", str(begun["file"]), "--output", str(place.parent), "--study-name", place.name]
     for key, option in _OPTIONS.items():
         if key in search:

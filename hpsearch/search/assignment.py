@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .others import OtherTrials
@@ -18,7 +16,8 @@ class Assignment:
 
     Attributes:
         others: the other trials of the study.
-        until: when the search's time is over, by the clock on the wall; None: no limit.
+        seconds: the time that the search has left when it is handed over; None: no limit. The process that receives it
+            counts by its own clock: the clocks of two machines may differ.
     """
 
     number: int
@@ -29,19 +28,17 @@ class Assignment:
     fixed: dict[str, Any]
     earlier: TrialRecord | None
     others: OtherTrials
-    until: float | None
+    seconds: float | None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
 
-    def seconds_left(self, clock: Callable[[], float] = time.time) -> float | None:
-        """Return how much of the search's time is left; None if there is no limit."""
-        return None if self.until is None else max(self.until - clock(), 0.0)
+    def after(self, seconds: float) -> Assignment:
+        """Return the assignment as it is so many seconds after its receipt."""
+        return self if self.seconds is None else replace(self, seconds=max(self.seconds - seconds, 0.0))
 
     @classmethod
-    def of(
-        cls, trial: Trial, others: OtherTrials, seconds: float | None, clock: Callable[[], float] = time.time
-    ) -> Assignment:
+    def of(cls, trial: Trial, others: OtherTrials, seconds: float | None) -> Assignment:
         """Return the assignment of a trial, beside these other ones, with `seconds` of the search's time left."""
         return cls(
             trial.number,
@@ -52,7 +49,7 @@ class Assignment:
             dict(trial.fixed),
             trial.earlier,
             others,
-            None if seconds is None else clock() + seconds,
+            seconds,
         )
 
 

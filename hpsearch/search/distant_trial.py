@@ -66,7 +66,7 @@ def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line
         study,
         trial,
         told.others,
-        TrialBudget(study, SearchBudget(study, told.seconds_left()), told.others),
+        TrialBudget(study, SearchBudget(study, told.seconds), told.others),
         OneProcess(),
         _Teller(trial, line),
         on_fallback=lambda record: write_record(study.folder, record),

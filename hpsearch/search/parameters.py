@@ -98,7 +98,7 @@ class Int:
     def __post_init__(self) -> None:
         for name in ("low", "high", "step"):
             value = getattr(self, name)
-            if not _is_number(value) or not float(value).is_integer():
+            if not _is_finite(value) or not float(value).is_integer():
                 raise SpaceError(
                     f"{self}: {name} must be a whole number, but got {value!r}. For real numbers use Float."
                 )
@@ -109,7 +109,7 @@ class Int:
 
     def contains(self, value: Any) -> bool:
         """Tell whether `value` is a whole number this parameter can take."""
-        if not _is_number(value) or not float(value).is_integer() or not self.low <= value <= self.high:
+        if not _is_finite(value) or not float(value).is_integer() or not self.low <= value <= self.high:
             return False
         return (int(value) - self.low) % self.step == 0
 
@@ -153,7 +153,7 @@ class Categorical:
     def __post_init__(self) -> None:
         given: Any = self.choices
         if isinstance(given, Mapping):
-            object.__setattr__(self, "branches", {key: dict(branch or {}) for key, branch in given.items()})
+            object.__setattr__(self, "branches", {key: {} if each is None else each for key, each in given.items()})
         elif isinstance(given, str) or not isinstance(given, Sequence):
             raise SpaceError(f"Categorical choices must be a list, a tuple or a mapping, but got {given!r}.")
         choices = tuple(given)
@@ -166,9 +166,21 @@ class Categorical:
                     f"Categorical choice {choice!r} is a {type(choice).__name__}; allowed are None, bool, int, float "
                     "and str, so that a study can store it. Use a name and look the object up in model_init."
                 )
+            if isinstance(choice, float) and not math.isfinite(choice):
+                raise SpaceError(f"Categorical choice {choice!r} is not a finite number.")
             if choice in choices[:place]:
                 raise SpaceError(f"Categorical choice {choice!r} comes twice in {choices!r}, or equals another one.")
-        for choice in self.branches:
+        if not isinstance(self.branches, Mapping):
+            raise SpaceError(
+                f"Categorical branches must be a mapping from choices to parameters, but got {self.branches!r}."
+            )
+        for choice, branch in self.branches.items():
+            if not isinstance(branch, Mapping):
+                raise SpaceError(
+                    f"Categorical choice {choice!r} opens the branch {branch!r} ({type(branch).__name__}); allowed are "
+                    "a mapping of names to Float, Int or Categorical, and None. Choices without branches are a list: "
+                    "Categorical(['a', 'b'])."
+                )
             if not self.contains(choice):
                 raise SpaceError(
                     f"Categorical has a branch for {choice!r}, which is not one of the choices {choices!r}."
@@ -194,14 +206,14 @@ def _check_range(parameter: Float | Int) -> None:
     name = type(parameter).__name__
     low, high, step = parameter.low, parameter.high, parameter.step
     for bound, value in (("low", low), ("high", high)):
-        if not _is_number(value) or not math.isfinite(value):
+        if not _is_finite(value):
             raise SpaceError(f"{name}: {bound} must be a finite number, but got {value!r}.")
     if low > high:
         raise SpaceError(f"{name}: low must not be above high, but got low={low}, high={high}.")
     if parameter.log and low <= 0:
         raise SpaceError(f"{name}: log=True needs low > 0, but got low={low}.")
-    if step is not None and not (_is_number(step) and step > 0):
-        raise SpaceError(f"{name}: step must be above 0, but got {step!r}.")
+    if step is not None and not (_is_finite(step) and step > 0):
+        raise SpaceError(f"{name}: step must be a finite number above 0, but got {step!r}.")
     for what, given in (("default", parameter.default), ("prior", parameter.prior)):
         if given is not None and not parameter.contains(given):
             allowed = f"[{low}, {high}]" + (f" in steps of {step}" if step not in (None, 1) else "")
@@ -210,6 +222,13 @@ def _check_range(parameter: Float | Int) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return _is_number(value) and math.isfinite(value)
+    except OverflowError:  # a whole number that is larger than any real one
+        return False
 
 
 def _is_multiple(distance: float, step: float) -> bool:

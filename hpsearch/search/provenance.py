@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ..machine import cores
+from ..redaction import HIDDEN, is_secret_name
 
 _RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
 _SAMPLES = 16
@@ -33,7 +34,7 @@ def describe_surroundings(args: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "machine": {"name": platform.node(), "system": platform.platform(), "cores": cores()},
         "versions": versions,
-        "arguments": json.loads(json.dumps(args.to_dict(), default=str)),
+        "arguments": _without_secrets(json.loads(json.dumps(args.to_dict(), default=str))),
         "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},
     }
 
@@ -44,9 +45,16 @@ def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     for group in ("arguments", "versions", "data"):
         before = earlier.get(group, {})
         for name, value in now.get(group, {}).items():
-            if name in before and before[name] != value and name not in WITHOUT_EFFECT:
+            if name in before and before[name] != value and name not in WITHOUT_EFFECT and not is_secret_name(name):
                 found.append(f"{name} {before[name]!r} -> {value!r}")
     return found
+
+
+def _without_secrets(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Hide the texts among the arguments that are secret by their names."""
+    return {
+        name: HIDDEN if isinstance(value, str) and is_secret_name(name) else value for name, value in arguments.items()
+    }
 
 
 def fingerprint(dataset: Any) -> str:

@@ -133,6 +133,11 @@ class TrialRunner:
         stop = self._budget.passed(self._all_epochs - known + _epochs(self.under_way))
         return None if stop is None else stop.reason
 
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the search's time; None if there is no limit."""
+        return self._budget.seconds
+
     def known_trials(self) -> list[TrialRecord]:
         """Return all trials of the study that are known, by number, those under way as far as they have told.
 
@@ -185,7 +190,7 @@ class TrialRunner:
 
         ended = run_to_end(execution, prepare)
         if ended.record.state is TrialState.RUNNING:
-            return Assignment.of(trial, others, self._budget.seconds)
+            return Assignment.of(trial, others, self.seconds_left)
         return self.finish(ended)
 
     def finish(self, ended: Ended) -> TrialRecord:

@@ -19,6 +19,8 @@ import cloudpickle
 import numpy as np
 import torch
 
+from ..files import open_private_file
+
 # Smaller buffers are part of the pickle.
 _LEAST_BYTES = 16 * 1024
 _ALIGNMENT = 64
@@ -91,7 +93,7 @@ def pack(value: Any, file: Path) -> Payload:
 
 def _opened(file: Path) -> io.FileIO:
     try:
-        return io.FileIO(file, "w")
+        return open_private_file(file)
     except OSError as error:
         raise CannotBeWritten(str(error)) from error
 

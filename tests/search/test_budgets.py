@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from hpsearch.search.assignment import Assignment
 from hpsearch.search.budgets import SearchBudget, Stop, TrialBudget
+from hpsearch.search.distant_trial import Line, train_as_told
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.others import OtherTrials
 from hpsearch.search.space import default_space
 from hpsearch.search.study import Study
-from hpsearch.search.trial import FixedTrial
+from hpsearch.search.trial import FixedTrial, TrialState, Verdict
 from tests.support.clock import Clock
+from tests.support.small_trainer import small_trainer
 
 STUDY_TIME = Stop("the study's timeout of 10.0 s is over", ends_study=True)
 STUDY_EPOCHS = Stop("the study's 5.5 epochs are used up", ends_study=True)
@@ -111,11 +117,31 @@ def test_the_time_of_a_trial_counts_over_all_sessions_and_once() -> None:
     assert (trial.seconds, trial.passed(0.0)) == (3.0, TRIAL_TIME)
 
 
+class Agrees(Line):
+    """Leads to a search that lets every trial continue."""
+
+    def ask(self, message: Any) -> Any:
+        return Verdict()
+
+    def look(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("off_by", [-7200.0, 7200.0])
+@pytest.mark.parametrize(("seconds", "expected"), [(60.0, TrialState.COMPLETE), (0.0, TrialState.INTERRUPTED)])
+def test_a_process_whose_clock_is_hours_off_trains_for_the_time_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_by: float, seconds: float, expected: TrialState
+) -> None:
+    study = replace(study_with(timeout=60.0), folder=tmp_path)
+    sent = cloudpickle.dumps(Assignment.of(FixedTrial({}), OtherTrials(), seconds))
+    here = time.time()
+    monkeypatch.setattr(time, "time", lambda: here + off_by)
+    ended = train_as_told(small_trainer(tmp_path), study, pickle.loads(sent), Agrees())
+    assert ended.record.state is expected, ended.record.reason
+
+
 @pytest.mark.parametrize(("seconds", "later", "left"), [(None, 5.0, None), (8.0, 5.0, 3.0), (8.0, 9.0, 0.0)])
 def test_a_worker_counts_the_time_of_the_search_from_when_it_was_told(
     seconds: float | None, later: float, left: float | None
 ) -> None:
-    clock = Clock()
-    told = Assignment.of(FixedTrial({}), OtherTrials(), seconds, clock)
-    clock.move(later)()
-    assert told.seconds_left(clock) == left
+    assert Assignment.of(FixedTrial({}), OtherTrials(), seconds).after(later).seconds == left

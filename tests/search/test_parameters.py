@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hpsearch import Categorical, Float, Int, SpaceError
+from hpsearch import Categorical, Float, Int, SearchSpace, SpaceError
+
+OPTIONS = st.sampled_from(["log", "step", "default", "prior", "branches"])
 
 
 @pytest.mark.parametrize(
@@ -57,6 +62,18 @@ from hpsearch import Categorical, Float, Int, SpaceError
         (lambda: Categorical([[1], [2]]), ["[1]", "list", "None, bool, int, float and str"]),
         (lambda: Categorical([print]), ["print", "None, bool, int, float and str"]),
         (lambda: Categorical([1, 2], default=3), ["default=3", "(1, 2)"]),
+        (lambda: Categorical({"a": 115433}), ["'a'", "115433", "int", "mapping", "Categorical(['a', 'b'])"]),
+        (lambda: Categorical({"a": 0}), ["'a'", "branch 0", "mapping"]),
+        (lambda: Categorical({"a": ["x"]}), ["'a'", "['x']", "mapping"]),
+        (lambda: Categorical({"a": Float(0.0, 1.0)}), ["'a'", "Float", "mapping"]),
+        (lambda: Categorical(["a"], branches=3), ["branches", "3", "mapping"]),
+        (lambda: Categorical(["a"], branches={"a": "x"}), ["'a'", "'x'", "mapping"]),
+        (lambda: Categorical([1.0, math.nan]), ["nan", "finite"]),
+        (lambda: Categorical([math.inf]), ["inf", "finite"]),
+        (lambda: Float(0.0, 10**400), ["high", "finite number"]),
+        (lambda: Int(0, 10**400), ["high", "whole number"]),
+        (lambda: Int(0, 9, default=10**400), ["default=1000", "[0, 9]"]),
+        (lambda: Float(0.0, 1.0, step=math.inf), ["step", "above 0", "inf"]),
         (lambda: Categorical([1, 2], default=True), ["default=True", "(1, 2)"]),
     ],
 )
@@ -65,6 +82,29 @@ def test_a_contradiction_is_refused_with_the_value_received_and_what_is_allowed(
         make()
     for text in shown:
         assert text in str(caught.value)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.just(print),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from([Float, Int, Categorical]), st.lists(VALUES, max_size=2), st.dictionaries(OPTIONS, VALUES))
+@settings(max_examples=300, deadline=None)
+def test_whatever_a_parameter_is_given_the_error_is_one_of_the_space(
+    kind: Any, values: list[Any], options: dict[str, Any]
+) -> None:
+    try:
+        parameter = kind(*values, **options)
+        SearchSpace({"x": parameter}).describe()
+        SearchSpace({"x": parameter}).sample(random.Random(0))
+        parameter.edges()
+    except SpaceError as error:
+        assert str(error)
+    except TypeError as error:  # Python's own, of a call with other arguments than there are
+        assert "argument" in str(error)
 
 
 def test_a_branch_for_a_choice_that_does_not_exist_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -214,3 +215,17 @@ def test_the_surroundings_are_json_and_say_what_differs(tmp_path: Any) -> None:
 def test_secrets_are_not_written_down(tmp_path: Any) -> None:
     args = TrainingArguments(str(tmp_path), use_cpu=True, hub_token="hf_very_secret")
     assert "hf_very_secret" not in json.dumps(describe_surroundings(args, {}))
+
+
+def test_no_secret_among_the_arguments_is_recorded_or_shown() -> None:
+    @dataclasses.dataclass
+    class WithKey(TrainingArguments):
+        service_password: str = ""
+
+    args = WithKey("out", hub_token="hf_SECRET", service_password="hunter2", use_cpu=True)
+    recorded = describe_surroundings(args, {})
+    for shown in (str(recorded), repr(TrainingArguments("out", hub_token="hf_SECRET", use_cpu=True)), repr(args)):
+        assert "hf_SECRET" not in shown
+    assert "hunter2" not in str(recorded)
+    by_an_earlier_version = {"arguments": {"service_password": "hunter2", "seed": 1}}
+    assert differences(by_an_earlier_version, recorded) == ["seed 1 -> 42"]

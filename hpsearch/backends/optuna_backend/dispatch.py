@@ -111,6 +111,15 @@ class Dispatch:
             with self._engine.deciding(self._runner) as trials:
                 trials.next(self._runner)
 
+    def assignment(self, live: LiveTrial) -> Assignment:
+        """Return what to send to the process that takes a trial now: the time that is left now, too."""
+        return replace(live.told, seconds=self.seconds_left)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the search's time; None if there is no limit."""
+        return self._runner.seconds_left
+
     def hear(self, live: LiveTrial, message: Message) -> Any:
         """Take what a trial tells; return the answer to a question."""
         if isinstance(message, Progress):

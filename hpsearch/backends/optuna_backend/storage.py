@@ -21,14 +21,13 @@ from optuna.storages.journal import JournalFileBackend
 
 from ...errors import MissingPackageError, StorageError, StudyError, nearest_name
 from ...files import PARTIAL_MARK
+from ...redaction import has_unquoted_at, redacted_text, redacted_url, safe_cause
 from .journal import JournalFile
 
 DATABASE_FILE = "study.db"
 JOURNAL, JOURNAL_FILE = "journal", "study.log"
 _SECONDS_TO_WAIT_FOR_SQLITE = 60
 _ATTEMPTS = 10
-# In place of a password.
-HIDDEN = "***"
 
 
 def is_in_study_folder(storage: Any) -> bool:
@@ -61,9 +60,10 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
         return optuna.storages.get_storage(_database(_with_driver(storage), pool_pre_ping=True))
     except ImportError as error:
         extra = ": pip install 'hpsearch[postgresql]'" if storage.startswith("postgresql://") else f" for it. {error}"
-        raise MissingPackageError(f"storage={_without_password(storage)!r} needs a driver{extra}") from error
+        raise MissingPackageError(f"storage={redacted_url(storage)!r} needs a driver{extra}") from error
     except Exception as error:
-        raise StudyError(f"storage={_without_password(storage)!r} cannot be opened: {error}") from error
+        told = redacted_text(str(error), storage)
+        raise StudyError(f"storage={redacted_url(storage)!r} cannot be opened: {told}") from safe_cause(error, storage)
 
 
 def check_storage(storage: Any) -> None:
@@ -77,7 +77,7 @@ def check_storage(storage: Any) -> None:
     if not isinstance(storage, str):
         raise StudyError(f"storage must be a URL, 'journal', an Optuna storage or None, but got {storage!r}.")
     if storage != JOURNAL and "://" not in storage and not storage.endswith(".log"):
-        shown = _without_password(storage) if ":" in storage else storage
+        shown = redacted_url(storage)
         raise StudyError(
             f"storage={shown!r} is not a URL (such as sqlite:///study.db or postgresql://user:password@host/name), "
             f"'journal', or the name of a journal file, which ends in .log.{nearest_name(shown, [JOURNAL])}"
@@ -98,11 +98,12 @@ def naming_the_storage(storage: optuna.storages.BaseStorage) -> Iterator[None]:
         told: BaseException = error
         while told.__cause__ is not None:
             told = told.__cause__
-        first_line = str(told).strip().partition("\n")[0]
+        url = str(getattr(getattr(storage, "_backend", storage), "url", ""))
+        first_line = redacted_text(str(told).strip().partition("\n")[0], url)
         raise StorageError(
             f"The storage {storage_url(storage) or type(storage).__name__} failed: {first_line}. Nothing is lost: run "
             "the same command again to go on."
-        ) from error
+        ) from safe_cause(error, url)
 
 
 def storage_url(storage: optuna.storages.BaseStorage) -> str | None:
@@ -114,7 +115,7 @@ def storage_url(storage: optuna.storages.BaseStorage) -> str | None:
     if isinstance(backend, JournalFileBackend):
         return str(backend._file_path)
     url = getattr(backend, "url", None)
-    return None if url is None else _without_password(str(url))
+    return None if url is None else redacted_url(str(url))
 
 
 def file_of(url: str) -> Path | None:
@@ -134,33 +135,21 @@ def dashboard_command(storage: optuna.storages.BaseStorage) -> str | None:
 def dashboard_command_of(url: str) -> str:
     """Return the command line that opens the storage of a URL, or of a journal file, in the dashboard.
 
-    The program is called by name if the shell finds it, else beside this interpreter.
+    Its password is hidden. The program is called by name if the shell finds it, else beside this interpreter.
     """
     program, beside = "optuna-dashboard", Path(sys.executable).with_name("optuna-dashboard")
     if not shutil.which(program) and beside.exists():
         program = shlex.quote(os.path.relpath(beside))
-    return f"{program} --host 127.0.0.1 {shlex.quote(url)}"
+    return f"{program} --host 127.0.0.1 {shlex.quote(redacted_url(url))}"
 
 
 def _check_password(url: str) -> None:
-    """Refuse a password with an '@' that is not quoted: a part of it would be taken for the host, and shown."""
-    authority = url.partition("://")[2].partition("/")[0]
-    if authority.count("@") > 1:
-        user = authority.partition(":")[0]
+    """Refuse a password with an '@' that is not quoted: a part of it would be taken for the host."""
+    if has_unquoted_at(url):
         raise StudyError(
-            f"The storage {url.partition('://')[0]}://{user}:*** has an '@' in its password: write it as %40, or the "
-            "password would end there."
+            f"The storage {redacted_url(url)} has an '@' in its password: write it as %40, or the password would end "
+            "there."
         )
-
-
-def _without_password(url: str) -> str:
-    """Return a URL with its password hidden; of one that cannot be read, only what comes before the first colon."""
-    try:
-        parsed = sqlalchemy.make_url(url)
-    except (sqlalchemy.exc.ArgumentError, ValueError):
-        return f"{url.partition(':')[0]}:***"
-    hidden = {key: "***" if "password" in key.lower() else value for key, value in parsed.query.items()}
-    return parsed.set(query=hidden).render_as_string(hide_password=True)
 
 
 def _with_driver(url: str) -> str:

@@ -12,13 +12,14 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StorageError
+from ...redaction import HIDDEN, redacted_url
 from ...search.space import SearchSpace
 from ...search.stored import StoredStudy
 from ...search.trial import TrialRecord
 from .importances import importances
 from .learning import distribution
 from .quiet import quiet_optuna
-from .storage import DATABASE_FILE, HIDDEN, JOURNAL_FILE, dashboard_command_of, file_of, open_storage, sqlite_url
+from .storage import DATABASE_FILE, JOURNAL_FILE, dashboard_command_of, file_of, open_storage, sqlite_url
 
 
 class StoredEngine:
@@ -47,11 +48,11 @@ class StoredEngine:
             )
         file = file_of(url)
         if file is not None and not file.is_file():
-            raise StorageError(f"The storage {url} of the study {name!r} is not there.")
+            raise StorageError(f"The storage {redacted_url(url)} of the study {name!r} is not there.")
         try:
             return optuna.load_study(study_name=name, storage=open_storage(url))
         except KeyError as error:
-            raise StorageError(f"The storage {url} does not know the study {name!r}.") from error
+            raise StorageError(f"The storage {redacted_url(url)} does not know the study {name!r}.") from error
 
     def storage(self) -> str | None:
         """Return the URL of the storage, or the path of its journal; one that lies in the folder moves with it."""

@@ -143,6 +143,11 @@ class TuneDispatch:
         self._trials.announce(f"the search ends: {used_up}, and no worker is free for the trials that wait")
         self._trials.is_over = self.ends_now = True
 
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the search's time; None if there is no limit."""
+        return self._trials.seconds_left
+
     def number(self, tune_id: str) -> int:
         """Return the number of the trial that one of Tune's is."""
         return self._live[tune_id].told.number

@@ -17,6 +17,7 @@ from pyarrow import fs as filesystems
 
 from ...errors import StorageError, StudyError
 from ...files import remove_folder, whole_folder, write_text
+from ...redaction import redacted_text, redacted_url, safe_cause
 from ...scratch import Scratch
 from ...search.folder import has_ended
 from ...search.sessions import has_signed_in
@@ -94,8 +95,8 @@ class DistantFolders(RunFolders):
                     return
             remove_folder(self.folder / run)
         raise StorageError(
-            f"What {run} has left at storage_path={self.url!r} cannot be brought: another worker writes there, or "
-            "it was deleted."
+            f"What {run} has left at storage_path={redacted_url(self.url)!r} cannot be brought: another worker writes "
+            "there, or it was deleted."
         ) from missing
 
     def _bring_all(self, run: str) -> None:
@@ -134,7 +135,7 @@ class DistantFolders(RunFolders):
                     self._send(run, each)
                 self._write_index(run, sorted(each.name for each in left), None)
         except Exception as error:
-            raise StorageError(f"What {run} has left cannot be sent to storage_path={self.url!r}: {error}") from error
+            raise self._failed(f"What {run} has left cannot be sent to", error) from safe_cause(error, self.url)
 
     def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
         """Bring them."""
@@ -147,9 +148,10 @@ class DistantFolders(RunFolders):
                 if earlier.name not in whole:  # from when the trial waited before
                     remove_folder(earlier)
         except Exception as error:
-            raise StorageError(
-                f"What {run} has left at storage_path={self.url!r} cannot be fetched: {error}"
-            ) from error
+            raise self._failed(f"What {run} has left cannot be fetched from", error) from safe_cause(error, self.url)
+
+    def _failed(self, said: str, error: Exception) -> StorageError:
+        return StorageError(f"{said} storage_path={redacted_url(self.url)!r}: {redacted_text(str(error), self.url)}")
 
     def forget(self, run: str) -> None:
         """Delete the run's place."""
@@ -277,9 +279,10 @@ def check_place(url: str) -> Path | None:
                 raise OSError("what was written there is not read again")
         store.delete_dir(f"{path}/{probe}")
     except Exception as error:
+        told = redacted_text(f"{type(error).__name__}: {error}", url)
         raise StudyError(
-            f"storage_path={url!r} cannot be written to and read from: {type(error).__name__}: {error}"
-        ) from error
+            f"storage_path={redacted_url(url)!r} cannot be written to and read from: {told}"
+        ) from safe_cause(error, url)
     return Path(path) if isinstance(store, filesystems.LocalFileSystem) else None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import ray
 
 from ...errors import HpsearchError, StudyError
-from ...workers.pickling import REMEDY, culprit, first_line
+from ...workers.pickling import REMEDY, culprit, first_line, without_tokens
 
 
 def put(recipe: Any) -> ray.ObjectRef[Any]:
@@ -17,7 +17,7 @@ def put(recipe: Any) -> ray.ObjectRef[Any]:
         StudyError: a part of it cannot be pickled; the message names the attribute. Or the object store cannot take it.
     """
     try:
-        return ray.put(recipe)
+        return ray.put(without_tokens(recipe))
     except HpsearchError:  # of a part that says itself what is wrong with it
         raise
     except Exception as error:

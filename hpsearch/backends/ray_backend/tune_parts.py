@@ -125,10 +125,13 @@ class WorkerEvents(Guarded, tune.Callback):
         self._had_workers: set[str] = set()
         self._recovering: set[str] = set()
 
+    @guarded
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Note that a worker is there for the trial."""
+        """Note that a worker is there for the trial, and send it the time that is left: the trial may have waited."""
         self._had_workers.add(trial.trial_id)
         self._recovering.discard(trial.trial_id)
+        worker: Any = trial.temporary_state.ray_actor
+        worker.begin.remote(self._dispatch.seconds_left)
 
     @guarded
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:

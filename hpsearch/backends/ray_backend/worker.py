@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import ray
 from ray import tune
 from ray.tune.result import TRAINING_ITERATION
 
+from ...search.assignment import Assignment
 from ...search.ending import Ended
 from ...search.execution import described
 from ...search.messages import Reported
@@ -50,6 +52,8 @@ class Shared:
 class TrialWorker(tune.Trainable):
     """Trains a trial up to its next event, with every step; then another trial, in the same process."""
 
+    _told: Assignment
+
     def setup(self, config: dict[str, Any], shared: Shared | None = None) -> None:
         """Take the first trial; what takes time is left to the first step."""
         assert shared is not None
@@ -65,6 +69,11 @@ class TrialWorker(tune.Trainable):
         self._leave()
         self._take(new_config)
         return True
+
+    def begin(self, seconds: float | None) -> None:
+        """Note the time that the search has left, which counts from now; it comes before the first step of a trial."""
+        self._told = replace(self._told, seconds=seconds)
+        self._received = time.monotonic()
 
     def step(self) -> dict[str, Any]:
         """Train up to the next event and return it, with what schedulers and searchers compare."""
@@ -101,6 +110,7 @@ class TrialWorker(tune.Trainable):
 
     def _take(self, config: dict[str, Any]) -> None:
         self._told = config[KEY]
+        self._received = time.monotonic()
         self._copy = None
         self._numbers = {TRAINING_ITERATION: 0}
 
@@ -114,7 +124,8 @@ class TrialWorker(tune.Trainable):
             folders.take(self._copy, run)
             folders.keep(run)
         study = replace(self._shared.study, folder=folders.folder)
-        self._training = TrainingThread(self._recipe, study, self._told, folders)
+        told = self._told.after(time.monotonic() - self._received)
+        self._training = TrainingThread(self._recipe, study, told, folders)
         return self._training
 
     def _leave(self) -> None:

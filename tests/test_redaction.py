@@ -1,0 +1,133 @@
+"""Secrets in URLs, in messages that repeat them, and in arguments are hidden however they are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import make_url
+
+from hpsearch.redaction import HIDDEN, has_unquoted_at, holds_secret, is_secret_name, redacted_text, redacted_url
+
+WORD = "Geheimnis"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"postgresql://u:{WORD}@host/name", "postgresql://u:***@host/name"),
+        (f"postgresql://u:{WORD}/x@host/name", "postgresql://u:***@host/name"),
+        (f"postgresql://u:{WORD}/x@host", "postgresql://u:***@host"),
+        (f"postgresql://u:a/{WORD}@b@host/name", "postgresql://u:***@host/name"),
+        (f"postgresql://u:a?{WORD}#b@host/name", "postgresql://u:***@host/name"),
+        (f"postgresql://u:a%2F{WORD}@host/name", "postgresql://u:***@host/name"),
+        (f"postgresql://host/name?passwd={WORD}&sslmode=require", "postgresql://host/name?passwd=***&sslmode=require"),
+        (f"postgresql://host/name?PWD={WORD}&Pass={WORD}", "postgresql://host/name?PWD=***&Pass=***"),
+        (f"mysql://host/name?token={WORD}&api_key={WORD}", "mysql://host/name?token=***&api_key=***"),
+        (f"mysql://host/name?%70assword={WORD}&secret={WORD}", "mysql://host/name?%70assword=***&secret=***"),
+        (f"postgresql://host/name?sslpassword={WORD}&key={WORD}", "postgresql://host/name?sslpassword=***&key=***"),
+        (f"nonsense://u:{WORD}@host:port/name", "nonsense:***"),
+        (f"postgresql:/u:{WORD}@host/name", "postgresql:***"),
+        ("sqlite:////folder/a:b@c.db", "sqlite:////folder/a:b@c.db"),
+        ("postgresql://user@host:5432/name?host=/var/run", "postgresql://user@host:5432/name?host=/var/run"),
+        ("mine.log", "mine.log"),
+    ],
+)
+def test_the_secrets_of_a_url_are_hidden_and_nothing_else(url: str, shown: str) -> None:
+    assert redacted_url(url) == shown
+    assert redacted_url(shown) == shown
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="*"), min_size=1, max_size=12))
+def test_no_password_is_shown_whatever_is_in_it(text: str) -> None:
+    password = f"<{text}>"
+    url = make_url("postgresql://host/name").set(username="u", password=password).render_as_string(hide_password=False)
+    assert redacted_url(url) == "postgresql://u:***@host/name"
+    assert password not in redacted_text(f"connection to '{url}' failed: {password!s} is wrong", url)
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "shown"),
+    [
+        (f"postgresql://u:{WORD}@h/n", f'no user with "{WORD}" at u:{WORD}@h', 'no user with "***" at u:***@h'),
+        ("postgresql://u:a%20b%2Fc@h/n", "dsn password=a b/c, a%20b%2Fc, a+b%2Fc", "dsn password=***, ***, ***"),
+        (f"postgresql://h/n?pwd={WORD}", f"password={WORD} host=h", "password=*** host=h"),
+        ("postgresql://u:on@h/n", "connection on h refused, u:on@h", "connection *** h refused, u:***@h"),
+        (f"nonsense://u:a@{WORD}:x@h:port/n", f"no port in {WORD}:x", "no port in ***:***"),
+        ("postgresql://h/n", "nothing to hide", "nothing to hide"),
+    ],
+)
+def test_a_message_that_repeats_a_secret_hides_it_in_every_spelling(url: str, text: str, shown: str) -> None:
+    assert redacted_text(text, url) == shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hub_token",
+        "token",
+        "api_key",
+        "apikey",
+        "key",
+        "wandb_api_key",
+        "password",
+        "dbPassword",
+        "passwd",
+        "pwd",
+        "SECRET",
+        "client_secret",
+        "aws_secret_access_key",
+        "credentials",
+        "pass",
+        "hubToken",
+    ],
+)
+def test_what_is_secret_by_its_name_is(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "include_num_input_tokens_seen",
+        "max_new_tokens",
+        "pad_token",
+        "pad_token_id",
+        "tokenizer",
+        "keys_to_ignore",
+        "learning_rate",
+        "passes",
+        "bypass",
+        "monkey",
+        "token_type_ids",
+    ],
+)
+def test_other_names_are_not(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("hub_token", "hf_x", True),
+        ("hub_token", None, False),
+        ("password", 12345, True),
+        ("storage", f"postgresql://u:{WORD}/x@host/name", True),
+        ("storage", f"postgresql://host/name?pwd={WORD}", True),
+        ("storage", "postgresql://user@host/name", False),
+        ("storage", "study.log", False),
+        ("optim_args", {"server": {"auth_token": "x"}}, True),
+        ("report_to", ["wandb", f"http://u:{WORD}@host"], True),
+        ("learning_rate", 0.1, False),
+    ],
+)
+def test_an_argument_holds_a_secret_by_its_name_or_in_its_value(name: str, value: Any, expected: bool) -> None:
+    assert holds_secret(name, value) is expected
+
+
+def test_an_at_that_is_not_quoted_in_a_password_is_noticed() -> None:
+    assert has_unquoted_at(f"postgresql://u:a/{WORD}@b@host/name")
+    assert not has_unquoted_at(f"postgresql://u:a%40{WORD}@host/name")
+    assert HIDDEN not in redacted_url("postgresql://host/name")

@@ -42,6 +42,7 @@ class Searching(ABC):
     """
 
     args: Any
+    cannot_pause: str | None = None  # why trials must not pause; None: they resume with the same numbers
 
     @abstractmethod
     def for_trial(self, trial: Any, output_dir: str | None = None) -> Any:

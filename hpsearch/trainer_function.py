@@ -18,6 +18,7 @@ import transformers
 
 from .callbacks import ExportableState
 from .errors import ArgumentError, HpsearchError, SpaceError, StudyError, nearest_name
+from .exact_resume import why_inexact
 from .search.parameters import Parameter
 from .search.provenance import fingerprint
 from .search.read_parameters import check_read
@@ -214,6 +215,7 @@ class TrainerFunction(Searching):
             sets = len(made.eval_dataset) if isinstance(made.eval_dataset, dict) else 1
             self._evaluation = Evaluation(sets, made.compute_metrics is not None)
             named = {"train_dataset": made.train_dataset, "eval_dataset": made.eval_dataset}
+            self.cannot_pause = why_inexact(made)
             self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
             del made

@@ -24,6 +24,7 @@ from .callbacks import (
     restore_callbacks,
 )
 from .errors import ArgumentError, CheckpointError
+from .exact_resume import ExactResume
 from .files import read_json, remove_folder, sync_tree, write_json
 from .search.reporting import ReportingCallback
 from .trackers import OURS, end_trial
@@ -56,6 +57,7 @@ class TransformersTrainer:
         self._trainer: Any = trainer
         self._environment = dict(environment)
         self._relay: _Relay | None = None
+        self._exact: ExactResume | None = None
         args = self.args = trainer.args
         args.output_dir, args.run_name = output_dir, Path(output_dir).name
         args.save_total_limit = None  # the search decides which checkpoints stay
@@ -79,8 +81,9 @@ class TransformersTrainer:
         raise ArgumentError(f"{sorted(parameters)} cannot be set: make_trainer(trial) has made the trainer.")
 
     def add_callback(self, callback: Any) -> None:
-        """Add the callback that reports, last of all."""
-        self._relay = _Relay(callback)
+        """Add the callback that reports, last of all: it marks a checkpoint as whole."""
+        self._exact, self._relay = ExactResume(self._trainer), _Relay(callback)
+        self._trainer.add_callback(self._exact)
         self._trainer.add_callback(self._relay)
 
     def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> None:
@@ -111,8 +114,9 @@ class TransformersTrainer:
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be read: {error}.") from error
         restore_callbacks(trainer.callback_handler.callbacks, state.stateful_callbacks)
-        relay = self._relay
+        relay, exact = self._relay, self._exact
         assert relay is not None
+        assert exact is not None
         restore_callbacks([relay.reporting], {type(relay.reporting).__name__: reported})
         if relay.reporting.is_at_its_end:
             trainer.state = state
@@ -120,6 +124,7 @@ class TransformersTrainer:
             self._load(Path(resume_from_checkpoint))
             return
         self.args.eval_on_start = False  # it was made at the start
+        exact.resume_from(Path(resume_from_checkpoint))
         relay.when_it_begins = lambda: self._load(Path(resume_from_checkpoint))  # transformers itself is not strict
         try:
             trainer.train(resume_from_checkpoint=str(resume_from_checkpoint))
@@ -186,7 +191,7 @@ class TransformersTrainer:
 
     def release(self) -> None:
         """Drop the trainer and all that it has made."""
-        trainer, self._trainer, self._relay = self._trainer, None, None
+        trainer, self._trainer, self._relay, self._exact = self._trainer, None, None, None
         if trainer is None:
             return
         end_trial(trainer.callback_handler.callbacks, "failed")  # nobody has told them otherwise

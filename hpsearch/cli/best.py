@@ -122,13 +122,14 @@ def _export(record: TrialRecord, summary: SearchSummary, target: Path) -> None:
             f"The weights of trial {record.number} are not on disk: its search kept those of its best trials only "
             "(keep_checkpoints=)."
         )
+    from ..exact_resume import FILES
     from ..training.checkpoints import TO_GO_ON
 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StudyError(f"--export {str(target)!r} exists and is not an empty folder.")
     with whole_folder(target.resolve()) as partial:
         for entry in os.scandir(record.checkpoint):
-            if entry.name not in TO_GO_ON and not entry.name.startswith("rng_state"):
+            if entry.name not in TO_GO_ON and not entry.name.startswith(("rng_state", *FILES)):
                 copy = shutil.copytree if entry.is_dir() else shutil.copy2
                 copy(entry.path, partial / entry.name)
         write_json(partial / HYPERPARAMETERS_FILE, record.hyperparameters)

@@ -30,6 +30,7 @@ class Searchable(Protocol):
     """What can be searched: a recipe from which each trial makes its own trainer."""
 
     args: Any
+    cannot_pause: str | None  # why its trials must not pause
 
     def with_arguments(self) -> Searchable:
         """Return the same recipe, without anything that it has built."""

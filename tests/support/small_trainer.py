@@ -59,12 +59,16 @@ def small_trainer(folder: Path | str, *callbacks: Any, model_init: Any = None, *
 
 
 def transformers_trainer(
-    folder: Path | str, model: torch.nn.Module, *callbacks: Any, **changes: Any
+    folder: Path | str,
+    model: torch.nn.Module,
+    *callbacks: Any,
+    kind: type[transformers.Trainer] = transformers.Trainer,
+    **changes: Any,
 ) -> transformers.Trainer:
-    """The same as a trainer of transformers."""
+    """The same as a trainer of transformers, or of a class derived from it."""
     parts, arguments = _divided(changes)
     args = transformers.TrainingArguments(str(folder), **arguments)
-    return transformers.Trainer(model, args, callbacks=list(callbacks), **parts)
+    return kind(model, args, callbacks=list(callbacks), **parts)
 
 
 def _divided(changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 A test without a mark runs in this process and starts none, except the workers of torch's `DataLoader`, which are forked
 and do not outlive the test: that is checked. It is "unit" if it trains nothing, else "in process". A test that starts
-processes carries one of `KINDS` and belongs to the full tier; one of each real thing carries ``smoke`` besides, and
-runs in `make test`.
+processes, or imports packages that take seconds to import, carries one of `KINDS` and belongs to the full tier; one of
+each real thing carries ``smoke`` besides, and runs in `make test`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-KINDS = ("process", "ray", "distributed", "docs", "fault")
+KINDS = ("process", "ray", "distributed", "docs", "fault", "packages")
 TIERS = ("unit", "in process", "smoke", "full")
 _PROGRAMS = ("python", "torchrun", "accelerate", "hpsearch", "ray")
 _happened: set[str] = set()  # in the test that runs now: "process", "training"

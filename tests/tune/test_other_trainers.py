@@ -12,11 +12,6 @@ import peft
 import pytest
 import torch
 import transformers
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.sentence_transformer.evaluation import TripletEvaluator
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from hpsearch import Float, MissingMetricError, TrialState, tune
 from tests.support.models import bert_classifier, gpt2_language_model, word_tokenizer
@@ -55,6 +50,8 @@ def assert_searched(best: Any) -> None:
 
 
 def test_supervised_fine_tuning_of_trl_with_lora() -> None:
+    from trl import SFTConfig, SFTTrainer
+
     text = datasets.Dataset.from_dict({"text": [counting(start) for start in range(24)]})
 
     def make(trial: Any) -> SFTTrainer:
@@ -80,7 +77,10 @@ def test_supervised_fine_tuning_of_trl_with_lora() -> None:
     assert any(each.abs().sum() > 0 for name, each in loaded.items() if "lora_B" in name), "it was trained"
 
 
+@pytest.mark.packages
 def test_preference_training_of_trl_waits_at_rungs() -> None:
+    from trl import DPOConfig, DPOTrainer
+
     pairs = datasets.Dataset.from_dict(
         {
             "prompt": [counting(start, 2) for start in range(16)],
@@ -105,7 +105,16 @@ def test_preference_training_of_trl_waits_at_rungs() -> None:
     assert isinstance(best.load_model(), transformers.GPT2LMHeadModel)
 
 
+@pytest.mark.packages
 def test_sentence_transformers_with_weights_of_a_report_before_the_last() -> None:
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
     folder = Path("bert")
     bert_classifier().bert.save_pretrained(folder)
     word_tokenizer().save_pretrained(folder)
@@ -136,7 +145,17 @@ def test_sentence_transformers_with_weights_of_a_report_before_the_last() -> Non
     )
 
 
+@pytest.mark.packages
 def test_an_evaluator_of_sentence_transformers_is_enough() -> None:
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.sentence_transformer.evaluation import TripletEvaluator
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
     folder = Path("bert")
     bert_classifier().bert.save_pretrained(folder)
     word_tokenizer().save_pretrained(folder)

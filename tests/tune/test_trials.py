@@ -27,6 +27,7 @@ from hpsearch import (
     open_study,
     tune,
 )
+from tests.support.interrupting import InterruptsOnce
 from tests.support.models import bert_classifier, classification_data
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 from tests.support.small_tune import QUIET, RATE, curves, make_trainer, search
@@ -201,21 +202,12 @@ def test_a_trial_that_has_waited_ends_as_one_that_has_not(changes: dict[str, Any
         assert steps == [(each.step, each.value) for each in same.reports][: len(steps)]
 
 
-class InterruptsOnce(TrainerCallback):
-    """Presses Ctrl-C in the last epoch, once in a folder."""
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 7 and not Path("once").exists():
-            Path("once").touch()
-            raise KeyboardInterrupt
-
-
 def interrupted_and_damaged(make: Callable[[Any], Any], damage: Callable[[Path], None]) -> BestRun:
     """Search, be interrupted in the last epoch, damage what is there, and go on."""
 
     def made(trial: Any) -> transformers.Trainer:
         trainer = make(trial)
-        trainer.add_callback(InterruptsOnce())
+        trainer.add_callback(InterruptsOnce(at=7))
         return trainer
 
     with pytest.raises(SearchInterrupted):
@@ -225,7 +217,9 @@ def interrupted_and_damaged(make: Callable[[Any], Any], damage: Callable[[Path],
     return search(made, n_trials=1)
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "rng_state.pth", "trainer_state.json"])
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "model.safetensors", "rng_state.pth", "exact_resume_0.pth", "trainer_state.json"]
+)
 def test_a_damaged_checkpoint_costs_the_trial_nothing_but_time(name: str) -> None:
     def make(trial: Any) -> transformers.Trainer:
         return transformers_trainer("made", TwoLayers(), save_strategy="epoch", **trial.params)
@@ -242,7 +236,7 @@ def test_a_half_done_trial_begins_again_without_what_nobody_reads_any_more() -> 
         if not Path("once").exists():
             arguments["weight_decay"] = trial.params["weight_decay"]
         trainer = transformers_trainer("made", TwoLayers(), save_strategy="epoch", **arguments)
-        trainer.add_callback(InterruptsOnce())
+        trainer.add_callback(InterruptsOnce(at=7))
         return trainer
 
     with pytest.raises(SearchInterrupted):
@@ -358,6 +352,26 @@ def test_the_random_streams_of_the_program_are_left_alone() -> None:
     before = torch.get_rng_state()
     search(n_trials=1).load_model()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class OwnFormat(transformers.Trainer):
+    """Writes and reads its weights in a way of its own, as the trainer of sentence-transformers does."""
+
+    def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        torch.save(self.model.state_dict(), Path(output_dir, "own.pt"))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        self.model.load_state_dict(torch.load(Path(resume_from_checkpoint, "own.pt"), weights_only=True))
+
+
+def test_weights_are_kept_in_the_format_of_the_trainer() -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer("made", TwoLayers(), kind=OwnFormat, num_train_epochs=4, **trial.params)
+
+    best = search(make, n_trials=4, pruner="rungs", scope="all")
+    assert Path(str(best.checkpoint), "own.pt").is_file()
+    assert transformers_trainer("alone", best.load_model()).evaluate()["eval_loss"] == best.objective
 
 
 def test_trackers_name_each_trial() -> None:

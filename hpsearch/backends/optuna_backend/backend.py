@@ -130,6 +130,7 @@ class OptunaBackend(Backend):
         self._has_rungs = is_rungs(pruner)
         self._pruner = as_pruner(pruner)
         self._is_evaluated, self._has_at_rungs = True, False
+        self._cannot_pause: str | None = None
         self._terminator = _as_terminator(terminator)
         self._learned_from = None if start_from is None else learn_from(start_from)
         check_storage(storage)
@@ -142,6 +143,8 @@ class OptunaBackend(Backend):
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Check the options, and open the storage, unless it lies in the study's folder."""
         self._is_evaluated = recipe.args.eval_strategy != "no"
+        if recipe.cannot_pause is not None and self._prunes_by_rungs(study):
+            self._cannot_pause, self._has_rungs = recipe.cannot_pause, False
         self._check_fit(study)
         if not is_in_study_folder(self._storage):
             self._storage = open_storage(self._storage)
@@ -315,7 +318,8 @@ class OptunaBackend(Backend):
         if isinstance(self._pruner, optuna.pruners.NopPruner) or is_left_aside:
             return "pruner none: every trial is trained in full"
         by = "" if study.pruning_objective is None else f" by {study.pruning_objective.name}"
-        return f"pruner {type(self._pruner).__name__}{by}"
+        why = "" if self._cannot_pause is None else f" in place of rungs: trials do not pause, as {self._cannot_pause}"
+        return f"pruner {type(self._pruner).__name__}{by}{why}"
 
     def _check_stored(self, study: Study, storage: optuna.storages.BaseStorage) -> None:
         known = next((each for each in optuna.get_all_study_summaries(storage) if each.study_name == study.name), None)

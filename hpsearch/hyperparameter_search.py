@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Search:
         build_model: builds the model of a trial, with the weights in a folder.
         data: names to datasets, to tell whether they are those of an earlier session.
         clock: measures the budgets of time; see `SearchBudget`.
+        notices: what the user should know before the first trial.
     """
 
     trainer: Any
@@ -50,6 +51,7 @@ class Search:
     build_model: Callable[[TrialRecord, Path], Any]
     data: dict[str, Any]
     clock: Callable[[], float] = time.monotonic
+    notices: Sequence[str] = ()
 
     def run(self) -> BestRun | list[BestRun]:
         """Run the trials of the study and return the best run; of several objectives, the Pareto front.
@@ -99,6 +101,9 @@ class Search:
             runner.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, runner.records, notes)
+        for notice in self.notices:
+            logger.warning(notice)
+            self.listener.on_notice(notice)
 
     def _run_trials(self, runner: TrialRunner) -> None:
         try:

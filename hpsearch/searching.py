@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,10 @@ from .processes import ranks_of
 from .replay import Replay, replay
 from .reports.console import console_listener
 from .search.constraints import Constraint, resolve_constraints
+from .search.folder import read_settings
 from .search.listener import SearchListener
 from .search.objective import resolve_objectives, resolve_pruning
+from .search.older_metric_names import named_as_recorded, notice_of_older_name
 from .search.preflight import check_space
 from .search.start import resolve_start
 from .search.study import SpaceLike, Study, as_space, check_name
@@ -135,7 +138,7 @@ class Searching(ABC):
             study_name: names the study and its folder inside `args.output_dir`.
             scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
                 ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
-            constraints: what the best trial must hold: texts such as ``"parameters <= 1e6"`` or
+            constraints: what the best trial must hold: texts such as ``"num_parameters <= 1e6"`` or
                 ``"runtime <= 2"``, or `Constraint`s.
             pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
             keep_checkpoints: how many of the best trials keep their weights on disk (with several objectives, 1 keeps
@@ -173,16 +176,24 @@ class Searching(ABC):
         seed = self._default_seed if seed is None else seed
         space = as_space(engine.native_space(hp_space, seed))
         self._prepare(space)
+        folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
+        earlier = _settings_on_disk(folder)
         objectives = self._objectives(compute_objective, direction)
+        bounds, pruning = resolve_constraints(constraints), resolve_pruning(pruning_metric, objectives)
+        notices = notice_of_older_name([*objectives, *bounds, pruning])
+        objectives = named_as_recorded(objectives, earlier.get("objective"))
+        bounds = named_as_recorded(bounds, earlier.get("constraints"))
+        if pruning is not None:
+            [pruning] = named_as_recorded([pruning], earlier.get("pruning_metric"))
         study = Study(
             name=study_name,
-            folder=Path(self.args.output_dir, check_name(study_name, "study_name")),
+            folder=folder,
             space=space,
             objectives=objectives,
             n_trials=n_trials,
             scope=self.args.ray_scope if scope is None else scope,
-            constraints=resolve_constraints(constraints),
-            pruning_objective=resolve_pruning(pruning_metric, objectives),
+            constraints=bounds,
+            pruning_objective=pruning,
             keep_checkpoints=keep_checkpoints,
             timeout=timeout,
             trial_timeout=trial_timeout,
@@ -196,8 +207,16 @@ class Searching(ABC):
         )
         check_space(study.space, self)
         with preserved_streams():
-            search = Search(self, study, engine, listener, ranks_of(self.args), self._build_best_model, self._data())
-            return search.run()
+            return Search(
+                self,
+                study,
+                engine,
+                listener,
+                ranks_of(self.args),
+                self._build_best_model,
+                self._data(),
+                notices=notices,
+            ).run()
 
     def replay(
         self,
@@ -233,6 +252,13 @@ class Searching(ABC):
     def _objectives(self, compute_objective: Any, direction: Any) -> Any:
         sets, has_metrics = self._evaluation
         return resolve_objectives(compute_objective, direction, has_metrics, sets)
+
+
+def _settings_on_disk(folder: Path) -> Mapping[str, Any]:
+    """Return the settings of the study in a folder; empty for a new one, and where they cannot be read (yet)."""
+    with contextlib.suppress(StudyError):
+        return read_settings(folder) or {}
+    return {}
 
 
 def _listener(progress: Any) -> SearchListener:

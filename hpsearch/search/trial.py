@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import SpaceError
+from .added_metrics import RecordedMetrics
 from .parameters import Categorical, Float, Int, Parameter
 from .ranks import OneProcess, Ranks
 
@@ -66,6 +67,10 @@ class Report:
     metrics: dict[str, float]
     violations: dict[str, float] = field(default_factory=dict)
     horizon: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.metrics, RecordedMetrics):
+            object.__setattr__(self, "metrics", RecordedMetrics(self.metrics))
 
     @property
     def value(self) -> float:

@@ -126,9 +126,9 @@ def test_several_objectives_with_constraint_and_pruning_go_on_from_an_embedded_s
         return TwoLayers(trial.suggest_int("hidden", 2, 30))
 
     options: dict[str, Any] = {
-        "compute_objective": ["eval_loss", "parameters"],
+        "compute_objective": ["eval_loss", "num_parameters"],
         "direction": ["minimize", "minimize"],
-        "constraints": Constraint("parameters", at_most=120),
+        "constraints": Constraint("num_parameters", at_most=120),
         "pruning_metric": "eval_loss",
         "pruner": optuna.pruners.PercentilePruner(50.0, n_startup_trials=1),
         "sampler": optuna.samplers.NSGAIISampler(seed=3),

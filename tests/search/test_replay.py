@@ -225,7 +225,7 @@ def test_a_trial_that_was_interrupted_and_went_on_is_replayed_in_one_go(tmp_path
 
 
 def test_several_objectives_and_constraints_are_those_of_the_study(tmp_path: Path) -> None:
-    best = search(tmp_path, 3, ["loss", "accuracy"], scope="avg", constraints="parameters <= 55")
+    best = search(tmp_path, 3, ["loss", "accuracy"], scope="avg", constraints="num_parameters <= 55")
     for record in best[0].run_summary.records:
         again = replay(tmp_path, record.number)
         assert again.is_equal
@@ -348,7 +348,7 @@ def test_a_trial_that_is_not_there_is_refused_with_those_there_are(tmp_path: Pat
 
 
 def test_without_a_best_trial_a_number_is_asked_for(tmp_path: Path) -> None:
-    search(tmp_path, 1, constraints="parameters <= 1")
+    search(tmp_path, 1, constraints="num_parameters <= 1")
     with pytest.raises(StudyError, match="no best trial; pass the number"):
         replay(tmp_path)
     assert_equal(replay(tmp_path, 0))

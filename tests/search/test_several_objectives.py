@@ -33,7 +33,7 @@ from tests.support.searching import AtStep, Events, interrupt, states
 from tests.support.small_trainer import TwoLayers, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "model.hidden": Int(1, 12)}
-TWO = ["loss", "parameters"]
+TWO = ["loss", "num_parameters"]
 LOSS_AND_ACCURACY = resolve_objectives(["loss", "accuracy"], None, has_metrics=True)
 
 
@@ -137,12 +137,12 @@ def test_the_importances_are_those_of_the_first_objective(searched: tuple[Path, 
 
 @pytest.mark.feature(1)
 def test_with_directions_that_differ_the_front_is_right(tmp_path: Path) -> None:
-    best = search(tmp_path, 8, ["accuracy", "parameters"])
+    best = search(tmp_path, 8, ["accuracy", "num_parameters"])
     records = best[0].run_summary.records
     assert [int(each.run_id or -1) for each in best] == front_by_brute_force(records, (-1, 1))
     settings = json.loads((tmp_path / "study" / "study.json").read_text())
     assert (settings["objective"], settings["direction"]) == (
-        ["eval_accuracy", "parameters"],
+        ["eval_accuracy", "num_parameters"],
         ["maximize", "minimize"],
     )
 
@@ -290,7 +290,7 @@ def test_a_pruning_metric_that_is_an_objective_has_its_direction(tmp_path: Path)
     best = search(
         tmp_path,
         3,
-        ["quality", "parameters"],
+        ["quality", "num_parameters"],
         direction=["minimize", None],
         pruning_metric="quality",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=1),
@@ -414,7 +414,7 @@ def test_sessions_and_an_interruption_end_as_one_session_does(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "objectives", ["loss", ["parameters", "loss"], ["loss", "accuracy"], ["loss", "parameters", "accuracy"]]
+    "objectives", ["loss", ["num_parameters", "loss"], ["loss", "accuracy"], ["loss", "num_parameters", "accuracy"]]
 )
 def test_a_study_cannot_go_on_with_other_objectives(tmp_path: Path, objectives: Any) -> None:
     search(tmp_path, 1)
@@ -437,16 +437,16 @@ def test_nsga_ii_may_choose(tmp_path: Path) -> None:
 def test_lines_and_tables_name_every_objective(tmp_path: Path) -> None:
     stream = io.StringIO()
     listener = console_listener(True, Console(file=stream, width=100, color_system=None))
-    best = search(tmp_path, 4, constraints="parameters <= 45", progress=listener)
+    best = search(tmp_path, 4, constraints="num_parameters <= 45", progress=listener)
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "search 'study': minimize eval_loss and minimize parameters, with parameters <= 45"
+    assert lines[0] == "search 'study': minimize eval_loss and minimize num_parameters, with num_parameters <= 45"
     assert "nothing is pruned" in lines[1]
     *each_trial, at_the_end = lines[2:]
     for line, record in zip(each_trial, best[0].run_summary.records, strict=True):
         assert f"trial {record.number} complete" in line
         assert f"{record.values[0]:.4g}" in line
         assert f"{record.values[1]:.4g}" in line
-        assert ("breaks parameters <= 45" in line) is (record.values[1] > 45)
+        assert ("breaks num_parameters <= 45" in line) is (record.values[1] > 45)
     assert each_trial[-1].endswith(f"{len(best)} on the Pareto front")
     assert at_the_end.startswith("4 trials: 4 complete.")
 
@@ -454,7 +454,7 @@ def test_lines_and_tables_name_every_objective(tmp_path: Path) -> None:
     Console(file=table, width=100, color_system=None).print(
         trials_table(best[0].run_summary.study, best[0].run_summary.records)
     )
-    for name in ("eval_loss", "parameters", "parameters <= 45", "holds by", "learning_rate"):
+    for name in ("eval_loss", "num_parameters", "num_parameters <= 45", "holds by", "learning_rate"):
         assert name in table.getvalue()
     assert all(len(line) <= 100 for line in table.getvalue().splitlines())
     for each in best:
@@ -469,7 +469,7 @@ def test_trials_may_be_pruned_by_their_size(tmp_path: Path) -> None:
         {"learning_rate": Float(1e-3, 1e-1)},
         ["loss", "accuracy"],
         2,
-        pruning_metric="parameters",
+        pruning_metric="num_parameters",
         pruner="median",
         progress=False,
     )

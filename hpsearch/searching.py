@@ -19,10 +19,12 @@ from .replay import Replay, replay
 from .reports.console import console_listener
 from .search.constraints import Constraint, resolve_constraints
 from .search.folder import read_settings
+from .search.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
 from .search.listener import SearchListener
-from .search.objective import resolve_objectives, resolve_pruning
+from .search.objective import Objective, resolve_objectives, resolve_pruning
 from .search.older_metric_names import named_as_recorded, notice_of_older_name
 from .search.preflight import check_space
+from .search.space import SearchSpace
 from .search.start import resolve_start
 from .search.study import SpaceLike, Study, as_space, check_name
 from .search.trial import TrialRecord
@@ -32,10 +34,11 @@ Metric = str | Callable[[dict[str, float]], float]
 
 
 class Evaluation(NamedTuple):
-    """What the evaluations of a recipe are: of how many sets, and whether there is a `compute_metrics`."""
+    """What the evaluations of a recipe are: of how many sets, whether there is a `compute_metrics`, by which class."""
 
     sets: int
     has_metrics: bool
+    trainer: type = object
 
 
 class Searching(ABC):
@@ -128,7 +131,7 @@ class Searching(ABC):
                 the optimizer; ``model.*``, ``lora.*``, ``data.*`` for ``model_init(trial)`` to read.
             compute_objective: a metric's name, or a function from an evaluation's metrics to a number; or a list of
                 these. Default: the evaluation loss; with `compute_metrics`, the sum of all metrics except losses,
-                speed and memory.
+                speed and memory; for TRL's trainers of online reinforcement learning (GRPO, RLOO), the reward.
             n_trials: the study's total of trials; failed and pruned ones count.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
                 other metrics maximised.
@@ -167,6 +170,9 @@ class Searching(ABC):
                 be known, and in the first trial otherwise.
             MissingPackageError: the backend's package is not installed.
             StorageError: the storage cannot be reached or written; the same call goes on once it can.
+            NoCompletedTrialError: no trial may be the best, since none has a result or all break a constraint. It says
+                why, and carries all trials (`run_summary`). If a budget ended the search before the first evaluation,
+                the same call continues.
             TooManyFailuresError: trial after trial failed; it carries the best run so far.
             SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
         """
@@ -174,13 +180,16 @@ class Searching(ABC):
         engine = get_backend(backend, options, arguments)
         listener = _listener(progress)
         seed = self._default_seed if seed is None else seed
-        space = as_space(engine.native_space(hp_space, seed))
+        space = as_space(engine.native_space(hp_space, seed, self))
         self._prepare(space)
         folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
         earlier = _settings_on_disk(folder)
-        objectives = self._objectives(compute_objective, direction)
+        objectives = self._objectives(compute_objective, direction, earlier.get("objective"))
         bounds, pruning = resolve_constraints(constraints), resolve_pruning(pruning_metric, objectives)
-        notices = notice_of_older_name([*objectives, *bounds, pruning])
+        notices = [
+            *notice_of_older_name([*objectives, *bounds, pruning]),
+            *notices_about_loss(self._evaluation.trainer, self._searched_names(space), objectives),
+        ]
         objectives = named_as_recorded(objectives, earlier.get("objective"))
         bounds = named_as_recorded(bounds, earlier.get("constraints"))
         if pruning is not None:
@@ -249,9 +258,17 @@ class Searching(ABC):
         with preserved_streams():
             return replay(self, folder, number, objectives, listener, ranks_of(self.args), self._data())
 
-    def _objectives(self, compute_objective: Any, direction: Any) -> Any:
-        sets, has_metrics = self._evaluation
+    def _objectives(self, compute_objective: Any, direction: Any, earlier: Any = None) -> tuple[Objective, ...]:
+        """Return the objectives of a search; `earlier` is what the study on disk records of them."""
+        sets, has_metrics, trainer = self._evaluation
+        if compute_objective is None and is_rewarded(trainer) and earlier != LOSS:
+            return (reward_of(trainer, direction),)
         return resolve_objectives(compute_objective, direction, has_metrics, sets)
+
+    def _searched_names(self, space: Any) -> list[str]:
+        """Return the parameters that are searched, as far as they are known before the first trial."""
+        known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
+        return list(known.all_parameters()) if isinstance(known, SearchSpace) else []
 
 
 def _settings_on_disk(folder: Path) -> Mapping[str, Any]:

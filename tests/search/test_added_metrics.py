@@ -21,7 +21,7 @@ from hpsearch.search.objective import number_from, resolve_objectives
 from hpsearch.search.older_metric_names import named_as_recorded, notice_of_older_name
 from tests.support.searching import RATE, HearsNotices
 from tests.support.small_trainer import small_trainer
-from tests.support.stored_studies_0_8_0 import SEARCHES, copy_study, expected
+from tests.support.stored_studies_0_8_0 import SEARCHES, TRAINERS, copy_study, expected
 
 OWN = {"eval_loss": 0.7, "eval_accuracy": 0.5, "eval_runtime": 2.0, "epoch": 1.0}
 IN_A_SEARCH = with_num_parameters(OWN, 1000)
@@ -175,6 +175,10 @@ def test_a_study_of_0_8_0_continues_under_either_name(tmp_path: Path, name: str)
         before[each] for each in ("objective", "constraints")
     ]
     assert any("now called" in each for each in notices.notices) is (name == "parameters")
+    replayed = TRAINERS["several_objectives"](tmp_path).replay(
+        "several_objectives", compute_objective=["loss", name], progress=False
+    )
+    assert len(replayed.record.reports) == len(replayed.original.reports)
     records = best[0].run_summary.records
     assert {each for record in records for each in record.violations} == {"parameters <= 20"}
     assert all(report.metrics["num_parameters"] == report.values[1] for each in records for report in each.reports)

@@ -12,7 +12,7 @@
     │   ├── CheckpointError                       a checkpoint that is missing, damaged or of another model
     │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
     │   ├── StorageError                          the storage of a study cannot be reached or written
-    │   ├── NoCompletedTrialError                 a best model was asked of a study that has none
+    │   ├── NoCompletedTrialError                 no trial of a study may be the best; carries all trials
     │   └── TooManyFailuresError                  trial after trial failed; carries what was found before
     └── KeyboardInterrupt
         └── SearchInterrupted                     the user ended a search; carries what was found so far
@@ -71,7 +71,18 @@ class MissingPackageError(HpsearchError, ImportError):
 
 
 class NoCompletedTrialError(HpsearchError):
-    """The best model of a study was asked for, but no trial of it completed."""
+    """A search ended, or the best model of a study was asked for, but no trial may be the best.
+
+    No trial has a result, or every one breaks a constraint. The message names the first failure, or the trial that
+    comes closest.
+
+    Attributes:
+        run_summary: all trials, a `SearchSummary`; the same as in a `BestRun`.
+    """
+
+    def __init__(self, message: str, run_summary: Any = None) -> None:
+        super().__init__(message)
+        self.run_summary = run_summary
 
 
 class StorageError(HpsearchError):

@@ -6,13 +6,13 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .backends.base import Backend
-from .errors import HpsearchError, SearchInterrupted, TooManyFailuresError
+from .errors import HpsearchError, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError
 from .search.best_run import BestRun, SearchSummary, best_runs
 from .search.ending import TrialEndedSearch
 from .search.folder import StudyFolder
@@ -40,6 +40,7 @@ class Search:
         build_model: builds the model of a trial, with the weights in a folder.
         data: names to datasets, to tell whether they are those of an earlier session.
         clock: measures the budgets of time; see `SearchBudget`.
+        notices: what the user should know before the first trial.
     """
 
     trainer: Any
@@ -50,15 +51,17 @@ class Search:
     build_model: Callable[[TrialRecord, Path], Any]
     data: dict[str, Any]
     clock: Callable[[], float] = time.monotonic
+    notices: Sequence[str] = ()
 
     def run(self) -> BestRun | list[BestRun]:
         """Run the trials of the study and return the best run; of several objectives, the Pareto front.
 
         Raises:
+            NoCompletedTrialError: no trial may be the best; with all trials.
             SearchInterrupted, TooManyFailuresError: with what was found so far.
         """
         if not self.ranks.is_main:
-            return self._best(follow(self.trainer, self.study, self.ranks))
+            return self._result(follow(self.trainer, self.study, self.ranks))
         folder = StudyFolder(self.study)
         runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock)
         with telling_the_others(self.ranks, runner):
@@ -68,7 +71,7 @@ class Search:
             limit = self.study.max_failures
             if limit is not None and len(runner.failures) >= limit:
                 raise _too_many_failures(runner.failures, self._best(runner.records))
-            return self._best(runner.records)
+        return self._result(runner.records)
 
     def _open(self, folder: StudyFolder, runner: TrialRunner) -> None:
         """Open folder and storage; say what was decided, and what is other than before."""
@@ -99,6 +102,9 @@ class Search:
             runner.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, runner.records, notes)
+        for notice in self.notices:
+            logger.warning(notice)
+            self.listener.on_notice(notice)
 
     def _run_trials(self, runner: TrialRunner) -> None:
         try:
@@ -113,9 +119,19 @@ class Search:
         finally:
             self.listener.on_search_end(self.study, runner.records)
 
+    def _result(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
+        """Return the best run, or raise an error if there is none; every process of a trial does the same."""
+        summary = self._summary(records)
+        if not summary.best():
+            raise NoCompletedTrialError(summary.explain_absence(), summary)
+        return self._best(records)
+
     def _best(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
-        found = best_runs(SearchSummary(self.study, records, functools.partial(_same, self.backend)), self.build_model)
+        found = best_runs(self._summary(records), self.build_model)
         return found if len(self.study.objectives) > 1 else found[0]
+
+    def _summary(self, records: list[TrialRecord]) -> SearchSummary:
+        return SearchSummary(self.study, records, functools.partial(_same, self.backend))
 
     def _interrupted(self, records: list[TrialRecord]) -> SearchInterrupted:
         counted = sum(record.state.is_counted for record in records)

@@ -18,6 +18,7 @@ from .search.folder import BEST_FILE, REPLAYS_FOLDER, STUDY_FILE, StudyFolder, r
 from .search.following import follow
 from .search.listener import PassingListener, SearchListener
 from .search.objective import Objective, resolve_objectives
+from .search.older_metric_names import named_as_recorded
 from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences
 from .search.ranks import Ranks
 from .search.runner import TrialRunner
@@ -229,6 +230,7 @@ def _check_objectives(settings: Mapping[str, Any], objectives: tuple[Objective, 
     recorded = list(zip(names, directions, strict=True)) if several else [(names, directions)]
     if objectives is None:
         return tuple(_recorded_objective(*each) for each in recorded)
+    objectives = named_as_recorded(objectives, names)
     if [(each.identity, each.direction) for each in objectives] != recorded:
         given = ", ".join(each.description for each in objectives)
         raise StudyError(

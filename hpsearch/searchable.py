@@ -59,7 +59,7 @@ class SearchableRecipe(Recipe, Searching):
     @property
     def _evaluation(self) -> Evaluation:
         sets = len(self.eval_dataset) if isinstance(self.eval_dataset, dict) else 1
-        return Evaluation(sets, self.compute_metrics is not None)
+        return Evaluation(sets, self.compute_metrics is not None, type(self))
 
     def _data(self) -> dict[str, Any]:
         return {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +18,13 @@ from .processes import ranks_of
 from .replay import Replay, replay
 from .reports.console import console_listener
 from .search.constraints import Constraint, resolve_constraints
+from .search.folder import read_settings
+from .search.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
 from .search.listener import SearchListener
-from .search.objective import resolve_objectives, resolve_pruning
+from .search.objective import Objective, resolve_objectives, resolve_pruning
+from .search.older_metric_names import named_as_recorded, notice_of_older_name
 from .search.preflight import check_space
+from .search.space import SearchSpace
 from .search.start import resolve_start
 from .search.study import SpaceLike, Study, as_space, check_name
 from .search.trial import TrialRecord
@@ -29,10 +34,11 @@ Metric = str | Callable[[dict[str, float]], float]
 
 
 class Evaluation(NamedTuple):
-    """What the evaluations of a recipe are: of how many sets, and whether there is a `compute_metrics`."""
+    """What the evaluations of a recipe are: of how many sets, whether there is a `compute_metrics`, by which class."""
 
     sets: int
     has_metrics: bool
+    trainer: type = object
 
 
 class Searching(ABC):
@@ -126,7 +132,7 @@ class Searching(ABC):
                 the optimizer; ``model.*``, ``lora.*``, ``data.*`` for ``model_init(trial)`` to read.
             compute_objective: a metric's name, or a function from an evaluation's metrics to a number; or a list of
                 these. Default: the evaluation loss; with `compute_metrics`, the sum of all metrics except losses,
-                speed and memory.
+                speed and memory; for TRL's trainers of online reinforcement learning (GRPO, RLOO), the reward.
             n_trials: the study's total of trials; failed and pruned ones count.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
                 other metrics maximised.
@@ -136,7 +142,7 @@ class Searching(ABC):
             study_name: names the study and its folder inside `args.output_dir`.
             scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
                 ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
-            constraints: what the best trial must hold: texts such as ``"parameters <= 1e6"`` or
+            constraints: what the best trial must hold: texts such as ``"num_parameters <= 1e6"`` or
                 ``"runtime <= 2"``, or `Constraint`s.
             pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
             keep_checkpoints: how many of the best trials keep their weights on disk (with several objectives, 1 keeps
@@ -165,6 +171,9 @@ class Searching(ABC):
                 be known, and in the first trial otherwise.
             MissingPackageError: the backend's package is not installed.
             StorageError: the storage cannot be reached or written; the same call goes on once it can.
+            NoCompletedTrialError: no trial may be the best, since none has a result or all break a constraint. It says
+                why, and carries all trials (`run_summary`). If a budget ended the search before the first evaluation,
+                the same call continues.
             TooManyFailuresError: trial after trial failed; it carries the best run so far.
             SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
         """
@@ -172,18 +181,29 @@ class Searching(ABC):
         engine = get_backend(backend, options, arguments)
         listener = _listener(progress)
         seed = self._default_seed if seed is None else seed
-        space = as_space(engine.native_space(hp_space, seed))
+        space = as_space(engine.native_space(hp_space, seed, self))
         self._prepare(space)
-        objectives = self._objectives(compute_objective, direction)
+        folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
+        earlier = _settings_on_disk(folder)
+        objectives = self._objectives(compute_objective, direction, earlier.get("objective"))
+        bounds, pruning = resolve_constraints(constraints), resolve_pruning(pruning_metric, objectives)
+        notices = [
+            *notice_of_older_name([*objectives, *bounds, pruning]),
+            *notices_about_loss(self._evaluation.trainer, self._searched_names(space), objectives),
+        ]
+        objectives = named_as_recorded(objectives, earlier.get("objective"))
+        bounds = named_as_recorded(bounds, earlier.get("constraints"))
+        if pruning is not None:
+            [pruning] = named_as_recorded([pruning], earlier.get("pruning_metric"))
         study = Study(
             name=study_name,
-            folder=Path(self.args.output_dir, check_name(study_name, "study_name")),
+            folder=folder,
             space=space,
             objectives=objectives,
             n_trials=n_trials,
             scope=self.args.ray_scope if scope is None else scope,
-            constraints=resolve_constraints(constraints),
-            pruning_objective=resolve_pruning(pruning_metric, objectives),
+            constraints=bounds,
+            pruning_objective=pruning,
             keep_checkpoints=keep_checkpoints,
             timeout=timeout,
             trial_timeout=trial_timeout,
@@ -197,8 +217,16 @@ class Searching(ABC):
         )
         check_space(study.space, self)
         with preserved_streams():
-            search = Search(self, study, engine, listener, ranks_of(self.args), self._build_best_model, self._data())
-            return search.run()
+            return Search(
+                self,
+                study,
+                engine,
+                listener,
+                ranks_of(self.args),
+                self._build_best_model,
+                self._data(),
+                notices=notices,
+            ).run()
 
     def replay(
         self,
@@ -231,9 +259,24 @@ class Searching(ABC):
         with preserved_streams():
             return replay(self, folder, number, objectives, listener, ranks_of(self.args), self._data())
 
-    def _objectives(self, compute_objective: Any, direction: Any) -> Any:
-        sets, has_metrics = self._evaluation
+    def _objectives(self, compute_objective: Any, direction: Any, earlier: Any = None) -> tuple[Objective, ...]:
+        """Return the objectives of a search; `earlier` is what the study on disk records of them."""
+        sets, has_metrics, trainer = self._evaluation
+        if compute_objective is None and is_rewarded(trainer) and earlier != LOSS:
+            return (reward_of(trainer, direction),)
         return resolve_objectives(compute_objective, direction, has_metrics, sets)
+
+    def _searched_names(self, space: Any) -> list[str]:
+        """Return the parameters that are searched, as far as they are known before the first trial."""
+        known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
+        return list(known.all_parameters()) if isinstance(known, SearchSpace) else []
+
+
+def _settings_on_disk(folder: Path) -> Mapping[str, Any]:
+    """Return the settings of the study in a folder; empty for a new one, and where they cannot be read (yet)."""
+    with contextlib.suppress(StudyError):
+        return read_settings(folder) or {}
+    return {}
 
 
 def _listener(progress: Any) -> SearchListener:

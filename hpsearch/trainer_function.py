@@ -97,6 +97,7 @@ class TrainerFunction(Searching):
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
         self._made: dict[int, weakref.ref[Any]] = {}  # what belongs to earlier trials and is still there, by its id
         self._fingerprints: dict[str, Any] = {}
+        self._suggested: list[str] = []  # to the trial that showed what is made
 
     def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
@@ -184,6 +185,9 @@ class TrainerFunction(Searching):
     def _defaults(self) -> Any:
         return object()  # what a parameter is for, make_trainer knows
 
+    def _searched_names(self, space: Any) -> list[str]:
+        return self._suggested
+
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         trial = FixedTrial(record.params, record.number, record.arguments)
         with preserved_streams():
@@ -213,7 +217,8 @@ class TrainerFunction(Searching):
             args.output_dir = args.output_dir if self.output_dir is None else os.fspath(self.output_dir)
             args.ray_scope = getattr(args, "ray_scope", "last")
             sets = len(made.eval_dataset) if isinstance(made.eval_dataset, dict) else 1
-            self._evaluation = Evaluation(sets, made.compute_metrics is not None)
+            self._evaluation = Evaluation(sets, made.compute_metrics is not None, type(made))
+            self._suggested = list(trial.params.values_by_name)
             named = {"train_dataset": made.train_dataset, "eval_dataset": made.eval_dataset}
             self.cannot_pause = why_inexact(made)
             self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}

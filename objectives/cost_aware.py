@@ -18,7 +18,8 @@ def priced(metric: str, price: float, per: str = "runtime", direction: str | Non
         metric: its name; the ``eval_`` prefix may be left out.
         price: how much of the metric one unit of the cost is worth; above 0.
         per: the metric that is the cost. ``"runtime"``, the default: seconds that the evaluation took, which differ
-            between machines and with what else runs there; ``"parameters"``: weights of the model, known in a search.
+            between machines and with what else runs there; ``"num_parameters"``: weights of the model, known in a
+            search.
         direction: of the metric. Default: losses and errors are minimised, so the cost is added to them; other metrics
             are maximised, so it is subtracted.
 
@@ -36,13 +37,15 @@ def priced(metric: str, price: float, per: str = "runtime", direction: str | Non
         'priced(accuracy - 0.01 runtime)'
         >>> objective({"eval_accuracy": 0.75, "eval_runtime": 25.0})
         0.5
-        >>> priced("loss", price=1e-6, per="parameters")({"eval_loss": 0.5, "parameters": 250_000})
+        >>> priced("loss", price=1e-6, per="num_parameters")({"eval_loss": 0.5, "num_parameters": 250_000})
         0.75
     """
     return _objective("priced", metric, price, per, direction, float, "{}")
 
 
-def priced_per_doubling(metric: str, price: float, of: str = "parameters", direction: str | None = None) -> Objective:
+def priced_per_doubling(
+    metric: str, price: float, of: str = "num_parameters", direction: str | None = None
+) -> Objective:
     """Return an objective: a metric made worse by a price for each doubling of a cost. Pass it with its direction.
 
     So a search over sizes needs no unit: with a price of 0.01, twice the weights must bring one point of accuracy.
@@ -50,8 +53,8 @@ def priced_per_doubling(metric: str, price: float, of: str = "parameters", direc
     Args:
         metric: its name; the ``eval_`` prefix may be left out.
         price: how much of the metric a doubling of the cost is worth; above 0.
-        of: the metric that is the cost, above 0. ``"parameters"``, the default: weights of the model, known in a
-            search; ``"runtime"``: seconds that the evaluation took.
+        of: the metric that is the cost, above 0. ``"num_parameters"``, the default: weights of the model, known in
+            a search; ``"runtime"``: seconds that the evaluation took.
         direction: of the metric; as in `priced`.
 
     Returns:
@@ -63,9 +66,9 @@ def priced_per_doubling(metric: str, price: float, of: str = "parameters", direc
     Example:
         >>> objective = priced_per_doubling("accuracy", price=0.01)
         >>> objective.__name__
-        'priced_per_doubling(accuracy - 0.01 log2 parameters)'
-        >>> small = objective({"eval_accuracy": 0.90, "parameters": 1_000})
-        >>> round(objective({"eval_accuracy": 0.91, "parameters": 2_000}) - small, 9)
+        'priced_per_doubling(accuracy - 0.01 log2 num_parameters)'
+        >>> small = objective({"eval_accuracy": 0.90, "num_parameters": 1_000})
+        >>> round(objective({"eval_accuracy": 0.91, "num_parameters": 2_000}) - small, 9)
         0.0
     """
     return _objective("priced_per_doubling", metric, price, of, direction, _doublings, "log2 {}")

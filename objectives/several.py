@@ -48,9 +48,9 @@ def metric_and_size(metric: str, direction: str | None = None) -> dict[str, Any]
     Example:
         >>> several = metric_and_size("loss")
         >>> several["compute_objective"], several["direction"]
-        (['loss', 'parameters'], ['minimize', 'minimize'])
+        (['loss', 'num_parameters'], ['minimize', 'minimize'])
     """
-    return _several(metric, direction, "parameters")
+    return _several(metric, direction, "num_parameters")
 
 
 def metric_latency_and_size(metric: str, direction: str | None = None) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def metric_latency_and_size(metric: str, direction: str | None = None) -> dict[s
         >>> metric_latency_and_size("f1")["direction"]
         ['maximize', 'minimize', 'minimize']
     """
-    return _several(metric, direction, milliseconds_per_sample, "parameters")
+    return _several(metric, direction, milliseconds_per_sample, "num_parameters")
 
 
 def _several(metric: str, direction: str | None, *costs: Any) -> dict[str, Any]:

@@ -5,13 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:  # a study is read without what is needed to train
     from ..search.execution import Searchable
     from ..search.runner import TrialRunner
     from ..search.study import Study
     from ..search.trial import TrialRecord
+
+
+class TakesParameters(Protocol):
+    """The recipe of the trials, which knows what a parameter can be."""
+
+    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+        """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
+
+    def check_changeable(self, name: str) -> None:
+        """Raise an ArgumentError if training cannot resume from a checkpoint with another value of a parameter."""
 
 
 class Backend(ABC):
@@ -33,11 +43,17 @@ class Backend(ABC):
     @abstractmethod
     def __init__(self, **options: Any) -> None: ...
 
-    def native_space(self, hp_space: Any, seed: int) -> Any:
+    def native_space(self, hp_space: Any, seed: int, recipe: TakesParameters) -> Any:
         """Return a search space that the user gave in the engine's own terms in ours; any other one as it is.
+
+        Args:
+            hp_space: as the user gave it.
+            seed: of what is drawn at random.
+            recipe: checks the parameters that the engine's options name.
 
         Raises:
             SpaceError: it cannot be.
+            StudyError: an option names a parameter that cannot be searched so.
         """
         return hp_space
 

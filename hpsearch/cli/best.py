@@ -50,7 +50,7 @@ def best(
     summary = open_study(study_folder(study))
     records = summary.best() if trial is None else [trial_of(summary.records, trial)]
     if not records:
-        raise NoCompletedTrialError(summary.explain_absence())
+        raise NoCompletedTrialError(summary.explain_absence(), summary)
     if export is not None:
         if len(records) > 1:
             numbers = ", ".join(str(each.number) for each in records)

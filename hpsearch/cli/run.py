@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ..errors import NoCompletedTrialError
 from ..search.listener import SearchListener
 from .study_file import Command, LeavesCommand, make_trainer, merged
 from .values import numbers, seconds, settings
@@ -106,11 +105,9 @@ def _search(command: Command) -> None:
         print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}")
     found: Any = trainer.hyperparameter_search(**search)
     best = found if isinstance(found, list) else [found]
-    summary = best[0].run_summary
-    if best[0].run_id is None:
-        raise NoCompletedTrialError(summary.explain_absence())
     if not _speaks():
         return
+    summary = best[0].run_summary
     console = Console(highlight=False)
     console.print(trials_table(summary.study, summary.records))
     for each in best:

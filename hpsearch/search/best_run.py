@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import NoCompletedTrialError
+from .absence import explain_absence
 from .dataframe import trials_dataframe, trials_markdown
 from .objective import Objective
-from .selection import best_records, closest, ranking
+from .selection import best_records, ranking
 from .stored import StoredStudy
 from .study import Study
 from .trial import TrialRecord, TrialState
@@ -100,21 +101,8 @@ class SearchSummary:
         return sum(record.state is state for record in self.records)
 
     def explain_absence(self) -> str:
-        """Say why no trial has a result."""
-        if not self.records:
-            return "No trial has run."
-        with_result = closest(self.records, self.study.constraints)
-        least = with_result[0] if with_result else None
-        if least is not None and not least.is_eligible:
-            broken = ", ".join(name for name, by in least.violations.items() if by > 0)
-            return (
-                f"None of the {len(with_result)} trials with a result holds the constraints; trial {least.number} "
-                f"comes closest and breaks {broken}."
-            )
-        counts = [(self.count(state), state.value) for state in TrialState]
-        shown = ", ".join(f"{number} {name}" for number, name in counts if number)
-        reasons = [record.reason for record in self.records if record.reason]
-        return f"No trial has a result: {shown}." + (f" First reason: {reasons[0]}" if reasons else "")
+        """Return why no trial may be the best: how the first one failed, or which constraint the closest one breaks."""
+        return explain_absence(self.records, self.study.constraints, getattr(self.study, "max_epochs", None))
 
     def __repr__(self) -> str:
         return f"SearchSummary({self.study.name!r}, {len(self.records)} trials)"
@@ -124,7 +112,7 @@ class BestRun(NamedTuple):
     """The best trial of a search; of several objectives, one of the best.
 
     Attributes:
-        run_id: the trial's number as text; None if no trial has a result (`run_summary` says why).
+        run_id: the trial's number as text; None in an error that carries what a search found, if that is nothing.
         objective: its value by scope, a list of them with several objectives; None without a result.
         hyperparameters: the parameters it trained with.
         run_summary: the whole search, a `SearchSummary`.
@@ -151,7 +139,7 @@ class BestRun(NamedTuple):
             FileNotFoundError: the weights were not kept (`keep_checkpoints=0`) or have been deleted.
         """
         if self.run_id is None or self.build_model is None:
-            raise NoCompletedTrialError(self.run_summary.explain_absence())
+            raise NoCompletedTrialError(self.run_summary.explain_absence(), self.run_summary)
         if self.checkpoint is None or not self.checkpoint.is_dir():
             raise FileNotFoundError(
                 f"The weights of trial {self.run_id} are not on disk (keep_checkpoints="

@@ -19,8 +19,8 @@ class Constraint:
     """A bound that the best trial must hold.
 
     Args:
-        metric: the key of a metric of the evaluation (its ``eval_`` prefix may be left out), ``"parameters"`` for the
-            number of the model's weights, or a function from all metrics to a number.
+        metric: the key of a metric of the evaluation (its ``eval_`` prefix may be left out), ``"num_parameters"`` for
+            the number of the model's weights, or a function from all metrics to a number.
         at_most, at_least: the bound; exactly one of them.
 
     Raises:
@@ -52,7 +52,7 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: str) -> Constraint:
-        """Return the constraint that a text such as ``"parameters <= 1e6"`` or ``"accuracy >= 0.9"`` writes.
+        """Return the constraint that a text such as ``"num_parameters <= 1e6"`` or ``"accuracy >= 0.9"`` writes.
 
         Raises:
             ObjectiveError: the text cannot be read.
@@ -60,7 +60,7 @@ class Constraint:
         match = _BOUND.fullmatch(text)
         if match is None:
             raise ObjectiveError(
-                f"The constraint {text!r} cannot be read; write it with <= or >=, as 'parameters <= 1e6'."
+                f"The constraint {text!r} cannot be read; write it with <= or >=, as 'num_parameters <= 1e6'."
             )
         metric, sign, bound = match.groups()
         try:
@@ -106,11 +106,13 @@ def resolve_constraints(constraints: Any) -> tuple[Constraint, ...]:
     if given is None:
         return ()
     if not isinstance(given, Sequence):
-        raise ObjectiveError(f"constraints must be a list of texts such as 'parameters <= 1e6', but got {given!r}.")
+        raise ObjectiveError(f"constraints must be a list of texts such as 'num_parameters <= 1e6', but got {given!r}.")
     resolved: list[Constraint] = []
     for each in given:
         if not isinstance(each, (str, Constraint)):
-            raise ObjectiveError(f"A constraint is a text such as 'parameters <= 1e6' or a Constraint, not {each!r}.")
+            raise ObjectiveError(
+                f"A constraint is a text such as 'num_parameters <= 1e6' or a Constraint, not {each!r}."
+            )
         constraint = Constraint.parse(each) if isinstance(each, str) else each
         if any(constraint.name == other.name for other in resolved):
             raise ObjectiveError(f"The constraint {constraint.name!r} comes twice.")

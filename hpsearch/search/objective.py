@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from ..errors import MissingMetricError, ObjectiveError, nearest_name
+from .added_metrics import ADDED, NUM_PARAMETERS, as_function_sees
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
 DIRECTIONS = (MINIMIZE, MAXIMIZE)
@@ -51,13 +52,11 @@ _HIGHER_IS_BETTER = {
     "pearsonr",
     "spearmanr",
     "match",
+    "reward",
 }
 _SAY_NOTHING = {"rate", "score", "macro", "micro", "weighted", "mean", "avg", "average", "at", "top", "k"}
-# Metrics that a search adds to those of every evaluation.
-PARAMETERS = "parameters"
-_ADDED_BY_THE_SEARCH = (PARAMETERS,)
 _NOT_A_METRIC = re.compile(
-    r"(^|_)(epoch|runtime|samples_per_second|steps_per_second|tokens_per_second|time)$|_mem_|^parameters$"
+    r"(^|_)(epoch|runtime|samples_per_second|steps_per_second|tokens_per_second|time)$|_mem_|^(num_)?parameters$"
 )
 
 
@@ -113,17 +112,23 @@ class Objective:
 def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapping[str, float], what: str) -> float:
     """Return a metric by name, or what a function makes of all metrics.
 
+    What the search adds to them can be read by name, from a function too, whose mapping has the evaluation's own as
+    items only. If the evaluation has a metric of the same name, a name means that.
+
     Raises:
         MissingMetricError: there is no such metric; those there are, are listed.
         ObjectiveError: it is not a number.
     """
+    metrics = as_function_sees(metrics)
     if isinstance(metric, str):
-        if metric not in metrics:
-            raise _missing(metric, metrics, what)
-        value: Any = metrics[metric]
+        own = f"eval_{metric}"
+        name = own if metric in ADDED and own in metrics else metric
+        if name not in metrics:
+            raise _missing(name, metrics, what)
+        value: Any = metrics[name]
     else:
         try:
-            value = metric(dict(metrics))
+            value = metric(as_function_sees(metrics))
         except MissingMetricError:
             raise
         except KeyError as error:
@@ -138,7 +143,7 @@ def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapp
 
 def metric_key(name: str) -> str:
     """Return the key of a metric whose ``eval_`` prefix may have been left out."""
-    return name if name.startswith("eval_") or name in _ADDED_BY_THE_SEARCH else f"eval_{name}"
+    return name if name.startswith("eval_") or name in ADDED else f"eval_{name}"
 
 
 def resolve_objectives(
@@ -274,7 +279,7 @@ def _missing(metric: str, metrics: Mapping[str, float], what: str) -> MissingMet
     produced = sorted(key for key in metrics if not _NOT_A_METRIC.search(key))
     return MissingMetricError(
         f"{what} needs {metric!r}, but evaluation does not produce it. It produces {', '.join(produced)}."
-        f"{nearest_name(metric, produced) or nearest_name(metric.removeprefix('eval_'), metrics)}"
+        f"{nearest_name(metric, produced) or nearest_name(metric.removeprefix('eval_'), [*metrics, NUM_PARAMETERS])}"
     )
 
 

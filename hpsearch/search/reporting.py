@@ -10,9 +10,10 @@ from typing import Any
 
 from ..callbacks import ExportableState, TrainerCallback
 from ..errors import MissingMetricError
+from .added_metrics import Metrics, recorded, with_num_parameters
 from .budgets import Stop, TrialBudget
 from .listener import SearchListener
-from .objective import PARAMETERS, Objective
+from .objective import Objective
 from .others import OtherTrials
 from .ranks import Ranks
 from .scoped_weights import ScopedWeights
@@ -195,9 +196,10 @@ class ReportingCallback(TrainerCallback, ExportableState):
         stop = self._budget.passed(epochs) if self._ranks.is_main else None
         return self._ranks.decide(lambda: stop) if self._ranks.agree(lambda: stop is not None) else None
 
-    def _make_report(self, args: Any, state: Any, metrics: dict[str, float], model: Any) -> Report:
+    def _make_report(self, args: Any, state: Any, own: dict[str, float], model: Any) -> Report:
+        metrics = Metrics(own)
         if model is not None:
-            metrics = {**metrics, PARAMETERS: sum(each.numel() for each in model.parameters())}
+            metrics = with_num_parameters(own, sum(each.numel() for each in model.parameters()))
         if self._study.pruning_objective is not None:
             self._value(self._study.pruning_objective, metrics, "pruning_metric")  # it must be there
         return Report(
@@ -205,7 +207,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             resource=data_seen(args, state),
             step=state.global_step,
             epoch=float(state.epoch or 0.0),
-            metrics={key: each for key, each in metrics.items() if isinstance(each, (int, float))},
+            metrics=recorded(metrics),
             violations={each.name: self._violation(each, metrics) for each in self._study.constraints},
             horizon=self._horizon(args, state),
         )

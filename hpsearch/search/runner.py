@@ -267,6 +267,7 @@ class TrialRunner:
             if trial.earlier.schedule:
                 trial.arguments = dict(trial.earlier.arguments)
                 trial.params.values_by_name.update(trial.earlier.params)
+                trial.suggested_by_space |= trial.arguments.keys()
             else:  # arguments that are searched no longer stay as they were; user code may have dropped what it reads
                 is_read = self._trainer.is_read_by_user_code
                 kept = {name: each for name, each in trial.earlier.arguments.items() if not is_read(name)}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import SpaceError
+from .added_metrics import RecordedMetrics
 from .parameters import Categorical, Float, Int, Parameter
 from .ranks import OneProcess, Ranks
 
@@ -66,6 +67,10 @@ class Report:
     metrics: dict[str, float]
     violations: dict[str, float] = field(default_factory=dict)
     horizon: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.metrics, RecordedMetrics):
+            object.__setattr__(self, "metrics", RecordedMetrics(self.metrics))
 
     @property
     def value(self) -> float:
@@ -247,7 +252,8 @@ class Trial(ABC):
         name: the name of its run and its folder.
         params: the parameters suggested so far; ``trial.params["model.hidden_size"]``.
         arguments: the parameters that the run is configured with, set once the space has been asked.
-        suggested_by_space: the names that the space asked for; `model_init` may ask for more.
+        suggested_by_space: the names among `params` that the space asked for, or gave as constants; `model_init` may
+            ask for more.
         fixed: the values that were given for it, of parameters that it may ask for.
         priors: what the study was told of before its first trial; None for a trial of no study.
         earlier: what an earlier session left of this trial; None for a new one.

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .objective import PARAMETERS
+from .added_metrics import NUM_PARAMETERS
 from .trial import TrialRecord
 
 Array = NDArray[np.float64]
@@ -56,15 +56,16 @@ def work_of(trial: TrialRecord) -> float | None:
     """Return the work of a trial's whole training: weights times epochs; None if that is not known yet.
 
     >>> from hpsearch import Report, TrialState
-    >>> halfway = Report((0.5,), 2, 20, 2.0, {"parameters": 1000}, horizon=4)
+    >>> halfway = Report((0.5,), 2, 20, 2.0, {"num_parameters": 1000}, horizon=4)
     >>> work_of(TrialRecord(0, "run-0", TrialState.PAUSED, {}, reports=(halfway,)))
     4000.0
     """
-    known = [each for each in trial.reports if each.horizon > 0 and each.resource > 0 and each.metrics.get(PARAMETERS)]
+    measured = (each for each in trial.reports if each.metrics.get(NUM_PARAMETERS))
+    known = [each for each in measured if each.horizon > 0 and each.resource > 0]
     if not known:
         return None
     last = known[-1]
-    return float(last.metrics[PARAMETERS] * last.epoch * last.horizon / last.resource)
+    return float(last.metrics[NUM_PARAMETERS] * last.epoch * last.horizon / last.resource)
 
 
 def _features(points: Array) -> Array:

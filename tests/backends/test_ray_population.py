@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 from transformers import TrainerCallback
 
-from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted, StudyError, TrialRecord
+from hpsearch import BestRun, Categorical, Float, SearchInterrupted, StudyError, TrialRecord
 from tests.support.on_ray import ON_RAY, loss_of
 from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
 from tests.support.searching import Diary, HearsNotices, states
@@ -198,33 +199,27 @@ def test_a_trial_that_is_interrupted_goes_on_with_its_perturbed_parameters(tmp_p
     assert again.is_equal, again.first_difference
 
 
-@pytest.mark.parametrize(
-    ("name", "space", "message"),
-    [
-        ("seed", {"seed": Int(1, 9)}, r"perturbs 'seed': 'seed' cannot change while a run goes on: data and random"),
-        (
-            "per_device_train_batch_size",
-            {"per_device_train_batch_size": Categorical([4, 8])},
-            r"perturbs 'per_device_train_batch_size': .* cannot change while a run goes on: a run is counted",
-        ),
-        ("weight_decay", TINY, r"perturbs 'weight_decay', which is not in the search space; add it there"),
-        ("learning_rat", TINY, r"perturbs 'learning_rat': .*Did you mean 'learning_rate'"),
-    ],
-)
-def test_what_cannot_be_perturbed_is_refused_by_name_before_anything_is_written(
-    tmp_path: Path, name: str, space: Any, message: str
+def test_a_constant_stays_and_what_only_the_scheduler_names_is_perturbed_also_after_an_interruption(
+    tmp_path: Path,
 ) -> None:
-    with pytest.raises(StudyError, match=message):
-        search(tmp_path, 2, scheduler=population(hyperparam_mutations={name: [4, 8]}), hp_space=space)
-    assert not (tmp_path / "study").exists()
-
-
-def test_what_a_function_does_not_suggest_cannot_be_perturbed_either(tmp_path: Path) -> None:
-    def space(trial: Any) -> dict[str, Any]:
-        return {"weight_decay": trial.suggest_float("weight_decay", 0.0, 0.1)}
-
-    with pytest.raises(StudyError, match=r"perturbs 'learning_rate', which is not in the search space"):
-        search(tmp_path, 2, hp_space=space)
+    space = {"learning_rate": tune.uniform(1e-9, 1e-8), "weight_decay": 0.01, "adam_beta1": 0.8}
+    mutations = {"learning_rate": [0.1], "max_grad_norm": [2.0, 3.0], "adam_beta2": lambda: 0.9}
+    scheduler = population(synch=True, hyperparam_mutations=mutations)
+    with pytest.raises(SearchInterrupted):
+        search(tmp_path, 2, scheduler=scheduler, hp_space=space, progress=InterruptsAfterAPerturbation("report"))
+    best = search(tmp_path, 2, scheduler=scheduler, hp_space=space)
+    assert states(best) == ["complete"] * 2
+    changed = [record for record in best.run_summary.records if record.schedule]
+    assert changed
+    constants = {"weight_decay": 0.01, "adam_beta1": 0.8}
+    for record in best.run_summary.records:
+        parts = [part["arguments"] for part in record.schedule] or [record.arguments]
+        assert all(part.items() >= constants.items() for part in parts)
+        assert all(part["max_grad_norm"] in (2.0, 3.0) and part["adam_beta2"] == 0.9 for part in parts)
+    for record in changed:
+        assert record.arguments["learning_rate"] == 0.1
+        again = small_trainer(tmp_path, num_train_epochs=6).replay(number=record.number, progress=False)
+        assert again.is_equal, again.first_difference
 
 
 def tight_if_perturbed(trial: Any) -> NeedsMemory:

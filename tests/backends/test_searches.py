@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from hpsearch import (
     Categorical,
     Float,
     Int,
-    NoCompletedTrialError,
     SearchInterrupted,
     SearchSpace,
     StudyError,
@@ -27,7 +27,16 @@ from tests.backends.contract import Searching
 from tests.support.clock import Clock
 from tests.support.clock import clock as clock
 from tests.support.models import weights_of
-from tests.support.searching import AtStep, Diary, Events, interrupt, scripted, states, storage_in_memory
+from tests.support.searching import (
+    AtStep,
+    Diary,
+    Events,
+    interrupt,
+    scripted,
+    states,
+    storage_in_memory,
+    without_result,
+)
 from tests.support.small_trainer import CountsModels, TwoLayers, small_trainer
 
 
@@ -199,10 +208,8 @@ class TestSearches(Searching):
         def fail(trial: Any) -> None:
             raise RuntimeError("out of luck")
 
-        best = self.search(tmp_path, n_trials=2, model_init=CountsModels(fail))
-        assert best[:3] == (None, None, {})
-        with pytest.raises(NoCompletedTrialError, match=r"2 failed.*out of luck"):
-            best.load_model()
+        error = without_result(self.search, tmp_path, n_trials=2, model_init=CountsModels(fail))
+        assert re.search(r"2 failed.*trial 0: RuntimeError: out of luck \(.*, in fail\)", str(error))
 
     # Totals and interruptions.
 
@@ -407,12 +414,12 @@ class TestSearches(Searching):
         self, tmp_path: Path, clock: Clock
     ) -> None:
         slow = AtStep(clock.move(60.0), run=0, step=2)
-        best = self.search(tmp_path, n_trials=1, callbacks=[slow], timeout=60.0, eval_strategy="no")
-        assert states(best) == ["interrupted"]
-        assert best.run_id is None
+        error = without_result(self.search, tmp_path, n_trials=1, callbacks=[slow], timeout=60.0, eval_strategy="no")
+        assert states(error) == ["interrupted"]
+        assert str(error).endswith("before its first evaluation. The same call continues with trial 0.")
         again = self.search(tmp_path, n_trials=1, eval_strategy="no")
         assert states(again) == ["complete"]
-        assert again.hyperparameters == best.run_summary.records[0].params
+        assert again.hyperparameters == error.run_summary.records[0].params
 
     def test_trials_that_never_reach_an_evaluation_in_their_time_do_not_run_for_ever(self, tmp_path: Path) -> None:
         def give_up(trial: Any) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,23 @@ def test_resume_takes_a_limit_of_time_back_and_changes_arguments(here: Path, tol
     assert "CHANGED since the last session: num_train_epochs 1.0 -> 2.0" in " ".join(out.split())
     records = [json.loads(path.read_text()) for path in (here / "runs/limited").glob("*/trial.json")]
     assert max(each["epochs"] for each in records) == 2.0
+
+
+def test_a_run_without_a_result_ends_with_its_reason_and_the_code_of_a_failure(here: Path, told: Told) -> None:
+    failing = """
+    def fail(trial):
+        raise RuntimeError("no such layer")
+
+    study = SearchPlan(lambda: small_trainer("runs", model_init=fail), RATE, n_trials=2, study_name="failing")
+    """
+    imports = "from hpsearch import SearchPlan\nfrom tests.support.searching import RATE\n"
+    imports += "from tests.support.small_trainer import small_trainer\n"
+    (here / "failing.py").write_text(imports + textwrap.dedent(failing))
+    code, _, err = told("run", "failing.py")
+    assert code == 1
+    assert "No trial has a result: 2 failed. The first failure, trial 0: RuntimeError: no such layer (" in err
+    assert "failing.py, line 6, in fail)" in err
+    assert told("best", "runs/failing")[0] == 1
 
 
 def test_options_of_a_run_change_the_plan(here: Path, told: Told) -> None:

@@ -157,7 +157,7 @@ def test_the_selected_weights_are_not_lost_by_a_kill_between_them_and_a_newer_ch
     plan = Plan(
         1,
         trainer={**EVERY_TWO_STEPS, "save_steps": 3},
-        options={"n_trials": 1, "scope": "all", "compute_objective": "parameters", "direction": "minimize"},
+        options={"n_trials": 1, "scope": "all", "compute_objective": "num_parameters", "direction": "minimize"},
     )
     trial = search_undisturbed(tmp_path, plan).records[0]
     assert (trial["state"], trial["checkpoint"]) == ("complete", "checkpoint-2")

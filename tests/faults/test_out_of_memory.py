@@ -18,7 +18,7 @@ from tests.support.search_processes import (
     assert_nothing_is_left_over,
     records_on_disk,
 )
-from tests.support.searching import AtStep, interrupt, states
+from tests.support.searching import AtStep, interrupt, states, without_result
 from tests.support.small_search import Steps, fails_in, records_of, search
 from tests.support.small_trainer import points
 
@@ -62,7 +62,7 @@ def test_a_trial_out_of_memory_runs_again_with_half_the_batch_and_twice_the_accu
 def test_a_batch_is_divided_only_as_often_as_it_can_be(tmp_path: Path) -> None:
     memory = Memory(training=0)
     changes = with_memory(memory, per_device_eval_batch_size=8)
-    best = search(tmp_path, 1, trainer=changes, oom_fallback=True)
+    best = without_result(search, tmp_path, 1, trainer=changes, oom_fallback=True)
     assert memory.trained() == [8, 4, 2, 1]
     assert states(best) == ["failed"]
     (record,) = records_of(best)
@@ -83,7 +83,7 @@ def test_a_batch_of_an_odd_size_is_divided_evenly(tmp_path: Path) -> None:
 
 def test_without_being_asked_a_trial_out_of_memory_fails(tmp_path: Path) -> None:
     memory = Memory(training=4)
-    best = search(tmp_path, 2, trainer=with_memory(memory))
+    best = without_result(search, tmp_path, 2, trainer=with_memory(memory))
     assert memory.trained() == [8, 8]
     assert states(best) == ["failed", "failed"]
     assert [record.fallbacks for record in records_of(best)] == [(), ()]
@@ -91,7 +91,7 @@ def test_without_being_asked_a_trial_out_of_memory_fails(tmp_path: Path) -> None
 
 def test_other_errors_do_not_make_smaller_batches(tmp_path: Path) -> None:
     init = fails_in()
-    best = search(tmp_path, 2, trainer={"model_init": init}, oom_fallback=True)
+    best = without_result(search, tmp_path, 2, trainer={"model_init": init}, oom_fallback=True)
     assert len(init.trials) == 2
     assert [record.fallbacks for record in records_of(best)] == [(), ()]
 

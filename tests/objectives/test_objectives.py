@@ -43,21 +43,21 @@ OBJECTIVES: dict[str, tuple[Any, str, Callable[[Mapping[str, float]], float]]] =
         lambda metrics: metrics["eval_accuracy"] - metrics["eval_runtime"] / 4,
     ),
     "priced loss": (
-        priced("eval_loss", 0.125, per="parameters"),
+        priced("eval_loss", 0.125, per="num_parameters"),
         "minimize",
-        lambda metrics: metrics["eval_loss"] + metrics["parameters"] / 8,
+        lambda metrics: metrics["eval_loss"] + metrics["num_parameters"] / 8,
     ),
     "priced per doubling": (
         priced_per_doubling("accuracy", 0.5),
         "maximize",
-        lambda metrics: metrics["eval_accuracy"] - math.log2(metrics["parameters"]) / 2,
+        lambda metrics: metrics["eval_accuracy"] - math.log2(metrics["num_parameters"]) / 2,
     ),
     "latency": (
         milliseconds_per_sample,
         "minimize",
         lambda metrics: 1000 / metrics["eval_samples_per_second"],
     ),
-    "size": (millions_of_parameters, "minimize", lambda metrics: metrics["parameters"] / 1_000_000),
+    "size": (millions_of_parameters, "minimize", lambda metrics: metrics["num_parameters"] / 1_000_000),
 }
 every_objective = pytest.mark.parametrize("name", OBJECTIVES)
 
@@ -128,11 +128,11 @@ def test_a_search_finds_the_trial_that_is_best_by_it(name: str, tmp_path: Path) 
     ("objective", "direction"),
     [
         (millions_of_parameters, "minimize"),
-        (priced("loss", 1e3, per="parameters"), "minimize"),
-        (priced("accuracy", 1e3, per="parameters"), "maximize"),
+        (priced("loss", 1e3, per="num_parameters"), "minimize"),
+        (priced("accuracy", 1e3, per="num_parameters"), "maximize"),
         (priced_per_doubling("accuracy", 1e3), "maximize"),
         (priced_per_doubling("loss", 1e3), "minimize"),
-        (weighted({"accuracy": 1.0, "parameters": 1e3}), "maximize"),
+        (weighted({"accuracy": 1.0, "num_parameters": 1e3}), "maximize"),
     ],
 )
 def test_where_size_weighs_enough_the_smaller_model_wins(objective: Any, direction: str, tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_what_is_to_be_small_is_subtracted_and_made_worse_by_a_price(
         (weighted({"quality": 1.0}, {"quality": "minimize"}), "weighted(- quality)"),
         (priced("accuracy", 0.01), "priced(accuracy - 0.01 runtime)"),
         (priced("eval_accuracy", 0.01, per="eval_runtime"), "priced(accuracy - 0.01 runtime)"),
-        (priced("loss", 1e-9, per="parameters"), "priced(loss + 1e-09 parameters)"),
-        (priced_per_doubling("loss", 0.1), "priced_per_doubling(loss + 0.1 log2 parameters)"),
+        (priced("loss", 1e-9, per="num_parameters"), "priced(loss + 1e-09 num_parameters)"),
+        (priced_per_doubling("loss", 0.1), "priced_per_doubling(loss + 0.1 log2 num_parameters)"),
         (milliseconds_per_sample, "milliseconds_per_sample"),
         (milliseconds_per_sample_of("dev"), "milliseconds_per_sample_of(dev)"),
         (millions_of_parameters, "millions_of_parameters"),
@@ -245,12 +245,12 @@ def test_a_metric_with_latency_and_size_gives_a_front_of_trials_trained_in_full(
         assert record.values == (
             metrics["eval_accuracy"],
             1000 / metrics["eval_samples_per_second"],
-            metrics["parameters"],
+            metrics["num_parameters"],
         )
     assert records[1].values[2] < records[0].values[2]
     assert "1" in [each.run_id for each in front]  # the smallest is on the front, whatever its accuracy
     settings = json.loads((tmp_path / "study" / "study.json").read_text())
-    assert settings["objective"] == ["eval_accuracy", "milliseconds_per_sample(metrics)", "parameters"]
+    assert settings["objective"] == ["eval_accuracy", "milliseconds_per_sample(metrics)", "num_parameters"]
     assert settings["direction"] == ["maximize", "minimize", "minimize"]
     assert settings["pruning_metric"] is None
 
@@ -274,8 +274,8 @@ def test_the_directions_of_a_list_are_that_of_the_metric_and_small_costs(
     assert {each.direction for each in costs} == {"minimize"}
     expected = {
         metric_and_latency: ["milliseconds_per_sample"],
-        metric_and_size: ["parameters"],
-        metric_latency_and_size: ["milliseconds_per_sample", "parameters"],
+        metric_and_size: ["num_parameters"],
+        metric_latency_and_size: ["milliseconds_per_sample", "num_parameters"],
     }
     assert [each.name for each in costs] == expected[make]
 
@@ -288,7 +288,7 @@ def test_the_directions_of_a_list_are_that_of_the_metric_and_small_costs(
     [
         (weighted({"acuracy": 1.0, "loss": 1.0}), "eval_acuracy", "eval_accuracy"),
         (priced("acuracy", 1.0), "eval_acuracy", "eval_accuracy"),
-        (priced("accuracy", 1.0, per="parameter"), "eval_parameter", "parameters"),
+        (priced("accuracy", 1.0, per="parameter"), "eval_parameter", "num_parameters"),
         (priced_per_doubling("accuracy", 1.0, of="runtme"), "eval_runtme", "eval_runtime"),
     ],
 )
@@ -305,7 +305,7 @@ def test_a_metric_that_is_not_there_ends_the_search_with_the_nearest_name(
 
 def test_outside_of_a_search_the_size_is_not_known(tmp_path: Path) -> None:
     metrics = small_trainer(tmp_path).evaluate()
-    with pytest.raises(MissingMetricError, match="'parameters'"):
+    with pytest.raises(MissingMetricError, match="'num_parameters'"):
         value(millions_of_parameters, "minimize", metrics)
 
 
@@ -337,7 +337,7 @@ def test_outside_of_a_search_the_size_is_not_known(tmp_path: Path) -> None:
         (lambda: milliseconds_per_sample_of(""), "the name of an evaluation set, but got ''"),
         (lambda: metric_and_latency(None), "must be named by text, but got None"),
         (lambda: metric_and_size("loss", "maximize"), "contradicts the objective 'eval_loss'"),
-        (lambda: metric_and_size("parameters"), "'parameters' comes twice"),
+        (lambda: metric_and_size("num_parameters"), "'num_parameters' comes twice"),
     ],
 )
 def test_bad_input_is_refused_when_the_objective_is_made(make: Any, told: str) -> None:

@@ -22,17 +22,16 @@ from hpsearch import (
     Constraint,
     Float,
     Int,
-    NoCompletedTrialError,
     ObjectiveError,
     SearchInterrupted,
     StudyError,
     TrialState,
 )
 from hpsearch.reports.console import console_listener
-from hpsearch.reports.tables import describe_best, trials_table
+from hpsearch.reports.tables import trials_table
 from hpsearch.search.constraints import resolve_constraints
 from tests.support.clock import Clock
-from tests.support.searching import RATE, AtStep, Events, interrupt, states
+from tests.support.searching import RATE, AtStep, Events, interrupt, states, without_result
 from tests.support.small_trainer import TwoLayers, small_trainer
 
 # A hidden layer of h units has 5 h + 2 weights.
@@ -45,7 +44,7 @@ def model_init(trial: Any) -> TwoLayers:
 
 
 def more_is_better(metrics: dict[str, float]) -> float:
-    return metrics["parameters"]
+    return metrics["num_parameters"]
 
 
 def search(folder: Path, constraints: Any, n_trials: int = 4, objective: Any = more_is_better, **options: Any) -> Any:
@@ -68,12 +67,12 @@ def weights_on_disk(study: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("text", "metric", "at_most", "at_least"),
     [
-        ("parameters <= 1e6", "parameters", 1e6, None),
+        ("num_parameters <= 1e6", "num_parameters", 1e6, None),
         ("runtime<=2", "eval_runtime", 2.0, None),
         ("  eval_f1   >=  0.5 ", "eval_f1", None, 0.5),
         ("loss <= -1.5", "eval_loss", -1.5, None),
         ("small_set/top-1.acc >= .25", "eval_small_set/top-1.acc", None, 0.25),
-        ("parameters <= 1234567", "parameters", 1234567.0, None),
+        ("num_parameters <= 1234567", "num_parameters", 1234567.0, None),
     ],
 )
 def test_a_text_is_read_as_it_is_written(text: str, metric: str, at_most: float | None, at_least: float | None) -> None:
@@ -85,16 +84,16 @@ def test_a_text_is_read_as_it_is_written(text: str, metric: str, at_most: float 
 @pytest.mark.parametrize(
     ("text", "culprit"),
     [
-        ("parameters < 100", "'parameters < 100' cannot be read"),
-        ("parameters", "cannot be read"),
+        ("num_parameters < 100", "'num_parameters < 100' cannot be read"),
+        ("num_parameters", "cannot be read"),
         ("", "cannot be read"),
-        ("parameters <= 1e6 and loss <= 2", "cannot be read"),
-        ("1 <= parameters <= 5", "cannot be read"),
-        ("parameters == 5", "cannot be read"),
-        ("parameters <= a-lot", "'a-lot', which is not a number"),
-        ("parameters <= 1.2.3", "'1.2.3', which is not a number"),
-        ("parameters <= nan", "finite"),
-        ("parameters <= inf", "finite"),
+        ("num_parameters <= 1e6 and loss <= 2", "cannot be read"),
+        ("1 <= num_parameters <= 5", "cannot be read"),
+        ("num_parameters == 5", "cannot be read"),
+        ("num_parameters <= a-lot", "'a-lot', which is not a number"),
+        ("num_parameters <= 1.2.3", "'1.2.3', which is not a number"),
+        ("num_parameters <= nan", "finite"),
+        ("num_parameters <= inf", "finite"),
     ],
 )
 def test_a_text_that_is_no_constraint_is_refused_with_what_is_wrong(tmp_path: Path, text: str, culprit: str) -> None:
@@ -128,10 +127,10 @@ def test_what_is_no_constraint_is_refused(make: Callable[[], Any], culprit: str)
 
 
 def test_bounds_that_differ_in_the_last_digit_are_different_constraints() -> None:
-    names = [each.name for each in resolve_constraints(["parameters <= 1234567", "parameters <= 1234568"])]
-    assert names == ["parameters <= 1234567", "parameters <= 1234568"]
+    names = [each.name for each in resolve_constraints(["num_parameters <= 1234567", "num_parameters <= 1234568"])]
+    assert names == ["num_parameters <= 1234567", "num_parameters <= 1234568"]
     assert Constraint.parse("loss <= 0.123456789").name == "eval_loss <= 0.123456789"
-    assert Constraint.parse("parameters <= 1e6").name == "parameters <= 1000000"
+    assert Constraint.parse("num_parameters <= 1e6").name == "num_parameters <= 1000000"
 
 
 @pytest.mark.parametrize(
@@ -178,11 +177,11 @@ class Slow(TwoLayers):
 @pytest.mark.parametrize(
     ("constraints", "hidden"),
     [
-        ("parameters <= 42", 8),
-        ("parameters <= 41", 4),
-        (["parameters <= 60", "parameters >= 15"], 8),
-        ((Constraint("parameters", at_most=25),), 4),
-        (Constraint(lambda metrics: metrics["parameters"] / 5, at_most=5), 4),
+        ("num_parameters <= 42", 8),
+        ("num_parameters <= 41", 4),
+        (["num_parameters <= 60", "num_parameters >= 15"], 8),
+        ((Constraint("num_parameters", at_most=25),), 4),
+        (Constraint(lambda metrics: metrics["num_parameters"] / 5, at_most=5), 4),
         ("runtime <= 0.015", 4),
         (Constraint(latency, at_most=15), 4),
     ],
@@ -210,54 +209,48 @@ def test_trials_that_break_a_constraint_are_shown_as_such_and_keep_no_weights(tm
     listener = console_listener(True, Console(file=stream, width=120, color_system=None))
     best = search(
         tmp_path,
-        ["parameters <= 41", "parameters >= 15"],
+        ["num_parameters <= 41", "num_parameters >= 15"],
         keep_checkpoints=4,
         progress=listener,
         trainer={"save_strategy": "epoch"},
     )
     records = best.run_summary.records
     assert [record.violations for record in records] == [
-        {"parameters <= 41": 41.0, "parameters >= 15": -67.0},
-        {"parameters <= 41": -19.0, "parameters >= 15": -7.0},
-        {"parameters <= 41": -29.0, "parameters >= 15": 3.0},
-        {"parameters <= 41": 1.0, "parameters >= 15": -27.0},
+        {"num_parameters <= 41": 41.0, "num_parameters >= 15": -67.0},
+        {"num_parameters <= 41": -19.0, "num_parameters >= 15": -7.0},
+        {"num_parameters <= 41": -29.0, "num_parameters >= 15": 3.0},
+        {"num_parameters <= 41": 1.0, "num_parameters >= 15": -27.0},
     ]
     assert [record.is_eligible for record in records] == [False, True, False, False]
     assert [record.state for record in records] == [TrialState.COMPLETE] * 4
     assert best.run_summary.ranked() == [records[1]]
     assert weights_on_disk(tmp_path / "study") == {"run-1"}
     lines = stream.getvalue().splitlines()
-    assert "parameters <= 41" in lines[0]
+    assert "num_parameters <= 41" in lines[0]
     assert "trial 0 complete 82" in lines[2]
-    assert "(breaks parameters <= 41); none holds the constraints yet" in lines[2]
+    assert "(breaks num_parameters <= 41); none holds the constraints yet" in lines[2]
     assert "breaks" not in lines[3]
-    assert "(breaks parameters >= 15); best 22 (trial 1)" in lines[4]
+    assert "(breaks num_parameters >= 15); best 22 (trial 1)" in lines[4]
     table = io.StringIO()
     Console(file=table, width=100, color_system=None).print(trials_table(best.run_summary.study, records))
     assert "holds by 19" in table.getvalue()
 
 
 def test_if_no_trial_holds_them_there_is_no_best_and_it_says_which_is_broken(tmp_path: Path) -> None:
-    best = search(tmp_path, ["parameters <= 5", "loss <= 100"])
-    assert best[:3] == (None, None, {})
-    assert best.checkpoint is None
-    said = best.run_summary.explain_absence()
-    assert "None of the 4 trials with a result holds the constraints" in said
-    assert "trial 2 comes closest and breaks parameters <= 5." in said
-    assert describe_best(best) == said
-    with pytest.raises(NoCompletedTrialError, match="parameters <= 5"):
-        best.load_model()
+    error = without_result(search, tmp_path, ["num_parameters <= 5", "loss <= 100"])
+    assert "None of the 4 trials with a result holds the constraints" in str(error)
+    assert str(error).endswith("trial 2 comes closest and breaks num_parameters <= 5.")
     assert weights_on_disk(tmp_path / "study") == set()
     assert not (tmp_path / "study" / "best.json").exists()
     text = io.StringIO()
     Console(file=text, width=100, color_system=None).print(
-        trials_table(best.run_summary.study, best.run_summary.records)
+        trials_table(error.run_summary.study, error.run_summary.records)
     )
-    assert "parameters <= 5" in text.getvalue()
+    assert "num_parameters <= 5" in text.getvalue()
 
 
 def test_a_metric_that_is_nan_breaks_its_constraint(tmp_path: Path) -> None:
-    wide_only = Constraint(lambda metrics: math.nan if metrics["parameters"] > 30 else 0.0, at_most=1.0)
+    wide_only = Constraint(lambda metrics: math.nan if metrics["num_parameters"] > 30 else 0.0, at_most=1.0)
     best = search(tmp_path, wide_only)
     assert best.hyperparameters["model.hidden"] == 4
     assert [list(record.violations.values()) for record in best.run_summary.records] == [
@@ -273,7 +266,8 @@ def test_a_metric_that_is_nan_breaks_its_constraint(tmp_path: Path) -> None:
 
 def test_a_constraint_counts_where_the_value_is_from(tmp_path: Path) -> None:
     # The second epoch has the best report, which breaks the bound; the others hold it.
-    best = search(
+    error = without_result(
+        search,
         tmp_path,
         Constraint(lambda metrics: metrics["epoch"], at_most=1.5),
         1,
@@ -281,11 +275,10 @@ def test_a_constraint_counts_where_the_value_is_from(tmp_path: Path) -> None:
         scope="all",
         trainer={"num_train_epochs": 3},
     )
-    [record] = best.run_summary.records
+    [record] = error.run_summary.records
     assert record.value == 1.0
     assert list(record.violations.values()) == [0.5]
     assert [list(report.violations.values()) for report in record.reports] == [[-0.5], [0.5], [1.5]]
-    assert best.run_id is None
 
 
 @pytest.mark.parametrize(
@@ -307,13 +300,13 @@ def test_a_constraint_on_what_evaluation_does_not_produce_ends_the_search_in_the
     assert "constraint" in str(caught.value).lower()
     assert [record.state for record in events.ended] == [TrialState.REFUSED]
     # What was written so far is no obstacle once the mistake is mended.
-    assert states(search(tmp_path, "parameters <= 41", 1)) == ["complete"]
+    assert states(search(tmp_path, "num_parameters <= 82", 1)) == ["complete"]
 
 
 def test_of_several_objectives_the_front_holds_the_constraints(tmp_path: Path) -> None:
     best = search(
         tmp_path,
-        "parameters <= 42",
+        "num_parameters <= 42",
         objective=["loss", more_is_better],
         direction=["minimize", "maximize"],
     )
@@ -329,32 +322,32 @@ def test_of_several_objectives_the_front_holds_the_constraints(tmp_path: Path) -
 
 
 def test_optuna_has_the_constraints_and_the_same_best(tmp_path: Path) -> None:
-    best = search(tmp_path, ["parameters <= 41", "loss <= 100"], storage=None)
+    best = search(tmp_path, ["num_parameters <= 41", "loss <= 100"], storage=None)
     study = optuna.load_study(study_name="study", storage=f"sqlite:///{tmp_path / 'study' / 'study.db'}")
     assert study.best_trial.number == int(best.run_id)
     assert [trial.constraints for trial in study.trials] == [record.violations for record in best.run_summary.records]
-    assert set(study.trials[0].constraints) == {"parameters <= 41", "eval_loss <= 100"}
+    assert set(study.trials[0].constraints) == {"num_parameters <= 41", "eval_loss <= 100"}
 
 
 def test_a_pruned_trial_has_its_constraints_too(tmp_path: Path) -> None:
     best = search(
         tmp_path,
-        "parameters <= 41",
+        "num_parameters <= 41",
         2,
         pruner=optuna.pruners.ThresholdPruner(upper=50.0),
         trainer={"num_train_epochs": 2},
     )
     assert states(best) == ["pruned", "complete"]
     assert [trial.constraints for trial in best.run_summary.engine_study.trials] == [
-        {"parameters <= 41": 41.0},
-        {"parameters <= 41": -19.0},
+        {"num_parameters <= 41": 41.0},
+        {"num_parameters <= 41": -19.0},
     ]
 
 
 def test_the_sampler_learns_what_holds_the_constraints(tmp_path: Path) -> None:
     best = search(
         tmp_path,
-        "parameters <= 100",
+        "num_parameters <= 100",
         24,
         start_with=None,
         space={"model.hidden": Int(1, 200)},
@@ -370,13 +363,13 @@ def test_the_sampler_learns_what_holds_the_constraints(tmp_path: Path) -> None:
 
 def test_sessions_end_as_one_session_does(tmp_path: Path) -> None:
     options: dict[str, Any] = {"trainer": {"num_train_epochs": 2, "save_strategy": "epoch"}, "pruner": None}
-    whole = search(tmp_path / "whole", "parameters <= 41", 6, **options)
+    whole = search(tmp_path / "whole", "num_parameters <= 41", 6, **options)
     with pytest.raises(SearchInterrupted) as caught:
-        search(tmp_path / "parts", "parameters <= 41", 6, callbacks=[AtStep(interrupt, run=1, step=6)], **options)
+        search(tmp_path / "parts", "num_parameters <= 41", 6, callbacks=[AtStep(interrupt, run=1, step=6)], **options)
     assert caught.value.best_run.run_id is None
-    assert "breaks parameters <= 41" in caught.value.best_run.run_summary.explain_absence()
-    search(tmp_path / "parts", "parameters <= 41", 3, **options)
-    parts = search(tmp_path / "parts", "parameters <= 41", 6, **options)
+    assert "breaks num_parameters <= 41" in caught.value.best_run.run_summary.explain_absence()
+    search(tmp_path / "parts", "num_parameters <= 41", 3, **options)
+    parts = search(tmp_path / "parts", "num_parameters <= 41", 6, **options)
     for name in ("params", "values", "violations", "state"):
         found = [[getattr(record, name) for record in each.run_summary.records] for each in (parts, whole)]
         assert found[0] == found[1]
@@ -386,20 +379,20 @@ def test_sessions_end_as_one_session_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "now",
-    [None, "parameters <= 42", "parameters >= 41", "loss <= 41", ["parameters <= 41", "loss <= 9"]],
+    [None, "num_parameters <= 83", "num_parameters >= 82", "loss <= 82", ["num_parameters <= 82", "loss <= 9"]],
     ids=str,
 )
 def test_a_study_cannot_go_on_with_other_constraints(tmp_path: Path, now: Any) -> None:
-    search(tmp_path, "parameters <= 41", 1)
+    search(tmp_path, "num_parameters <= 82", 1)
     before = (tmp_path / "study" / "study.json").read_bytes()
-    with pytest.raises(StudyError, match=r"made with another constraints?: \['parameters <= 41'\], now") as caught:
+    with pytest.raises(StudyError, match=r"made with another constraints?: \['num_parameters <= 82'\], now") as caught:
         search(tmp_path, now, 2)
     assert str(tmp_path / "study") in str(caught.value)
     assert (tmp_path / "study" / "study.json").read_bytes() == before
-    assert states(search(tmp_path, "parameters <= 41", 1)) == ["complete"]
+    assert states(search(tmp_path, "num_parameters <= 82", 1)) == ["complete"]
 
 
 def test_a_study_of_floats_holds_a_constraint_exactly_at_its_bound(tmp_path: Path) -> None:
-    best = search(tmp_path, "parameters <= 82", 1, space={**WIDTHS, "weight_decay": Float(0.0, 0.1)})
-    assert best.run_summary.records[0].violations == {"parameters <= 82": 0.0}
+    best = search(tmp_path, "num_parameters <= 82", 1, space={**WIDTHS, "weight_decay": Float(0.0, 0.1)})
+    assert best.run_summary.records[0].violations == {"num_parameters <= 82": 0.0}
     assert best.run_id == "0"

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpsearch import Float
 from hpsearch.backends.optuna_backend.cube import Cube
-from tests.support.searching import states
+from tests.support.searching import states, without_result
 from tests.support.short_searches import params_of, search, weight_is_measured
 from tests.support.small_trainer import TwoLayers
 
@@ -38,7 +38,7 @@ def test_a_search_in_which_all_trials_fail_says_so_and_not_more(tmp_path: Path) 
     def model_init(trial: Any) -> Any:
         raise RuntimeError("no such model")
 
-    best = search(tmp_path, 14, pruner="rungs", max_failures=None, trainer={"model_init": model_init})
+    best = without_result(search, tmp_path, 14, pruner="rungs", max_failures=None, trainer={"model_init": model_init})
     assert states(best) == ["failed"] * 14
     assert len({params["learning_rate"] for params in params_of(best)}) == 14
 

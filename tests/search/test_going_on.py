@@ -10,6 +10,7 @@ import pytest
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hpsearch import Float, Int, SearchInterrupted, TrialRecord
+from tests.support.searching import without_result
 from tests.support.small_trainer import small_trainer
 
 
@@ -152,8 +153,14 @@ def test_a_report_before_any_training_does_not_stand_for_a_trial_that_a_budget_o
     tmp_path: Path,
 ) -> None:
     trainer = small_trainer(tmp_path, eval_on_start=True)
-    [first] = trainer.hyperparameter_search(
-        {"weight_decay": Float(0.0, 0.1)}, "loss", 1, max_epochs=0.5, storage="journal", progress=False
+    [first] = without_result(
+        trainer.hyperparameter_search,
+        {"weight_decay": Float(0.0, 0.1)},
+        "loss",
+        1,
+        max_epochs=0.5,
+        storage="journal",
+        progress=False,
     ).run_summary.records
     assert (first.state.value, [report.step for report in first.reports]) == ("interrupted", [0])
     [record] = trainer.hyperparameter_search(

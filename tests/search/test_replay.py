@@ -28,7 +28,7 @@ from hpsearch import (
 )
 from tests.support.models import weights_of
 from tests.support.pruners import PrunesAt
-from tests.support.searching import RATE, AtStep, Events, interrupt, states
+from tests.support.searching import RATE, AtStep, Events, interrupt, states, without_result
 from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 SPACE = {
@@ -168,7 +168,7 @@ def test_a_replay_disturbs_no_random_stream_of_the_caller(searched: tuple[Path, 
 @pytest.mark.parametrize("by", ["epoch", "steps"])
 def test_a_pruned_trial_is_pruned_where_it_was(tmp_path: Path, by: str) -> None:
     changes = {"num_train_epochs": 4, "eval_strategy": by, "eval_steps": 3}
-    best = search(tmp_path, 1, pruner=PrunesAt(2), trainer=changes)
+    best = without_result(search, tmp_path, 1, pruner=PrunesAt(2), trainer=changes)
     assert states(best) == ["pruned"]
     again = replay(tmp_path, 0, changes)
     assert_equal(again)
@@ -179,8 +179,9 @@ def test_a_pruned_trial_is_pruned_where_it_was(tmp_path: Path, by: str) -> None:
 
 def test_a_pruned_trial_of_several_objectives_is_pruned_where_it_was(tmp_path: Path) -> None:
     changes = {"num_train_epochs": 4}
-    best = search(tmp_path, 1, ["loss", "accuracy"], pruning_metric="loss", pruner=PrunesAt(2), trainer=changes)
-    assert states(best[0]) == ["pruned"]
+    options = {"pruning_metric": "loss", "pruner": PrunesAt(2), "trainer": changes}
+    error = without_result(search, tmp_path, 1, ["loss", "accuracy"], **options)
+    assert states(error) == ["pruned"]
     assert_equal(replay(tmp_path, 0, changes))
 
 
@@ -225,7 +226,7 @@ def test_a_trial_that_was_interrupted_and_went_on_is_replayed_in_one_go(tmp_path
 
 
 def test_several_objectives_and_constraints_are_those_of_the_study(tmp_path: Path) -> None:
-    best = search(tmp_path, 3, ["loss", "accuracy"], scope="avg", constraints="parameters <= 55")
+    best = search(tmp_path, 3, ["loss", "accuracy"], scope="avg", constraints="num_parameters <= 55")
     for record in best[0].run_summary.records:
         again = replay(tmp_path, record.number)
         assert again.is_equal
@@ -348,7 +349,7 @@ def test_a_trial_that_is_not_there_is_refused_with_those_there_are(tmp_path: Pat
 
 
 def test_without_a_best_trial_a_number_is_asked_for(tmp_path: Path) -> None:
-    search(tmp_path, 1, constraints="parameters <= 1")
+    without_result(search, tmp_path, 1, constraints="num_parameters <= 1")
     with pytest.raises(StudyError, match="no best trial; pass the number"):
         replay(tmp_path)
     assert_equal(replay(tmp_path, 0))

@@ -69,7 +69,7 @@ def files(folder: Path) -> dict[str, bytes]:
         ),
         ({"scope": "avg"}, "scope", "'last'", "'avg'"),
         ({"trainer": {"ray_scope": "all"}}, "scope", "'last'", "'all'"),
-        ({"constraints": "parameters <= 50"}, "constraint", "[]", "['parameters <= 50']"),
+        ({"constraints": "num_parameters <= 50"}, "constraint", "[]", "['num_parameters <= 50']"),
     ],
     ids=["objective", "objectives", "function", "scope", "scope of the arguments", "constraints"],
 )
@@ -297,7 +297,7 @@ def everything() -> dict[str, Any]:
     """Settings of many kinds, made anew at every call."""
     return {
         "sampler": optuna.samplers.TPESampler(seed=1),
-        "constraints": ["parameters <= 1e6"],
+        "constraints": ["num_parameters <= 1e6"],
         "trainer": {
             "eval_dataset": {"near": points(8, seed=1), "far": points(8, seed=2)},
             "compute_metrics": None,

@@ -48,7 +48,7 @@ SPACE = SearchSpace(
 def best(tmp_path_factory: pytest.TempPathFactory) -> BestRun:
     trainer = small_trainer(tmp_path_factory.mktemp("stored"), num_train_epochs=2)
     found: BestRun = trainer.hyperparameter_search(
-        SPACE, n_trials=8, pruner=None, constraints="parameters <= 1e9", progress=False
+        SPACE, n_trials=8, pruner=None, constraints="num_parameters <= 1e9", progress=False
     )
     return found
 

@@ -52,7 +52,7 @@ def report(epoch: float, metrics: Mapping[str, float], horizon: float = 18.0, va
 
 
 def test_the_work_is_that_of_the_whole_training_however_far_it_is() -> None:
-    size = {"parameters": 500.0}
+    size = {"num_parameters": 500.0}
     assert work_of(record(report(1, size))) == work_of(record(report(1, size), report(6, size))) == 9000.0
     by_samples = Report((0.5,), 640.0, 20, 2.0, size, horizon=1920.0)
     assert work_of(record(by_samples)) == 3000.0
@@ -81,7 +81,7 @@ def test_of_trials_that_wait_one_of_four_times_the_length_has_to_promise_more() 
     alike, longer = [], []
     for number, (x, y) in enumerate(points(30)):
         study.add_trial(optuna.trial.create_trial(params={"x": x, "y": y}, distributions=between, value=0.0))
-        shown = report(1, {"parameters": 100.0}, value=(x - 0.3) ** 2)
+        shown = report(1, {"num_parameters": 100.0}, value=(x - 0.3) ** 2)
         alike.append(record(shown, number=number))
         longer.append(record(replace(shown, epoch=4.0 if y > 0.5 else 1.0), number=number))
     sampler = CurveSampler(0, resolve_objectives("loss", None, has_metrics=False)[0], first=8)

@@ -18,7 +18,7 @@ import optuna
 import torch
 from transformers import TrainerCallback
 
-from hpsearch import Categorical, Float, HpsearchError, Int, SearchInterrupted, tune
+from hpsearch import BestRun, Categorical, Float, HpsearchError, Int, NoCompletedTrialError, SearchInterrupted, tune
 from tests.support.models import accuracy, bert_classifier, classification_data
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
@@ -180,6 +180,8 @@ def search(folder: Path, name: str) -> dict[str, Any]:
         raised = None
     except (HpsearchError, SearchInterrupted, KeyboardInterrupt) as error:
         found = getattr(error, "best_run", None)
+        if isinstance(error, NoCompletedTrialError):
+            found = BestRun(None, None, {}, error.run_summary)
         raised = f"{type(error).__name__}: {error}"
     report: dict[str, Any] = {"raised": raised, "seconds": time.monotonic() - began}
     bests = found if isinstance(found, list) else [found]

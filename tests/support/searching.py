@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+import pytest
 from transformers import TrainerCallback
 
 from hpsearch import (
     BestRun,
     Float,
+    NoCompletedTrialError,
     SearchListener,
     TrialRecord,
 )
@@ -137,8 +139,24 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def states(best: BestRun) -> list[str]:
+def states(best: BestRun | NoCompletedTrialError) -> list[str]:
     return [record.state.value for record in best.run_summary.records]
+
+
+def outcome_of(search: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a search, and return its best run, or the error of a search without a result; both carry all trials."""
+    try:
+        return search(*arguments, **options)
+    except NoCompletedTrialError as error:
+        return error.with_traceback(None)
+
+
+def without_result(search: Callable[..., Any], *arguments: Any, **options: Any) -> NoCompletedTrialError:
+    """Call a search that ends without a result, and return its error, which carries all trials."""
+    with pytest.raises(NoCompletedTrialError) as caught:
+        search(*arguments, **options)
+    assert str(caught.value) == caught.value.run_summary.explain_absence()
+    return caught.value
 
 
 def scripted(*trials: Sequence[float]) -> Callable[[dict[str, float]], float]:

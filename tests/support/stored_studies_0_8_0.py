@@ -180,7 +180,7 @@ def search_several(folder: Path, *callbacks: TrainerCallback, n_trials: int = 7,
     space = {"learning_rate": Float(1e-3, 1e-1, log=True), "model.hidden": Int(2, 4), "seed": Int(1, 99)}
     return trainer_of_several(folder, *callbacks).hyperparameter_search(
         space,
-        ["loss", "parameters"],
+        options.pop("compute_objective", ["loss", "parameters"]),
         n_trials,
         study_name="several_objectives",
         **{"constraints": "parameters <= 20", "storage": None, "progress": False, **options},

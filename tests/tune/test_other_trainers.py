@@ -15,6 +15,7 @@ import transformers
 
 from hpsearch import Float, MissingMetricError, TrialState, tune
 from tests.support.models import bert_classifier, gpt2_language_model, word_tokenizer
+from tests.support.searching import HearsNotices
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -98,11 +99,49 @@ def test_preference_training_of_trl_waits_at_rungs() -> None:
         )
 
     space = {"learning_rate": Float(1e-5, 1e-3, log=True), "beta": Float(0.05, 0.5)}
-    best = tune(make, space, output_dir="out", n_trials=4, progress=False, compute_objective="rewards/accuracies")
+    events = HearsNotices()
+    best = tune(make, space, output_dir="out", n_trials=4, progress=events, compute_objective="rewards/accuracies")
+    assert not any("WARNING" in notice for notice in events.notices)
     states = [record.state for record in best.run_summary.records]
     assert TrialState.COMPLETE in states
     assert TrialState.PRUNED in states
     assert isinstance(best.load_model(), transformers.GPT2LMHeadModel)
+
+
+def reward_of_length(completions: list[str], **kwargs: Any) -> list[float]:
+    return [float(len(each)) for each in completions]
+
+
+def rewarded(trial: Any) -> Any:
+    from trl import GRPOConfig, GRPOTrainer
+
+    prompts = datasets.Dataset.from_dict({"prompt": [counting(start, 2) for start in range(4)]})
+    args = GRPOConfig(
+        "made", max_steps=1, num_generations=2, max_completion_length=3, bf16=False, **SHARED, **trial.params
+    )
+    return GRPOTrainer(
+        gpt2_language_model(), reward_of_length, args, prompts, prompts, processing_class=word_tokenizer()
+    )
+
+
+@pytest.mark.packages
+def test_online_reinforcement_learning_is_judged_by_its_reward_and_a_study_by_its_loss_continues(
+    tmp_path: Path,
+) -> None:
+    space = {"learning_rate": Float(1e-5, 1e-3, log=True)}
+    events = HearsNotices()
+    best = tune(rewarded, space, output_dir=tmp_path, n_trials=1, progress=events)
+    assert best.run_summary.objective.name == "eval_reward"
+    assert "maximize eval_reward (default of GRPOTrainer: its evaluation loss is noise)" in events.study.description
+    assert best.objective == best.run_summary.records[0].reports[-1].metrics["eval_reward"]
+    assert events.notices == []
+
+    by_loss = {"output_dir": tmp_path, "study_name": "0.8.0", "n_trials": 1}
+    tune(rewarded, space, compute_objective="loss", progress=False, **by_loss)
+    best = tune(rewarded, space, progress=events, **by_loss)
+    assert best.run_summary.objective.name == "eval_loss"
+    [warning] = events.notices
+    assert "'eval_loss' is noise for GRPOTrainer" in warning
 
 
 @pytest.mark.packages

@@ -114,9 +114,9 @@ def test_several_objectives_with_a_constraint_and_pruning_work_in_workers(tmp_pa
         tmp_path,
         10,
         trainer={"model_init": build, "num_train_epochs": 4},
-        compute_objective=["eval_loss", "parameters"],
+        compute_objective=["eval_loss", "num_parameters"],
         direction=["minimize", "minimize"],
-        constraints=Constraint("parameters", at_most=40),
+        constraints=Constraint("num_parameters", at_most=40),
         pruning_metric="eval_loss",
         pruner=optuna.pruners.PercentilePruner(30.0, n_startup_trials=1),
     )

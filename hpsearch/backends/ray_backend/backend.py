@@ -19,7 +19,7 @@ from ...search.study import Study, check_whole
 from ...search.trial import TrialRecord
 from ...surroundings import at_ctrl_c
 from ...workers.pickling import check_objectives, for_workers
-from ..base import Backend
+from ..base import Backend, TakesParameters
 from ..optuna_backend.backend import OptunaBackend
 from ..optuna_backend.dispatch import Dispatch
 from ..optuna_backend.pruning import RUNGS, is_rungs
@@ -27,6 +27,7 @@ from .cluster import Cluster, Resources, as_resources, check_address, joined, qu
 from .dispatch import TuneDispatch
 from .distant_folders import DistantFolders, check_place, name_at_a_distance
 from .leavings import Leavings
+from .perturbations import check_perturbations, with_perturbed
 from .pickling import put
 from .run_folders import TUNE_FOLDER, RunFolders, SharedFolder
 from .schedulers import as_scheduler, check_scheduler, is_gathering
@@ -151,8 +152,10 @@ class RayBackend(Backend):
         self._each = Resources()
         self._recipe: Any = None
 
-    def native_space(self, hp_space: Any, seed: int) -> Any:
-        """Take Ray's domains, in a mapping or in what a function returns."""
+    def native_space(self, hp_space: Any, seed: int, recipe: TakesParameters) -> Any:
+        """Take Ray's domains, in a mapping or in what a function returns, and what only the scheduler names."""
+        check_perturbations(self._scheduler, recipe)
+        hp_space = with_perturbed(hp_space, self._scheduler)
         by_chance = drawn(hp_space)
         if by_chance:
             self._notes.append(f"drawn at random, not learned: {', '.join(by_chance)}")

@@ -205,7 +205,7 @@ class TuneDispatch:
             live.told,
             arguments=arguments,
             params={**known, **arguments},
-            suggested_by_space=donor.suggested_by_space,
+            suggested_by_space=donor.suggested_by_space | arguments.keys(),
         )
         changed = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != known.get(name))
         self._trials.announce(

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from ray.tune.result import TIME_THIS_ITER_S, TIME_TOTAL_S, TIMESTAMP
 from ray.tune.schedulers import (
     FIFOScheduler,
     HyperBandForBOHB,
     HyperBandScheduler,
-    PopulationBasedTraining,
     PopulationBasedTrainingReplay,
     ResourceChangingScheduler,
     TrialScheduler,
     create_scheduler,
 )
 
-from ...errors import ArgumentError, StudyError, nearest_name, one_of
+from ...errors import StudyError, nearest_name, one_of
+from ...search.added_metrics import ADDED
 from ...search.execution import Searchable
 from ...search.objective import MINIMIZE, Objective
-from ...search.space import SearchSpace
 from ...search.study import Study
-from .worker import OBJECTIVE
+from .worker import IN_EVERY_REPORT, OBJECTIVE
 
 Copied = TypeVar("Copied")
 
@@ -34,6 +34,10 @@ _INSTEAD = {
     PopulationBasedTrainingReplay: "trainer.replay(number=...) trains a trial again with its changes of parameters",
     ResourceChangingScheduler: "a trial keeps its resources_per_trial; pass its base_scheduler",
 }
+
+
+# What Tune itself adds to every report that it passes on.
+_IN_EVERY_RESULT = (TIME_TOTAL_S, TIME_THIS_ITER_S, "time_since_restore", "iterations_since_restore", TIMESTAMP)
 
 
 def as_scheduler(scheduler: Any) -> TrialScheduler | None:
@@ -86,13 +90,7 @@ def check_scheduler(scheduler: TrialScheduler | None, study: Study, recipe: Sear
             "objectives: name it in pruning_metric, or leave out the scheduler."
         )
     _check_metric(scheduler, study.pruning_objective or study.objective)
-    for parameter in perturbed(scheduler):
-        try:
-            recipe.check_changeable(parameter)
-        except ArgumentError as error:
-            raise StudyError(f"scheduler={name} perturbs {parameter!r}: {error}") from error
-    if isinstance(study.space, SearchSpace):
-        check_perturbed(scheduler, study.space.all_parameters())
+    _check_keys(scheduler)
 
 
 def _check_metric(scheduler: TrialScheduler, objective: Objective) -> None:
@@ -109,6 +107,24 @@ def _check_metric(scheduler: TrialScheduler, objective: Objective) -> None:
         )
 
 
+def _check_keys(scheduler: TrialScheduler) -> None:
+    """Refuse a metric and a counter that no report has; of metrics of evaluations, the reports show what there is."""
+    known = [OBJECTIVE, *IN_EVERY_REPORT, *_IN_EVERY_RESULT]
+    for option, key in _looked_at(scheduler):
+        if key not in known and key not in ADDED and not key.startswith("eval_"):
+            offered = [*known, f"eval_{key}"] if option == "metric" else known
+            raise StudyError(
+                f"scheduler={type(scheduler).__name__} was made with {option}={key!r}, which the reports do not have; "
+                f"they have {', '.join(known)}, and metrics of the evaluation, which begin with 'eval_'."
+                f"{nearest_name(key, offered)}"
+            )
+
+
+def _looked_at(scheduler: TrialScheduler) -> list[tuple[str, str]]:
+    keys = (("metric", scheduler.metric), ("time_attr", getattr(scheduler, "_time_attr", None)))
+    return [(option, key) for option, key in keys if isinstance(key, str)]
+
+
 def tell_metric(scheduler: TrialScheduler, metric: str | None, mode: str | None) -> None:
     """Tell a scheduler what it compares, as far as it was not made with it."""
     own_mode = getattr(scheduler, "_mode", None)
@@ -121,8 +137,8 @@ def check_report(scheduler: TrialScheduler, result: Mapping[str, Any]) -> None:
     Raises:
         StudyError: it has not.
     """
-    for option, key in (("metric", scheduler.metric), ("time_attr", getattr(scheduler, "_time_attr", None))):
-        if isinstance(key, str) and key not in result:
+    for option, key in _looked_at(scheduler):
+        if key not in result:
             known = sorted(name for name, value in result.items() if isinstance(value, (int, float)))
             raise StudyError(
                 f"scheduler={type(scheduler).__name__} was made with {option}={key!r}, which the reports do not have; "
@@ -136,27 +152,6 @@ def is_gathering(scheduler: TrialScheduler | None) -> bool:
         return False
     bracket: Any = scheduler._state["bracket"]
     return bracket is not None and not bracket.filled()
-
-
-def perturbed(scheduler: TrialScheduler) -> list[str]:
-    """Return the names of the parameters that a scheduler of population-based training changes."""
-    if not isinstance(scheduler, PopulationBasedTraining):
-        return []
-    return [*(getattr(scheduler, "_hyperparam_mutations", None) or getattr(scheduler, "_hyperparam_bounds", {}))]
-
-
-def check_perturbed(scheduler: TrialScheduler, known: Collection[str]) -> None:
-    """Check that the parameters that a scheduler changes are among the `known` ones of a trial.
-
-    Raises:
-        StudyError: one is not.
-    """
-    for parameter in perturbed(scheduler):
-        if parameter not in known:
-            raise StudyError(
-                f"scheduler={type(scheduler).__name__} perturbs {parameter!r}, which is not in the search space; add "
-                f"it there.{nearest_name(parameter, known)}"
-            )
 
 
 def copied(part: Copied) -> Copied:

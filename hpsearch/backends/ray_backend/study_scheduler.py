@@ -12,7 +12,8 @@ from ...search.messages import Question, Reported
 from ...search.trial import Verdict
 from .dispatch import TuneDispatch
 from .events import KEY, Unusable
-from .schedulers import check_perturbed, check_report, tell_metric
+from .perturbations import check_perturbed
+from .schedulers import check_report, tell_metric
 from .tune_parts import Guarded, guarded
 from .worker import OBJECTIVE
 

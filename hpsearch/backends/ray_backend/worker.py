@@ -25,6 +25,8 @@ from .training_thread import TrainingThread
 
 # Tune's key of the objective, by which schedulers and searchers compare trials.
 OBJECTIVE = "objective"
+# What every report has besides the metrics of the evaluation.
+IN_EVERY_REPORT = (TRAINING_ITERATION, "resource", "step", "epoch")
 _NOTE = "checkpoint.json"
 
 

@@ -1,0 +1,56 @@
+"""A metric that has another name than in 0.8.0: a study keeps the name that it was begun with; both can be given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from .added_metrics import ADDED, NUM_PARAMETERS, OLDER_NAME
+from .constraints import Constraint
+from .objective import Objective
+
+_Named = TypeVar("_Named", Objective, Constraint)
+_OLDER_WORD = re.compile(rf"\b{OLDER_NAME}\b")
+
+
+def present_name(text: str) -> str:
+    """Return the name of an objective or a constraint with the present name of the metric.
+
+    >>> present_name("parameters <= 1000000"), present_name("num_parameters <= 1000000")
+    ('num_parameters <= 1000000', 'num_parameters <= 1000000')
+    """
+    return _OLDER_WORD.sub(NUM_PARAMETERS, text)
+
+
+def notice_of_older_name(used: Sequence[Objective | Constraint | None]) -> list[str]:
+    """Return what to say of objectives and constraints that name the metric as 0.8.0 did; empty if none does."""
+    if any(each is not None and each.metric == OLDER_NAME for each in used):
+        return [f"the metric {OLDER_NAME!r} is now called {NUM_PARAMETERS!r} (both names can be used)"]
+    return []
+
+
+def named_as_recorded(given: Sequence[_Named], recorded: Any) -> tuple[_Named, ...]:
+    """Return objectives or constraints with the names that a study on disk records for the same ones.
+
+    Args:
+        given: by their present or older names.
+        recorded: the names in ``study.json``: one, a list of them, or None.
+    """
+    names = [recorded] if isinstance(recorded, str) else recorded or []
+    by_present_name = {present_name(each): each for each in names if isinstance(each, str)}
+    return tuple(_renamed(each, by_present_name) for each in given)
+
+
+def _renamed(given: _Named, recorded: Mapping[str, str]) -> _Named:
+    own = given.identity if isinstance(given, Objective) else given.name
+    name = recorded.get(present_name(own), own)
+    if name == own:
+        return given
+    if isinstance(given, Constraint):
+        other = next(each for each in ADDED if each != given.metric)
+        return replace(given, metric=other) if isinstance(given.metric, str) else given
+    name = name.removesuffix("(metrics)")
+    metric = name if isinstance(given.metric, str) else given.metric
+    return replace(given, metric=metric, name=name, description=given.description.replace(given.name, name))

@@ -84,6 +84,12 @@ class TrialWorker(tune.Trainable):
         if self._training is not None:
             self._training.tell(answer)
 
+    def finish_step(self, number: int) -> None:
+        """Let the trial end with a checkpoint after the step, because of a signal that the search has received."""
+        self._signal = number
+        if self._training is not None:
+            self._training.interruption.note(number)
+
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of the trial where it stands; Tune keeps a note of where that is."""
         has_saved = self._training is not None and self._training.save() is not None
@@ -102,6 +108,7 @@ class TrialWorker(tune.Trainable):
     def _take(self, config: dict[str, Any]) -> None:
         self._told = config[KEY]
         self._copy = None
+        self._signal = 0
         self._numbers = {TRAINING_ITERATION: 0}
 
     def _begin(self) -> TrainingThread:
@@ -115,6 +122,8 @@ class TrialWorker(tune.Trainable):
             folders.keep(run)
         study = replace(self._shared.study, folder=folders.folder)
         self._training = TrainingThread(self._recipe, study, self._told, folders)
+        if self._signal:
+            self._training.interruption.note(self._signal)
         return self._training
 
     def _leave(self) -> None:

@@ -58,6 +58,7 @@ class Search:
 
         Raises:
             SearchInterrupted, TooManyFailuresError: with what was found so far.
+            BaseException: what the program's own handler of the signal has raised, in place of `SearchInterrupted`.
         """
         interruption = Interruption()
         try:
@@ -66,9 +67,9 @@ class Search:
             if interruption.signal:  # it came after the last trial
                 summary = (best if isinstance(best, list) else [best])[0].run_summary
                 raise self._interrupted(summary.records, interruption)
-        except SearchInterrupted:
+        except SearchInterrupted as interrupted:
             set_exit_code()
-            raise
+            raise interruption.error or interrupted from None
         return best
 
     def _run(self, interruption: Interruption) -> BestRun | list[BestRun]:

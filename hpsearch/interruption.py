@@ -34,10 +34,12 @@ class Interruption:
 
     Attributes:
         signal: the number of the first signal; 0: none has come.
+        error: what a handler of the program has raised, such as `SystemExit`; to be raised when the search has ended.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.signal = 0
+        self.error: BaseException | None = None
         self._clock, self._until = clock, math.inf
 
     def note(self, number: int) -> None:
@@ -66,8 +68,9 @@ class Interruption:
 def noticing_signals(interruption: Interruption, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     """Note SIGTERM and SIGUSR1 while the block runs, in place of ending the process; only in the main thread.
 
-    A handler of the program is called too. A signal that is ignored, or that a handler outside Python catches, is left
-    alone. A signal that comes again later does what it does without a search. Children by fork do not inherit this.
+    A handler of the program is called at once too; what it raises is kept until the search has ended. A signal that is
+    ignored, or that a handler outside Python catches, is left alone. A signal that comes again later does what it does
+    without a search. Children by fork do not inherit this.
     """
     is_main = threading.current_thread() is threading.main_thread()
     numbers = [getattr(signal, name) for name in NAMES if is_main and hasattr(signal, name)]
@@ -107,7 +110,10 @@ def _handler(interruption: Interruption, earlier: Any, clock: Callable[[], float
             return
         interruption.note(number)
         if callable(earlier) and not _is_of_ray(earlier):
-            earlier(number, frame)
+            try:
+                earlier(number, frame)
+            except BaseException as error:
+                interruption.error = interruption.error or error
 
     return handle
 

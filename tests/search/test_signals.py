@@ -166,6 +166,30 @@ def test_an_error_after_the_signal_is_not_the_trials_fault(tmp_path: Path) -> No
     )
 
 
+def test_a_handler_that_ends_the_program_is_called_at_once_and_ends_it_when_the_checkpoint_is_written(
+    tmp_path: Path,
+) -> None:
+    """As that of submitit, which puts the job back into the queue, and exits."""
+    steps: list[Any] = []
+    at = AtStep(send(signal.SIGUSR1), run=0, step=3)
+
+    def handle(number: int, frame: Any) -> None:
+        steps.append(at.steps[-1])
+        raise SystemExit(7)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            search(tmp_path, at)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert ended.value.code == 7
+    assert steps == [(0, 3)]
+    left = trial(tmp_path, 0)
+    assert (left.state.value, left.reason) == ("interrupted", "interrupted by SIGUSR1")
+    assert (tmp_path / "study" / left.name / "checkpoint-3").is_dir()
+
+
 def test_a_handler_of_the_program_is_called_and_is_there_afterwards(tmp_path: Path) -> None:
     called: list[int] = []
 

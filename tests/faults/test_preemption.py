@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hpsearch import BestRun, SearchInterrupted, TrialRecord, open_study
+from hpsearch import BestRun, SearchInterrupted, TrialRecord, interruption, open_study
 from hpsearch.files import read_json
 from tests.support.launch import begin
 from tests.support.programs import start
@@ -101,6 +101,23 @@ def test_a_program_whose_processes_all_get_the_signal_exits_with_its_code_and_th
     assert f"To continue: python -m {command[0]} {command[1]} {how}" in output
     assert_interrupted(tmp_path, trials, number.name)
     assert comparable(search(tmp_path, how.removesuffix("workers").rstrip("_") or "inline")) == undisturbed(how)
+
+
+def hang(search: int) -> None:
+    os.kill(search, signal.SIGTERM)
+    signal.pause()
+
+
+@pytest.mark.process
+def test_a_worker_that_does_not_finish_its_step_is_left_before_the_system_kills_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interruption, "_SECONDS_AFTER_SIGTERM", 1.0)
+    with pytest.raises(SearchInterrupted, match="by SIGTERM after 0 of 3 trials"):
+        search(tmp_path, "workers", TakesItsTime(tmp_path, [0, 1], partial(hang, os.getpid())))
+    left = [each for each in records(tmp_path) if not list((tmp_path / "study" / each.name).glob("checkpoint-*"))]
+    assert [each.reason for each in left] == ["interrupted by SIGTERM"]
+    assert all(each.state.value == "interrupted" for each in records(tmp_path))
 
 
 @pytest.mark.ray

@@ -15,7 +15,7 @@
     │   ├── NoCompletedTrialError                 no trial of a study may be the best; carries all trials
     │   └── TooManyFailuresError                  trial after trial failed; carries what was found before
     └── KeyboardInterrupt
-        └── SearchInterrupted                     the user ended a search; carries what was found so far
+        └── SearchInterrupted                     Ctrl-C or a signal ended a search; carries what was found so far
 
 Errors of the first family about the study itself (space, objective, study) end a search; anything else that happens
 inside a trial fails that trial only.
@@ -24,6 +24,7 @@ inside a trial fails that trial only.
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 from typing import Any
 
@@ -103,16 +104,29 @@ class TooManyFailuresError(HpsearchError):
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """The user ended a search with Ctrl-C.
+    """Ctrl-C, SIGTERM or SIGUSR1 ended a search; the same call continues it.
 
     Attributes:
         best_run: the `BestRun` over the trials that had finished (its `run_id` is None if there are none); with several
             objectives a list of them.
+        signal: the number of the signal; of Ctrl-C, SIGINT.
+        exit_code: that of the program, if it does not catch the error: 130, 143 or 138.
+        command: continues the search; None if the command of this program is not known, or not asked for.
     """
 
-    def __init__(self, message: str, best_run: Any = None) -> None:
+    def __init__(
+        self, message: str, best_run: Any = None, signal: int = signal.SIGINT, command: str | None = None
+    ) -> None:
         super().__init__(message)
-        self.best_run = best_run
+        self.best_run, self.signal, self.command = best_run, int(signal), command
+
+    @property
+    def exit_code(self) -> int:
+        """128 and the number of the signal, as shells have it."""
+        return 128 + self.signal
+
+    def __str__(self) -> str:
+        return super().__str__() + (f"\nTo continue: {self.command}" if self.command else "")
 
 
 def nearest_name(name: str, allowed: Iterable[str]) -> str:

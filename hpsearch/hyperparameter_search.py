@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from .backends.base import Backend
 from .errors import HpsearchError, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError
+from .interruption import Interruption, noticing_signals, own_command, set_exit_code
 from .search.best_run import BestRun, SearchSummary, best_runs
 from .search.ending import TrialEndedSearch
 from .search.folder import StudyFolder
@@ -59,11 +61,25 @@ class Search:
         Raises:
             NoCompletedTrialError: no trial may be the best; with all trials.
             SearchInterrupted, TooManyFailuresError: with what was found so far.
+            BaseException: what the program's own handler of the signal has raised, in place of `SearchInterrupted`.
         """
+        interruption = Interruption()
+        try:
+            with noticing_signals(interruption):
+                best = self._run(interruption)
+            if interruption.signal:  # it came after the last trial
+                summary = (best if isinstance(best, list) else [best])[0].run_summary
+                raise self._interrupted(summary.records, interruption)
+        except SearchInterrupted as interrupted:
+            set_exit_code()
+            raise interruption.error or interrupted from None
+        return best
+
+    def _run(self, interruption: Interruption) -> BestRun | list[BestRun]:
         if not self.ranks.is_main:
-            return self._result(follow(self.trainer, self.study, self.ranks))
+            return self._result(follow(self.trainer, self.study, self.ranks, interruption))
         folder = StudyFolder(self.study)
-        runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock)
+        runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock, interruption)
         with telling_the_others(self.ranks, runner):
             with self.backend.connected(self.study, self.trainer), runner.at_work():
                 self._open(folder, runner)
@@ -113,11 +129,13 @@ class Search:
         except TrialEndedSearch as ended:
             if not isinstance(ended.cause, KeyboardInterrupt):
                 raise ended.cause from None
-            raise self._interrupted(runner.records) from None
+            raise self._interrupted(runner.records, runner.interruption) from None
         except KeyboardInterrupt:
-            raise self._interrupted(runner.records) from None
+            raise self._interrupted(runner.records, runner.interruption) from None
         finally:
             self.listener.on_search_end(self.study, runner.records)
+        if runner.interruption.signal:
+            raise self._interrupted(runner.records, runner.interruption)
 
     def _result(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
         """Return the best run, or raise an error if there is none; every process of a trial does the same."""
@@ -133,12 +151,16 @@ class Search:
     def _summary(self, records: list[TrialRecord]) -> SearchSummary:
         return SearchSummary(self.study, records, functools.partial(_same, self.backend))
 
-    def _interrupted(self, records: list[TrialRecord]) -> SearchInterrupted:
+    def _interrupted(self, records: list[TrialRecord], interruption: Interruption) -> SearchInterrupted:
         counted = sum(record.state.is_counted for record in records)
+        number = interruption.signal
         return SearchInterrupted(
-            f"Search {self.study.name!r} interrupted after {counted} of {self.study.n_trials} trials. Run the same "
-            f"command again to continue; nothing in {str(self.study.folder)!r} is lost.",
+            f"Search {self.study.name!r} interrupted{f' by {interruption.name}' if number else ''} after {counted} of "
+            f"{self.study.n_trials} trials. Run the same command again to continue; nothing in "
+            f"{str(self.study.folder)!r} is lost.",
             self._best(records),
+            number or signal.SIGINT,
+            own_command() if number else None,
         )
 
 
@@ -161,8 +183,10 @@ def _same(backend: Backend) -> Backend:
 
 def _bare(error: BaseException) -> BaseException:
     """Return an error that can be sent to another process: without a best run, and of a kind that is known there."""
-    if isinstance(error, (SearchInterrupted, TooManyFailuresError)):
-        return type(error)(str(error))
+    if isinstance(error, SearchInterrupted):
+        return SearchInterrupted(error.args[0], None, error.signal, error.command)
+    if isinstance(error, TooManyFailuresError):
+        return TooManyFailuresError(str(error))
     return error if isinstance(error, HpsearchError) else HpsearchError(f"{type(error).__name__}: {error}")
 
 

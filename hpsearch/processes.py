@@ -82,6 +82,12 @@ class DistributedRanks:
         distributed.broadcast(flag, src=0)
         return bool(flag)
 
+    def largest(self, *values: int) -> tuple[int, ...]:
+        """Return, for each of these, the largest that any process has given."""
+        given = torch.tensor(values, dtype=torch.int64, device=self._device)
+        distributed.all_reduce(given, distributed.ReduceOp.MAX)
+        return tuple(given.tolist())
+
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`; if it raises in any process, raise the first error in all of them, at once."""
         key = f"hpsearch/{next(_actions)}"

@@ -23,13 +23,13 @@ def options_parser(description: str | None, trials: int, output: str = "runs") -
 
 
 def until_interrupted(run: Callable[[], object]) -> int:
-    """Run a study to its end or to Ctrl-C; return the exit status, 130 for Ctrl-C as shells have it."""
+    """Run a study to its end, to Ctrl-C or a signal; return the exit status, 130 for Ctrl-C as shells have it."""
     try:
         with ctrl_c_as_interruption():
             run()
     except SearchInterrupted as interruption:
         print(interruption)
-        return 130
+        return interruption.exit_code
     except KeyboardInterrupt:
         print("Interrupted. Run the same command again to continue.")
         return 130

@@ -1,7 +1,8 @@
 """The program `hpsearch`: its commands, its exit codes, and how it speaks of mistakes.
 
 Exit codes: 0: done; 1: it did not come out as asked (no trial has a result, a replay differs, trial after trial
-failed); 2: something on the command line, or in the study file, cannot be right; 130: interrupted.
+failed); 2: something on the command line, or in the study file, cannot be right; 130: interrupted by Ctrl-C; 143, 138:
+by SIGTERM, SIGUSR1.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from ..errors import HpsearchError, InvalidInputError, MissingPackageError
+from ..errors import HpsearchError, InvalidInputError, MissingPackageError, SearchInterrupted
 from ..surroundings import ctrl_c_as_interruption
 from ..version import __version__
 from . import best, compare, dashboard, doctor, init, promote, ready_made, replay, report, run, show
@@ -51,7 +52,11 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 
 
 class _Interrupted(BaseException):
-    """Ctrl-C in a command; Typer ends the program at a KeyboardInterrupt without a word."""
+    """Ctrl-C, or a signal, in a command; Typer ends the program at a KeyboardInterrupt without a word."""
+
+    def __init__(self, cause: KeyboardInterrupt) -> None:
+        super().__init__(str(cause))
+        self.code = cause.exit_code if isinstance(cause, SearchInterrupted) else INTERRUPTED
 
 
 def _telling(command: Callable[..., None]) -> Callable[..., None]:
@@ -60,7 +65,7 @@ def _telling(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt as interruption:
-            raise _Interrupted(str(interruption)) from interruption
+            raise _Interrupted(interruption) from interruption
 
     return telling
 
@@ -88,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             outcome = app(args=None if arguments is None else list(arguments), standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
     except (_Interrupted, KeyboardInterrupt, typer.Abort) as interruption:
-        return _say(str(interruption) or "Interrupted.", INTERRUPTED)
+        return _say(str(interruption) or "Interrupted.", getattr(interruption, "code", INTERRUPTED))
     except (InvalidInputError, MissingPackageError) as error:
         return _say(str(error), MISTAKEN)
     except HpsearchError as error:

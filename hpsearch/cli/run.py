@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ..errors import SearchInterrupted
 from ..search.listener import SearchListener
 from .study_file import Command, LeavesCommand, make_trainer, merged
 from .values import numbers, seconds, settings
@@ -100,10 +101,16 @@ def _search(command: Command) -> None:
     shown = {**plan.search, **command.search}.get("progress", True)
     listener = shown if isinstance(shown, SearchListener) else console_listener(is_shown=bool(shown))
     trainer = make_trainer(plan, command)
-    search, names = plan.settings(command.arguments, {**command.search, "progress": LeavesCommand(command, listener)})
+    leaving = LeavesCommand(command, listener)
+    search, names = plan.settings(command.arguments, {**command.search, "progress": leaving})
     if names and _speaks():
         print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}")
-    found: Any = trainer.hyperparameter_search(**search)
+    try:
+        found: Any = trainer.hyperparameter_search(**search)
+    except SearchInterrupted as interruption:
+        if interruption.command is not None and leaving.folder is not None:
+            interruption.command = f"hpsearch resume {shlex.quote(str(leaving.folder))}"
+        raise
     best = found if isinstance(found, list) else [found]
     if not _speaks():
         return

@@ -86,15 +86,21 @@ class Command:
 
 
 class LeavesCommand(PassingListener):
-    """Leaves in the study's folder how its search was begun."""
+    """Leaves in the study's folder how its search was begun.
+
+    Attributes:
+        folder: of the study; None before the search begins.
+    """
 
     def __init__(self, command: Command, listener: SearchListener) -> None:
         super().__init__(listener)
         self._command = command
+        self.folder: Path | None = None
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Leave the command, and pass on."""
         self._command.write(study.folder)
+        self.folder = study.folder.absolute()
         super().on_search_begin(study, records, notes)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..interruption import Interruption
 from .others import OtherTrials
 from .study import Study
 
@@ -17,10 +18,17 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a budget stops a trial, and whether it ends the search too."""
+    """Why a budget or a signal stops a trial.
+
+    Attributes:
+        reason: in words.
+        ends_study: whether the search ends too.
+        is_interruption: whether the trial resumes from here in the next session, whatever it has reached.
+    """
 
     reason: str
     ends_study: bool
+    is_interruption: bool = False
 
 
 class SearchBudget:
@@ -30,10 +38,18 @@ class SearchBudget:
         study: the settings.
         seconds: what is left of the time; None: all of the study's timeout.
         clock: returns the seconds since some moment; the budgets of the trials read it too.
+        interruption: notes a signal that ends the search; the trials ask it too.
     """
 
-    def __init__(self, study: Study, seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        study: Study,
+        seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        interruption: Interruption | None = None,
+    ) -> None:
         self._study, self.clock = study, clock
+        self.interruption = interruption or Interruption()
         left = study.timeout if seconds is None else seconds
         self._end = None if left is None else clock() + left
 
@@ -63,7 +79,7 @@ class TrialBudget:
 
     def __init__(self, study: Study, search: SearchBudget, others: OtherTrials) -> None:
         self._study, self._search, self._others = study, search, others
-        self._clock = search.clock
+        self._clock, self.interruption = search.clock, search.interruption
         self._begin = self._clock()
         self._earlier_seconds = 0.0
 

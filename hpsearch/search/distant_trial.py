@@ -11,6 +11,7 @@ from typing import Any
 import cloudpickle
 
 from ..errors import HpsearchError
+from ..interruption import Interruption
 from .assignment import AssignedTrial, Assignment
 from .budgets import SearchBudget, TrialBudget
 from .ending import Ended, run_to_end
@@ -33,10 +34,12 @@ class Line(ABC):
 
     Attributes:
         step, max_steps: how far the trial is.
+        interruption: notes that the search is ended by a signal: the trial finishes its step and writes a checkpoint.
     """
 
     step = 0
     max_steps = 0
+    interruption: Interruption
 
     @abstractmethod
     def ask(self, message: Any) -> Any:
@@ -66,7 +69,7 @@ def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line
         study,
         trial,
         told.others,
-        TrialBudget(study, SearchBudget(study, told.seconds), told.others),
+        TrialBudget(study, SearchBudget(study, told.seconds, interruption=line.interruption), told.others),
         OneProcess(),
         _Teller(trial, line),
         on_fallback=lambda record: write_record(study.folder, record),

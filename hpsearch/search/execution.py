@@ -237,6 +237,8 @@ class Execution:
             return TrialState.PRUNED, f"pruned {self._after(reporting.reports)}"
         if reporting.paused:
             return TrialState.PAUSED, f"paused {self._after(reporting.reports)}"
+        if reporting.stop is not None and reporting.stop.is_interruption:
+            return TrialState.INTERRUPTED, reporting.stop.reason
         if not reporting.was_evaluated:
             if reporting.stop is not None and reporting.stop.ends_study:
                 return TrialState.INTERRUPTED, f"{reporting.stop.reason}, before its first evaluation"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..interruption import Interruption
 from .assignment import AssignedTrial
 from .budgets import SearchBudget, TrialBudget
 from .execution import Execution, Searchable, without_frames
@@ -22,8 +23,12 @@ class SearchIsOver:
     error: BaseException | None = None
 
 
-def follow(trainer: Searchable, study: Study, ranks: Ranks) -> list[TrialRecord]:
+def follow(
+    trainer: Searchable, study: Study, ranks: Ranks, interruption: Interruption | None = None
+) -> list[TrialRecord]:
     """Train the trials that the main process chooses until it says that the search is over; return its records.
+
+    A signal that this process receives ends the search in all of them.
 
     Raises:
         BaseException: the error that ended the search in the main process.
@@ -36,7 +41,7 @@ def follow(trainer: Searchable, study: Study, ranks: Ranks) -> list[TrialRecord]
             if told.error is not None:
                 raise told.error
             return told.records
-        budget = TrialBudget(study, SearchBudget(study), told.others)
+        budget = TrialBudget(study, SearchBudget(study, interruption=interruption), told.others)
         trial = AssignedTrial(told)
         trial.ranks = ranks
         execution = Execution(trainer, study, trial, told.others, budget, ranks, SearchListener())

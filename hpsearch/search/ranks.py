@@ -25,6 +25,9 @@ class Ranks(Protocol):
     def agree(self, choose: Callable[[], bool]) -> bool:
         """As `decide`, for yes or no, at less cost."""
 
+    def largest(self, *values: int) -> tuple[int, ...]:
+        """Return, for each of these, the largest that any process has given."""
+
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`; if it raises in any process, raise that error in all of them.
 
@@ -45,6 +48,10 @@ class OneProcess:
     def agree(self, choose: Callable[[], bool]) -> bool:
         """Return `choose()`."""
         return choose()
+
+    def largest(self, *values: int) -> tuple[int, ...]:
+        """Return the values."""
+        return values
 
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`."""

@@ -1,4 +1,4 @@
-"""The callback that reports a trial's evaluations and stops it when told: by the pruner, or by a budget."""
+"""The callback that reports a trial's evaluations and stops it: by the pruner, a budget, or a signal."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from ..callbacks import ExportableState, TrainerCallback
 from ..errors import MissingMetricError
 from .added_metrics import Metrics, recorded, with_num_parameters
+from .agreed_interruption import AgreedInterruption
 from .budgets import Stop, TrialBudget
 from .listener import SearchListener
 from .objective import Objective
@@ -46,7 +47,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         pruned: whether the study stopped the trial.
         paused: whether the study lets it wait, with a checkpoint.
         is_ending: whether the last report was made at the end of the trial, be it by a budget or a callback.
-        stop: the budget that stopped the trial, or None.
+        stop: the budget, or the signal, that stopped the trial, or None.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._evaluated_sets = 0
         self._is_over = False
         self._paused_at = 0
+        self._interruption = AgreedInterruption(budget.interruption, ranks)
         self.reports: list[Report] = []
         self.schedule: list[dict[str, Any]] = []
         self.epochs = 0.0
@@ -135,7 +137,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
                 self._tell_trial(report)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Stop the trial if a budget is used up."""
+        """Stop the trial if a budget is exhausted, or a signal ends the search."""
         self._listener.on_progress(self._trial, state.global_step, state.max_steps)
         self.epochs = float(state.epoch)
         if self._budget.is_limited and self.stop is None and state.global_step < state.max_steps:
@@ -144,6 +146,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
             control.should_training_stop = True
             if self.stop.ends_study and not self.was_evaluated:
                 control.should_save = True  # the next session goes on here
+        is_end_of_epoch = float(state.epoch).is_integer()
+        if not (is_end_of_epoch or control.should_evaluate):  # else after the end of the epoch, or the evaluation
+            self._leave_if_interrupted(state, control)
         return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> Any:
@@ -163,6 +168,8 @@ class ReportingCallback(TrainerCallback, ExportableState):
         said = self._tell(report, self.is_ending) if self._ranks.is_main else Verdict()
         if self._ranks.agree(lambda: said != Verdict()):
             self._obey(self._ranks.decide(lambda: said), control)
+        if not self.is_ending:
+            self._leave_if_interrupted(state, control)
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -176,6 +183,8 @@ class ReportingCallback(TrainerCallback, ExportableState):
         goes_on = self.stop is not None and self.stop.ends_study and not is_whole
         if (was_evaluated and is_stopped) or goes_on:
             control.should_evaluate = control.should_save = False
+        if is_whole and not control.should_evaluate:
+            self._leave_if_interrupted(state, control)
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -183,6 +192,13 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
         if self._ranks.is_main:
             self._listener.on_checkpoint(self._trial, state.global_step)
+
+    def _leave_if_interrupted(self, state: Any, control: Any) -> None:
+        """End the trial here, with a checkpoint, if a signal has asked for that and it does not end anyway."""
+        is_ending = control.should_training_stop or state.global_step >= state.max_steps
+        if not is_ending and self._interruption.has_come():
+            self.stop = Stop(self._interruption.reason, ends_study=True, is_interruption=True)
+            control.should_training_stop = control.should_save = True
 
     def _continue_schedule(self, step: int) -> None:
         """Note with what the trial is trained from here on, unless it is the same as before."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from ..files import remove_partial
+from ..interruption import Interruption
 from ..scratch import remove_scratch_of_the_dead
 from .assignment import Assignment
 from .budgets import SearchBudget, TrialBudget
@@ -38,6 +39,7 @@ class TrialRunner:
         session: the name of this search at work in the study's folder; tells other processes whose a trial is.
         records: the trials of the study that have ended or are to go on, those of other processes included.
         failures: how the last trials of this session failed, one after the other.
+        interruption: notes a signal that ends the search.
         under_way: by number, the records so far of trials that other processes train for this one.
     """
 
@@ -49,11 +51,13 @@ class TrialRunner:
         listener: SearchListener,
         ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
+        interruption: Interruption | None = None,
     ) -> None:
         self._trainer, self._study, self._folder = trainer, study, folder
         self.listener, self._ranks = listener, ranks
         self._session = Session(study.folder)
-        self._budget = SearchBudget(study, clock=clock)
+        self.interruption = interruption or Interruption()
+        self._budget = SearchBudget(study, clock=clock, interruption=self.interruption)
         self.session = self._session.name
         self.records: list[TrialRecord] = []
         self.failures: list[TrialRecord] = []
@@ -204,6 +208,11 @@ class TrialRunner:
         if begun is not None:
             earlier = () if known is None else known.spans
             record = replace(record, spans=(*earlier, Span(begun, time.time(), ended.where)))
+        if self.interruption.signal and record.state is TrialState.FAILED:
+            # The signal may have ended processes of the trial, such as those that load its data.
+            record = replace(
+                record, state=TrialState.INTERRUPTED, reason=f"{self.interruption.reason}: {record.reason}"
+            )
         self._folder.write_record(record)
         if ended.cause is not None:
             raise TrialEndedSearch(record, ended.cause)

@@ -16,10 +16,13 @@ import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe, wait
 
+from ..interruption import ignore_signals
+
 
 def main(search: Connection) -> None:
     """Import the modules that the searching process names, then fork workers until it closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the searching process decides when workers end
+    ignore_signals()
     with _ending_with(search):
         for name in search.recv():
             with contextlib.suppress(Exception):  # a trial that needs the module will raise the error again

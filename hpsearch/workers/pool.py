@@ -21,7 +21,7 @@ from ..search.assignment import Assignment
 from .payload import Payload
 from .process_settings import ProcessSettings
 from .slots import Slot
-from .worker import Abandon, Job, Ready, Unusable, receive, send
+from .worker import Abandon, Finish, Job, Ready, Unusable, receive, send
 from .worker_process import WorkerProcess
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
@@ -213,6 +213,12 @@ class Workers:
                 found / 1e6,
                 (self._most_memory or 0) / 1e6,
             )
+
+    def finish_steps(self, number: int) -> None:
+        """Order all workers to finish their steps, write checkpoints and leave their trials, because of a signal."""
+        for worker in self._workers.values():
+            if not worker.is_ready and worker.trials:
+                worker.send(Finish(number))
 
     def abandon(self) -> Iterator[tuple[Worker, Any]]:
         """Order all workers to leave their trials; yield each with the messages that come in time."""

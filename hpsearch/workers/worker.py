@@ -23,6 +23,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from ..interruption import Interruption, ignore_signals
 from ..search.assignment import Assignment
 from ..search.distant_trial import Abandoned, Line, train_as_told
 from ..search.execution import described
@@ -40,6 +41,17 @@ logger = logging.getLogger(__name__)
 
 class Abandon:
     """Orders a worker to leave its trial, which is resumed later."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Orders a worker to finish the step, write a checkpoint and leave its trial, which is resumed later.
+
+    Attributes:
+        signal: that the searching process has received.
+    """
+
+    signal: int
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,7 @@ def work(connection: Connection) -> None:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # the worker and all that it starts can be ended together; Ctrl-C does not reach it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_signals()
     _train(_SearchingProcess(connection))
     # Let the threads of the trainer end, but skip the teardown of all modules, which takes a second.
     atexit.register(_exit)
@@ -139,6 +152,7 @@ class _SearchingProcess(Line):
     def begin_trial(self) -> None:
         """Reset the progress."""
         self.step = self.max_steps = 0
+        self.interruption = Interruption()
         self._looked_at = self._reported_at = time.monotonic()
 
     def send(self, message: Any) -> None:
@@ -152,9 +166,8 @@ class _SearchingProcess(Line):
     def ask(self, message: Any) -> Any:
         """Send the message, and wait for the answer."""
         self.send(message)
-        answer = self.receive()
-        if isinstance(answer, Abandon):
-            raise Abandoned
+        while self._obey(answer := self.receive()):
+            pass
         return answer
 
     def look(self) -> None:
@@ -163,11 +176,23 @@ class _SearchingProcess(Line):
         if now < self._looked_at + _SECONDS_BETWEEN_LOOKS:
             return
         self._looked_at = now
-        if not self._received.empty() and isinstance(self.receive(), Abandon):
-            raise Abandoned
+        if not self._received.empty():
+            self._obey(self.receive())
         if now > self._reported_at + _SECONDS_BETWEEN_PROGRESS:
             self._reported_at = now
             self.send(Progress(self.step, self.max_steps))
+
+    def _obey(self, message: Any) -> bool:
+        """Obey a message if it is an order; return whether it is one.
+
+        Raises:
+            Abandoned: it orders to leave the trial.
+        """
+        if isinstance(message, Abandon):
+            raise Abandoned
+        if isinstance(message, Finish):
+            self.interruption.note(message.signal)
+        return isinstance(message, Finish)
 
     def _listen(self) -> None:
         try:

@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         run(options.address, options.trials, options.epochs, options.output)
     except SearchInterrupted as interruption:
         print(interruption)
-        return 130
+        return interruption.exit_code
     return 0
 
 

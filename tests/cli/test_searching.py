@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import textwrap
@@ -206,6 +207,43 @@ def test_ctrl_c_exits_with_130_and_the_same_command_continues(here: Path, told: 
     assert code == 0, err
     assert len(states(here / "runs/long")) == begun + 1
     assert "interrupted" not in states(here / "runs/long")
+
+
+STUDY_THAT_IS_PREEMPTED = """
+import signal
+from pathlib import Path
+from transformers import TrainerCallback
+import hpsearch
+from first.study import SPACE, make_trainer
+
+class Preempts(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3 and not Path("preempted").exists():
+            Path("preempted").touch()
+            signal.raise_signal(signal.{signal})
+
+def make():
+    trainer = make_trainer()
+    trainer.add_callback(Preempts())
+    return trainer
+
+study = hpsearch.SearchPlan(make, SPACE, n_trials=1, compute_objective="accuracy", study_name="long one")
+"""
+
+
+@pytest.mark.parametrize(("name", "exit_code"), [("SIGTERM", 143), ("SIGUSR1", 138)])
+def test_a_signal_exits_with_its_code_and_names_the_command_that_continues(
+    here: Path, told: Told, name: str, exit_code: int
+) -> None:
+    (here / "preempted.py").write_text(STUDY_THAT_IS_PREEMPTED.format(signal=name))
+    code, _, err = told("run", "preempted.py", "--set", "num_train_epochs=1")
+    assert code == exit_code
+    told_by, _, command = err.strip().rpartition("To continue: ")
+    assert f"interrupted by {name} after 0 of 1 trials" in told_by
+    assert shlex.split(command) == ["hpsearch", "resume", str(here / "runs/long one")]
+    assert states(here / "runs/long one") == ["interrupted"]
+    assert told(*shlex.split(command)[1:])[0] == 0
+    assert states(here / "runs/long one") == ["complete"]
 
 
 STUDY_WITH_A_FUNCTION = """

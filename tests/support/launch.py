@@ -23,9 +23,22 @@ def launch(folder: Path, cases: dict[str, Any], how: str, processes: int = 2, **
 
 def start(how: str, module: str, arguments: list[str], processes: int = 2, **environment: str) -> None:
     """Run a module in one process (``plain``), or in several by ``torchrun`` or ``accelerate``; it must succeed."""
+    command = [*_launcher(how, processes), "-m", module, *arguments]
+    done = warm.run(*command, environment=surroundings(**environment), timeout=280)
+    assert done.returncode == 0, done.stderr[-12000:]
+
+
+def begin(how: str, module: str, arguments: list[str], processes: int = 2, **environment: str) -> warm.Program:
+    """Begin what `start` runs; what it prints, errors included, is its `stdout`."""
+    command = [*_launcher(how, processes), "-m", module, *arguments]
+    return warm.start(*command, environment=surroundings(**environment))
+
+
+def _launcher(how: str, processes: int) -> list[str]:
+    """Return what is put in front of ``-m module``."""
     several = ["--nproc_per_node" if how == "torchrun" else "--num_processes", str(processes)]
     python = str(warm.programs_folder() / "python")
-    launcher = {
+    launchers: dict[str, list[str]] = {
         "plain": [],
         "torchrun": ["-m", "torch.distributed.run", *several, "--master_port", _free_port(), "--no-python", python],
         "accelerate": [
@@ -33,9 +46,8 @@ def start(how: str, module: str, arguments: list[str], processes: int = 2, **env
             *("--config_file", str(ROOT / "studies" / "accelerate" / "cpu_two_processes.yaml")),
             *("--no_python", python),
         ],
-    }[how]
-    done = warm.run(*launcher, "-m", module, *arguments, environment=surroundings(**environment), timeout=280)
-    assert done.returncode == 0, done.stderr[-12000:]
+    }
+    return launchers[how]
 
 
 def _free_port() -> str:

@@ -392,8 +392,11 @@ def _be(order: _Order) -> NoReturn:
         if isinstance(error.code, str):
             print(error.code, file=sys.stderr)
     except BaseException as error:
-        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-        sys.excepthook(type(error), error, error.__traceback__)
+        code = -signal.SIGINT if type(error) is KeyboardInterrupt else 1
+        try:
+            sys.excepthook(type(error), error, error.__traceback__)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
     threading._shutdown()  # type: ignore[attr-defined] # waits for threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -410,6 +413,7 @@ def _prepare(order: _Order) -> None:
     places = sys.path[1 + len(_listed(os.environ.get("PYTHONPATH", ""))) :]
     os.environ.clear()
     os.environ.update(order.environment)
+    sys.orig_argv[:] = ["python", *order.command]
     os.chdir(order.folder)
     sys.path[:] = [*_listed(os.environ.get("PYTHONPATH", "")), *places]
     importlib.invalidate_caches()
@@ -450,8 +454,12 @@ def _main() -> None:
     """Be ``python``: let the server fork a program with the files of this process, and end as it ends."""
     address = os.environ.pop(_ADDRESS)
     program = Program(address, _Order(os.getcwd(), dict(os.environ), tuple(sys.argv[1:])), [0, 1, 2])
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # what a launcher sends to its processes
+        signal.signal(number, lambda each, _: os.kill(program.pid, each))
     code = program.wait()
     if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 

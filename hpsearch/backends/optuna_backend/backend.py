@@ -201,7 +201,7 @@ class OptunaBackend(Backend):
                 self._parallel.run(study, Dispatch(runner, self))
             return
         has_waited = False
-        while True:
+        while not runner.interruption.signal:
             with self.deciding(runner) as trials:
                 chosen = trials.next(runner)
             if chosen is None:

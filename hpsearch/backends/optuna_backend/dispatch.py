@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import StorageError
+from ...interruption import Interruption
 from ...search.assignment import Assignment
 from ...search.distant_trial import sendable
 from ...search.ending import Ended, TrialEndedSearch
@@ -68,6 +69,11 @@ class Dispatch:
         self.live: dict[int, LiveTrial] = {}
         self.is_over = self.has_no_more = False
         self.error: BaseException | None = None
+
+    @property
+    def interruption(self) -> Interruption:
+        """Notes a signal that ends the search."""
+        return self._runner.interruption
 
     def end_with(self, error: BaseException) -> None:
         """End the search with an error, unless another one has ended it before."""

@@ -186,12 +186,14 @@ class ParallelSearch:
         try:
             with at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())):
                 self._workers.start()
-                while dispatch.error is None:
+                while not self._is_ending:
                     self._give()
                     if dispatch.is_over:
                         break
                     for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):
                         self._take(worker, message)
+                if dispatch.interruption.signal:
+                    self._finish_steps()
         except BaseException as error:
             dispatch.end_with(error)
         finally:
@@ -200,10 +202,25 @@ class ParallelSearch:
         if dispatch.error is not None:
             raise dispatch.error
 
+    @property
+    def _is_ending(self) -> bool:
+        return self._dispatch.error is not None or bool(self._dispatch.interruption.signal)
+
+    def _finish_steps(self) -> None:
+        """Let the trials finish their steps and write checkpoints, as long as there is time; they are recorded."""
+        interruption = self._dispatch.interruption
+        self._dispatch.end_with(KeyboardInterrupt())
+        if self._at:
+            self._dispatch.announce(f"{interruption.name}: the trials write their checkpoints")
+        self._workers.finish_steps(interruption.signal)
+        while self._at and not interruption.is_overdue:
+            for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):
+                self._take(worker, message)
+
     def _give(self) -> None:
         """Give a trial to each worker that is ready."""
         for worker in self._workers.ready():
-            if self._dispatch.error is not None:  # Ctrl-C, while a sampler was at work
+            if self._is_ending:  # Ctrl-C or a signal, while a sampler was at work
                 return
             live = self._orphans.pop(0) if self._orphans else self._dispatch.next()
             if live is None:
@@ -253,7 +270,7 @@ class ParallelSearch:
         """Let the workers leave their trials, and record these as interrupted: they can be resumed."""
         dispatch = self._dispatch
         is_interrupted = isinstance(dispatch.error, KeyboardInterrupt)
-        reason = "interrupted by the user" if is_interrupted else "the search ended"
+        reason = dispatch.interruption.reason if is_interrupted else "the search ended"
         try:
             if dispatch.error is not None and not isinstance(dispatch.error, StorageError):
                 for worker, message in self._workers.abandon():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import ray
@@ -225,18 +225,18 @@ class RayBackend(Backend):
         )
         try:
             with (
-                quiet_tune(min(self._slots(), _MOST_PENDING)),
+                quiet_tune(min(self._slots(), _MOST_PENDING)) as put_back_signals,
                 at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())),
             ):
-                self._tuner(study, folders, dispatch, tune_folder).fit()
-            if not dispatch.is_over:  # Tune ends at SIGUSR1
+                self._tuner(study, folders, dispatch, tune_folder, put_back_signals).fit()
+            if not dispatch.is_over:
                 dispatch.end_with(KeyboardInterrupt())
         except BaseException as error:  # Tune's own, or a second Ctrl-C
             dispatch.end_with(error)
         finally:
             try:
                 is_interrupted = isinstance(dispatch.error, KeyboardInterrupt)
-                dispatch.interrupt("interrupted by the user" if is_interrupted else "the search ended")
+                dispatch.interrupt(runner.interruption.reason if is_interrupted else "the search ended")
             finally:
                 folders.close()
         if dispatch.error is not None:
@@ -254,7 +254,14 @@ class RayBackend(Backend):
         """Return the `optuna-dashboard` command for the study's storage."""
         return self._optuna.dashboard_command()
 
-    def _tuner(self, study: Study, folders: RunFolders, dispatch: TuneDispatch, name: str) -> tune.Tuner:
+    def _tuner(
+        self,
+        study: Study,
+        folders: RunFolders,
+        dispatch: TuneDispatch,
+        name: str,
+        put_back_signals: Callable[[], None],
+    ) -> tune.Tuner:
         seconds = max(_LEAST_SECONDS, self._slots() / _PROGRESS_A_SECOND)
         are_copied = isinstance(self._scheduler, PopulationBasedTraining)
         shared = Shared(self._recipe, for_workers(study), folders, tuple(sys.path), seconds, are_copied)
@@ -275,7 +282,7 @@ class RayBackend(Backend):
                 storage_path=folders.url_for_tune,
                 storage_filesystem=folders.filesystem_for_tune,
                 stop=StudyStopper(dispatch),
-                callbacks=[WorkerEvents(dispatch)],
+                callbacks=[WorkerEvents(dispatch, put_back_signals)],
                 failure_config=tune.FailureConfig(max_failures=self._retries),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import StorageError, StudyError
+from ...interruption import Interruption
 from ...search.ending import Ended, TrialEndedSearch
 from ...search.messages import Message, Reported
 from ...search.trial import TrialState, Verdict
@@ -87,6 +88,16 @@ class TuneDispatch:
         return self._trials.error
 
     @property
+    def interruption(self) -> Interruption:
+        """Notes a signal that ends the search."""
+        return self._trials.interruption
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether an error or a signal ends the search."""
+        return self.error is not None or self.interruption.signal != 0
+
+    @property
     def is_over(self) -> bool:
         """True when no further trial will begin."""
         return self._trials.is_over
@@ -103,7 +114,7 @@ class TuneDispatch:
 
     def next(self, tune_id: str) -> dict[str, Any] | None:
         """Return the config of a new trial of Tune's; None if none can begin now, or any more (`is_over`)."""
-        if self.is_over or self.error is not None:
+        if self.is_over or self.is_ending:
             return None
         if len(self._live) - len(self._paused) >= self._slots() and not self._is_gathering():
             return None

@@ -182,6 +182,8 @@ class StudyScheduler(Guarded, TrialScheduler):
 
     @guarded
     def _choose(self, tune_controller: Any) -> Trial | None:
+        if self._dispatch.is_ending:
+            return None
         used_up = self._dispatch.used_up()
         if used_up is not None:
             self._end_those_that_wait(tune_controller, used_up)

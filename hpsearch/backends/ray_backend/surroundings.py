@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from ...surroundings import environment, restored_signals
+from ...surroundings import environment, put_back, restored_signals
 
 _TUNE_LOGGERS = ("ray.tune", "ray.train", "ray.air")
 
 
 @contextlib.contextmanager
-def quiet_tune(slots: int) -> Iterator[None]:
+def quiet_tune(slots: int) -> Iterator[Callable[[], None]]:
     """Let Tune run without its own output, files and checks, and put back what it changes in this process.
+
+    Yield what puts back the handler of SIGUSR1 while Tune runs: that of Tune would end the search at once.
 
     Tune reads all these variables while it runs, so they may be set after Ray was imported, and after it was joined.
 
@@ -34,11 +36,12 @@ def quiet_tune(slots: int) -> Iterator[None]:
     with (
         environment(settings, "TUNE_RESULT_BUFFER_LENGTH"),
         restored_signals("SIGINT", "SIGUSR1"),
+        restored_signals("SIGUSR1") as handlers,
         restored_levels(*_TUNE_LOGGERS),
     ):
         for name in _TUNE_LOGGERS:
             logging.getLogger(name).setLevel(logging.ERROR)
-        yield
+        yield lambda: put_back(handlers)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import StorageError
+from ...interruption import Interruption
 from ...search.assignment import Assignment
 from ...search.distant_trial import Abandoned, Line, train_as_told
 from ...search.ending import Ended
@@ -30,10 +31,14 @@ class TrainingThread:
         study: the settings.
         told: the trial.
         folders: where its checkpoints are to be kept.
+
+    Attributes:
+        interruption: ends the trial with a checkpoint after the step, once it notes a signal.
     """
 
     def __init__(self, recipe: Searchable, study: Study, told: Assignment, folders: RunFolders) -> None:
         self._line = _Line(told.name, folders)
+        self.interruption = self._line.interruption
         self._waits = False
         self._answer: Any = Verdict()
         self._unread: Message | Ended | None = None
@@ -103,6 +108,7 @@ class _Line(Line):
     def __init__(self, run: str, folders: RunFolders) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.interruption = Interruption()
         self.is_abandoned = False
         self.error: BaseException | None = None
         self._run, self._folders, self._checked = run, folders, time.monotonic()

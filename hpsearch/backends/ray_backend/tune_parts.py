@@ -118,12 +118,36 @@ class StudyStopper(Guarded, tune.Stopper):
 
 
 class WorkerEvents(Guarded, tune.Callback):
-    """Hears of trials that end, and of workers that start and die."""
+    """Hears of trials that end, and of workers that start and die; passes on a signal that ends the search.
 
-    def __init__(self, dispatch: TuneDispatch) -> None:
-        self._dispatch = dispatch
+    Args:
+        dispatch: records the trials.
+        put_back_signals: undoes what Tune has done to the handlers of signals.
+    """
+
+    def __init__(self, dispatch: TuneDispatch, put_back_signals: Callable[[], None]) -> None:
+        self._dispatch, self._put_back_signals = dispatch, put_back_signals
+        self._finishing: set[str] = set()
         self._had_workers: set[str] = set()
         self._recovering: set[str] = set()
+
+    def setup(self, *args: Any, **info: Any) -> None:
+        """Put back the handlers of signals: Tune has set its own, and is about to begin."""
+        self._put_back_signals()
+
+    @guarded
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """After a signal, let the running trials finish their steps and write checkpoints; then end the search."""
+        interruption = self._dispatch.interruption
+        if not interruption.signal or self._dispatch.error is not None:
+            return
+        running = [each for each in trials if each.status == Trial.RUNNING]
+        for trial in (each for each in running if each.trial_id not in self._finishing):
+            worker: Any = trial.temporary_state.ray_actor
+            worker.finish_step.remote(interruption.signal)
+            self._finishing.add(trial.trial_id)
+        if not running or interruption.is_overdue:
+            self._dispatch.end_with(KeyboardInterrupt())
 
     @guarded
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:

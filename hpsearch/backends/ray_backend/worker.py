@@ -95,6 +95,12 @@ class TrialWorker(tune.Trainable):
         if self._training is not None:
             self._training.tell(answer)
 
+    def finish_step(self, number: int) -> None:
+        """Let the trial end with a checkpoint after the step, because of a signal that the search has received."""
+        self._signal = number
+        if self._training is not None:
+            self._training.interruption.note(number)
+
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of the trial where it stands; Tune keeps a note of where that is."""
         has_saved = self._training is not None and self._training.save() is not None
@@ -114,6 +120,7 @@ class TrialWorker(tune.Trainable):
         self._told = config[KEY]
         self._received = time.monotonic()
         self._copy = None
+        self._signal = 0
         self._numbers = {TRAINING_ITERATION: 0}
 
     def _begin(self) -> TrainingThread:
@@ -128,6 +135,8 @@ class TrialWorker(tune.Trainable):
         study = replace(self._shared.study, folder=folders.folder)
         told = self._told.after(time.monotonic() - self._received)
         self._training = TrainingThread(self._recipe, study, told, folders)
+        if self._signal:
+            self._training.interruption.note(self._signal)
         return self._training
 
     def _leave(self) -> None:

@@ -25,10 +25,16 @@ class Ranks(Protocol):
     def agree(self, choose: Callable[[], bool]) -> bool:
         """As `decide`, for yes or no, at less cost."""
 
+    def check_connected(self) -> None:
+        """Raise a CommunicationError if it is known that the processes have lost each other; costs nothing."""
+
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`; if it raises in any process, raise that error in all of them.
 
         None of them is left waiting for the one that failed, and afterwards they can work together again.
+
+        Raises:
+            CommunicationError: one of them has died, and they can not.
         """
 
 
@@ -45,6 +51,9 @@ class OneProcess:
     def agree(self, choose: Callable[[], bool]) -> bool:
         """Return `choose()`."""
         return choose()
+
+    def check_connected(self) -> None:
+        """Do nothing."""
 
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`."""

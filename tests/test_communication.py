@@ -124,6 +124,20 @@ def test_an_error_of_the_trial_is_raised_as_it_is_and_the_group_is_built_anew(
     assert group.ranks.together(lambda: group.ranks.decide(lambda: 7)) == 7
 
 
+def test_a_search_finds_nothing_of_one_before_it_in_a_store_that_torchrun_has_kept(
+    make_group: Callable[[float], Group],
+) -> None:
+    group = make_group(30)
+    assert group.ranks.together(lambda: 7) == 7
+    restarted = DistributedRanks(torch.device("cpu"))
+
+    def fail() -> None:
+        raise ValueError("a bad batch")
+
+    with pytest.raises(ValueError, match="a bad batch"):
+        restarted.together(fail)
+
+
 def test_an_error_of_the_group_is_named_and_the_group_is_not_built_anew(make_group: Callable[[float], Group]) -> None:
     group = make_group(30)
     before = distributed.group.WORLD

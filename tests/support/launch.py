@@ -23,19 +23,28 @@ def launch(folder: Path, cases: dict[str, Any], how: str, processes: int = 2, **
 
 def start(how: str, module: str, arguments: list[str], processes: int = 2, **environment: str) -> None:
     """Run a module in one process (``plain``), or in several by ``torchrun`` or ``accelerate``; it must succeed."""
-    several = ["--nproc_per_node" if how == "torchrun" else "--num_processes", str(processes)]
-    python = str(warm.programs_folder() / "python")
     launcher = {
         "plain": [],
-        "torchrun": ["-m", "torch.distributed.run", *several, "--master_port", _free_port(), "--no-python", python],
+        "torchrun": ["-m", "torch.distributed.run", *torchrun(processes), *run_warm()],
         "accelerate": [
-            *("-m", "accelerate.commands.launch", *several, "--main_process_port", _free_port()),
+            *("-m", "accelerate.commands.launch", "--num_processes", str(processes)),
+            *("--main_process_port", _free_port()),
             *("--config_file", str(ROOT / "studies" / "accelerate" / "cpu_two_processes.yaml")),
-            *("--no_python", python),
+            *run_warm("--no_python"),
         ],
     }[how]
     done = warm.run(*launcher, "-m", module, *arguments, environment=surroundings(**environment), timeout=280)
     assert done.returncode == 0, done.stderr[-12000:]
+
+
+def torchrun(processes: int) -> list[str]:
+    """Return the options of ``torchrun`` for several processes of this machine."""
+    return ["--nproc_per_node", str(processes), "--master_port", _free_port()]
+
+
+def run_warm(option: str = "--no-python") -> list[str]:
+    """Return the options of a launcher with which its processes begin warm; what ``python`` is given follows."""
+    return [option, str(warm.programs_folder() / "python")]
 
 
 def _free_port() -> str:

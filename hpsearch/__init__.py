@@ -30,6 +30,7 @@ _HOMES = {
     "errors": [
         "ArgumentError",
         "CheckpointError",
+        "CommunicationError",
         "HpsearchError",
         "InvalidInputError",
         "MissingMetricError",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from .callbacks import TrainerState as TrainerState
     from .errors import ArgumentError as ArgumentError
     from .errors import CheckpointError as CheckpointError
+    from .errors import CommunicationError as CommunicationError
     from .errors import HpsearchError as HpsearchError
     from .errors import InvalidInputError as InvalidInputError
     from .errors import MissingMetricError as MissingMetricError

@@ -12,13 +12,14 @@
     │   ├── CheckpointError                       a checkpoint that is missing, damaged or of another model
     │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
     │   ├── StorageError                          the storage of a study cannot be reached or written
+    │   ├── CommunicationError                    the processes of a trial have lost each other
     │   ├── NoCompletedTrialError                 no trial of a study may be the best; carries all trials
     │   └── TooManyFailuresError                  trial after trial failed; carries what was found before
     └── KeyboardInterrupt
         └── SearchInterrupted                     Ctrl-C or a signal ended a search; carries what was found so far
 
-Errors of the first family about the study itself (space, objective, study) end a search; anything else that happens
-inside a trial fails that trial only.
+Errors of the first family about the study itself (space, objective, study) end a search, and so do StorageError and
+CommunicationError, which are no fault of the trial; anything else that happens inside a trial fails that trial only.
 """
 
 from __future__ import annotations
@@ -88,6 +89,13 @@ class NoCompletedTrialError(HpsearchError):
 
 class StorageError(HpsearchError):
     """The storage of a study cannot be reached or written; the same command goes on once it can."""
+
+
+class CommunicationError(HpsearchError):
+    """The processes of a trial have lost each other: one of them, the agent of `torchrun` or a node has died.
+
+    The trial is interrupted. Nothing is lost; the same command (or torchrun's ``--max-restarts``) resumes.
+    """
 
 
 class TooManyFailuresError(HpsearchError):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .backends.base import Backend
-from .errors import HpsearchError, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError
+from .errors import CommunicationError, HpsearchError, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError
 from .interruption import Interruption, noticing_signals, own_command, set_exit_code
 from .search.best_run import BestRun, SearchSummary, best_runs
 from .search.ending import TrialEndedSearch
@@ -166,12 +166,18 @@ class Search:
 
 @contextlib.contextmanager
 def telling_the_others(ranks: Ranks, runner: TrialRunner) -> Iterator[None]:
-    """Tell the other processes, when the block ends, that the search is over, and how."""
+    """Tell the other processes, when the block ends, that the search is over, and how.
+
+    Those that cannot be reached find out by themselves.
+    """
     try:
         yield
+    except CommunicationError:
+        raise
     except BaseException as error:
         told = SearchIsOver(runner.records, _bare(error))
-        ranks.decide(lambda: told)
+        with contextlib.suppress(CommunicationError):
+            ranks.decide(lambda: told)
         raise
     ranks.decide(lambda: SearchIsOver(runner.records))
 

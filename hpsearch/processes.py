@@ -3,6 +3,9 @@
 What they tell each other goes through torch's process group. A process that fails leaves the others waiting in that
 group for ever, so a failure is told another way, through the store that the group was made with; then the group is
 broken, so that those who wait get an error, and built anew.
+
+None of this helps when a process has died, or the agent that keeps the store: then every process that is left raises a
+`CommunicationError`, and the search ends.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -27,6 +31,8 @@ from torch import distributed
 from torch.distributed import distributed_c10d
 
 from .arguments import TrainingArguments
+from .communication import communication_error, is_of_communication, naming_lost_processes
+from .errors import CommunicationError
 from .search.ranks import OneProcess, Ranks
 
 Result = TypeVar("Result")
@@ -34,12 +40,18 @@ Result = TypeVar("Result")
 _SECONDS_BETWEEN_LOOKS = 0.01  # of a process that waits for the others
 _SECONDS_BETWEEN_CHECKS = 0.05  # of one that trains, whether another has failed
 _FINE = b"fine"
-_actions = itertools.count()  # the same in every process: all do the same actions in the same order
 
 
 def ranks_of(args: TrainingArguments) -> Ranks:
-    """Return the processes that train together under these arguments."""
-    return OneProcess() if args.world_size == 1 else DistributedRanks(args.device)
+    """Return the processes that train together under these arguments.
+
+    Raises:
+        CommunicationError: the store of their group is gone.
+    """
+    if args.world_size == 1:
+        return OneProcess()
+    with naming_lost_processes():
+        return DistributedRanks(args.device)
 
 
 class ErrorElsewhere(Exception):
@@ -47,7 +59,7 @@ class ErrorElsewhere(Exception):
 
 
 class DistributedRanks:
-    """The processes of torch's default group, as one of them sees them; the group outlives failures.
+    """The processes of torch's default group, as one of them sees them; the group outlives failures, but no death.
 
     Args:
         device: where this process trains; decides how the group talks (gloo or nccl).
@@ -68,68 +80,100 @@ class DistributedRanks:
         self._store = cast(Any, distributed_c10d._get_default_store())
         self._watched_store = self._store.clone()  # a connection of its own: a store serves one thread at a time
         self._late: BaseException | None = None
+        self._lost: BaseException | None = None  # how the store was lost
         self._aborting = threading.Lock()
+        # A store may outlive the processes that torchrun restarts: these must not find the keys of the dead ones.
+        self._name = self.decide(lambda: uuid.uuid4().hex)
+        self._actions = itertools.count()  # the same in every process: all do the same actions in the same order
 
     def decide(self, choose: Callable[[], Result]) -> Result:
         """Call `choose` in the main process and return in all of them what it returned."""
         values: list[Any] = [choose() if self.is_main else None]
-        distributed.broadcast_object_list(values, src=0, device=self._device)
+        with naming_lost_processes():
+            distributed.broadcast_object_list(values, src=0, device=self._device)
         return values[0]
 
     def agree(self, choose: Callable[[], bool]) -> bool:
         """As `decide`, for yes or no, at half the cost."""
         flag = torch.tensor(self.is_main and choose(), dtype=torch.uint8, device=self._device)
-        distributed.broadcast(flag, src=0)
-        return bool(flag)
+        with naming_lost_processes():
+            distributed.broadcast(flag, src=0)
+            return bool(flag)
 
     def largest(self, *values: int) -> tuple[int, ...]:
         """Return, for each of these, the largest that any process has given."""
         given = torch.tensor(values, dtype=torch.int64, device=self._device)
-        distributed.all_reduce(given, distributed.ReduceOp.MAX)
-        return tuple(given.tolist())
+        with naming_lost_processes():
+            distributed.all_reduce(given, distributed.ReduceOp.MAX)
+            return tuple(given.tolist())
 
+    def check_connected(self) -> None:
+        """Raise a CommunicationError if the store was lost, in no time."""
+        if self._lost is not None:
+            raise communication_error(self._lost)
+
+    @naming_lost_processes()
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`; if it raises in any process, raise the first error in all of them, at once."""
-        key = f"hpsearch/{next(_actions)}"
+        key = f"hpsearch/{self._name}/{next(self._actions)}"
         with self._watching(key):
             try:
                 if self._late is not None:
                     late, self._late = self._late, None
                     raise late
                 result = action()
-                self._meet(f"{key}/fine", unless=f"{key}/verdict")
+                self._arrive()
                 verdict = self._store.compare_set(f"{key}/verdict", "", _FINE.decode())
             except BaseException as error:
-                own = error
-                verdict = self._store.compare_set(f"{key}/verdict", "", _packed(error, self._rank))
+                own = communication_error(error) if is_of_communication(error) else error
+                verdict = self._store.compare_set(f"{key}/verdict", "", _packed(own, self._rank))
                 if verdict == _FINE:  # interrupted while it waited, when all had come through
                     self._late = error
                 else:  # the first error decides; what comes of the broken group is not it
                     self._break_group(key, self._store)
         if verdict == _FINE:
             return result
-        self._rebuild_group(key)
         rank, first = _unpacked(verdict)
+        if not isinstance(first, CommunicationError):
+            self._rebuild_group(key)
         raise own if rank == self._rank else first
 
-    def _meet(self, key: str, unless: str = "") -> None:
-        """Wait until every process is here, or the other key is set."""
+    def _arrive(self) -> None:
+        """Wait in the group until every process is here, which is an error as soon as one of them dies."""
+        distributed.barrier(device_ids=[self._device.index] if self._backend == "nccl" else None)
+
+    def _meet(self, key: str) -> None:
+        """Wait at the store, without the group, until every process is here.
+
+        Raises:
+            CommunicationError: one of them has not come for as long as the group waits for anything.
+        """
         self._store.set(f"{key}/{self._rank}", "here")
         places = [f"{key}/{rank}" for rank in range(self.size)]
-        while not self._store.check(places) and not (unless and self._store.check([unless])):
+        end = time.monotonic() + self._timeout.total_seconds()
+        while not self._store.check(places):
+            if time.monotonic() > end:
+                missing = [rank for rank, place in enumerate(places) if not self._store.check([place])]
+                raise communication_error(TimeoutError(f"rank {missing} has not come for {self._timeout}"))
             time.sleep(_SECONDS_BETWEEN_LOOKS)
 
     @contextlib.contextmanager
     def _watching(self, key: str) -> Iterator[None]:
-        """Break the group from the side when another process has failed, so that nothing here waits for it."""
+        """Break the group from the side when another process has failed, so that nothing here waits for it.
+
+        Note it when the store is lost.
+        """
         is_over = threading.Event()
 
         def watch() -> None:
-            while not is_over.wait(_SECONDS_BETWEEN_CHECKS):
-                if self._watched_store.check([f"{key}/verdict"]):
-                    if self._watched_store.get(f"{key}/verdict") != _FINE:
-                        self._break_group(key, self._watched_store)
-                    return
+            try:
+                while not is_over.wait(_SECONDS_BETWEEN_CHECKS):
+                    if self._watched_store.check([f"{key}/verdict"]):
+                        if self._watched_store.get(f"{key}/verdict") != _FINE:
+                            self._break_group(key, self._watched_store)
+                        return
+            except distributed.DistError as error:
+                self._lost = error
 
         watcher = threading.Thread(target=watch, daemon=True, name="hpsearch ranks")
         watcher.start()

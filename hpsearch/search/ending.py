@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..errors import ObjectiveError, SpaceError, StorageError, StudyError
+from ..errors import CommunicationError, ObjectiveError, SpaceError, StorageError, StudyError
 from ..machine import whereabouts
 from ..surroundings import ctrl_c_as_interruption
 from .execution import Execution, described, without_frames
@@ -17,6 +17,7 @@ from .trial import TrialRecord, TrialState
 logger = logging.getLogger(__name__)
 
 MISTAKES_IN_THE_STUDY = (SpaceError, ObjectiveError, StudyError)
+NO_FAULT_OF_THE_TRIAL = (StorageError, CommunicationError)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
 
     An error is the trial's: it failed. A mistake in the study refuses the trial, and ends the search; so does the user,
-    or a storage that is gone: the trial is interrupted, and goes on another time.
+    a storage that is gone, or processes that have lost each other: the trial is interrupted, and resumes another time.
     """
     trace: str | None = None
     cause: BaseException | None = None
@@ -55,7 +56,7 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
             state, reason = action()
     except MISTAKES_IN_THE_STUDY as error:
         state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
-    except StorageError as error:
+    except NO_FAULT_OF_THE_TRIAL as error:
         state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
     except Exception as error:
         state, reason = TrialState.FAILED, described(error)

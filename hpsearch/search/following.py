@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import CommunicationError
 from ..interruption import Interruption
 from .assignment import AssignedTrial
 from .budgets import SearchBudget, TrialBudget
@@ -32,6 +33,7 @@ def follow(
 
     Raises:
         BaseException: the error that ended the search in the main process.
+        CommunicationError: the processes have lost each other.
     """
     while True:
         told: Any = ranks.decide(lambda: None)
@@ -47,6 +49,9 @@ def follow(
         execution = Execution(trainer, study, trial, told.others, budget, ranks, SearchListener())
         try:
             execution.run()
+        except CommunicationError as error:
+            without_frames(error)
+            raise
         except BaseException as error:  # the main process has heard of it, and records it
             without_frames(error)
         finally:

@@ -28,10 +28,16 @@ class Ranks(Protocol):
     def largest(self, *values: int) -> tuple[int, ...]:
         """Return, for each of these, the largest that any process has given."""
 
+    def check_connected(self) -> None:
+        """Raise a CommunicationError if it is known that the processes have lost each other; costs nothing."""
+
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`; if it raises in any process, raise that error in all of them.
 
         None of them is left waiting for the one that failed, and afterwards they can work together again.
+
+        Raises:
+            CommunicationError: one of them has died, and they can not.
         """
 
 
@@ -52,6 +58,9 @@ class OneProcess:
     def largest(self, *values: int) -> tuple[int, ...]:
         """Return the values."""
         return values
+
+    def check_connected(self) -> None:
+        """Do nothing."""
 
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`."""

@@ -138,6 +138,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Stop the trial if a budget is exhausted, or a signal ends the search."""
+        self._ranks.check_connected()
         self._listener.on_progress(self._trial, state.global_step, state.max_steps)
         self.epochs = float(state.epoch)
         if self._budget.is_limited and self.stop is None and state.global_step < state.max_steps:

@@ -36,18 +36,27 @@ def begin(how: str, module: str, arguments: list[str], processes: int = 2, **env
 
 def _launcher(how: str, processes: int) -> list[str]:
     """Return what is put in front of ``-m module``."""
-    several = ["--nproc_per_node" if how == "torchrun" else "--num_processes", str(processes)]
-    python = str(warm.programs_folder() / "python")
     launchers: dict[str, list[str]] = {
         "plain": [],
-        "torchrun": ["-m", "torch.distributed.run", *several, "--master_port", _free_port(), "--no-python", python],
+        "torchrun": ["-m", "torch.distributed.run", *torchrun(processes), *run_warm()],
         "accelerate": [
-            *("-m", "accelerate.commands.launch", *several, "--main_process_port", _free_port()),
+            *("-m", "accelerate.commands.launch", "--num_processes", str(processes)),
+            *("--main_process_port", _free_port()),
             *("--config_file", str(ROOT / "studies" / "accelerate" / "cpu_two_processes.yaml")),
-            *("--no_python", python),
+            *run_warm("--no_python"),
         ],
     }
     return launchers[how]
+
+
+def torchrun(processes: int) -> list[str]:
+    """Return the options of ``torchrun`` for several processes of this machine."""
+    return ["--nproc_per_node", str(processes), "--master_port", _free_port()]
+
+
+def run_warm(option: str = "--no-python") -> list[str]:
+    """Return the options of a launcher with which its processes begin warm; what ``python`` is given follows."""
+    return [option, str(warm.programs_folder() / "python")]
 
 
 def _free_port() -> str:

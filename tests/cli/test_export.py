@@ -65,7 +65,7 @@ def test_a_checkpoint_that_is_a_link_is_not_exported(here: Path, told: Told) -> 
     assert not (here / "model").exists()
 
 
-NAMES = ["a;touch canary;b", "$(touch canary)", "`touch canary`", "a b", "a\ntouch canary\n", "--help", "", "a'b", "é"]
+NAMES = ["a;touch canary;b", "$(touch canary)", "`touch canary`", "a b", "a\ntouch canary\n", "--help", "a'b", "é"]
 VALUES = ["$(touch canary)", "a'b", "a\ntouch canary\n", "a\x1b[2Jb", '"; touch canary; "', "a b", "\\"]
 
 

@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
     "direction": "minimize",
     "constraints": [],
     "scope": "last",
-    "space": {},
+    "space": "define-by-run",
     "n_trials": 1,
     "sampler": None,
     "pruner": None,

@@ -80,7 +80,7 @@ def _write_text(path: str | os.PathLike[str], text: str) -> None:
     target = Path(path)
     partial = target.with_name(f"{PARTIAL_MARK}{os.getpid()}-{target.name}")
     try:
-        with open(partial, "w", encoding="utf-8", errors="backslashreplace") as stream:
+        with open(partial, "w", encoding="utf-8", errors="backslashreplace", opener=_open_no_link) as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
@@ -88,6 +88,11 @@ def _write_text(path: str | os.PathLike[str], text: str) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file; a link, which could lead out of a folder that someone else made, is an OSError."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from .errors import ArgumentError, ObjectiveError, StudyError, nearest_name
 from .files import read_json, remove_folder
 from .hyperparameter_search import telling_the_others
+from .search.acting_arguments import acts_outside
 from .search.ending import TrialEndedSearch
 from .search.folder import BEST_FILE, REPLAYS_FOLDER, STUDY_FILE, StudyFolder, read_records, read_settings
 from .search.following import follow
@@ -148,8 +149,10 @@ def replay(
     if not ranks.is_main:
         [record] = follow(trainer, study, ranks)
         return Replay(record, original, notes)
-    remove_folder(study.folder / original.name)
     study.folder.mkdir(exist_ok=True)
+    if study.folder.is_symlink():
+        raise StudyError(f"{str(study.folder)!r} is a link, where the replay would write: delete it.")
+    remove_folder(study.folder / original.name)
     runner = TrialRunner(trainer, study, StudyFolder(study), _EndsParts(listener), ranks)
     with telling_the_others(ranks, runner):
         listener.on_search_begin(study, [], [f"replay of trial {original.number}", *notes])
@@ -201,18 +204,41 @@ def _read_trial(folder: Path, number: int | None) -> TrialRecord:
     found = {each.number: each for each in read_records(folder)}
     if wanted not in found:
         raise StudyError(f"The study {folder.name!r} has no trial {wanted!r}; it has {list(found)}.")
+    _check_reach(found[wanted])
     return found[wanted]
+
+
+def _check_reach(record: TrialRecord) -> None:
+    """Check that a trial on disk, which may come from someone else, sets no argument that acts elsewhere.
+
+    Raises:
+        StudyError: it does.
+    """
+    parts = [*record.schedule, *record.fallbacks]
+    arguments = [record.params, record.arguments, *(part["arguments"] for part in parts)]
+    for name, value in itertools.chain.from_iterable(each.items() for each in arguments):
+        if acts_outside(name, value):
+            raise StudyError(
+                f"Trial {record.number} sets {name}={value!r}, which reaches beyond the study's folder, so it is not "
+                "replayed: train with its hyperparameters instead."
+            )
 
 
 def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:
     """Return a trainer with the arguments that the trial had, and which of them were other ones."""
     now = describe_surroundings(trainer.args, {})["arguments"]
-    changed = {
+    different = {
         name: value
         for name, value in arguments.items()
         if name in now and now[name] != value and name not in WITHOUT_EFFECT and name not in original.arguments
     }
-    notes = [f"{name}={value!r} as in the study, not {now[name]!r}" for name, value in changed.items()]
+    changed = {name: value for name, value in different.items() if not acts_outside(name, value)}
+    notes = [
+        f"{name}={now[name]!r} as here, not {value!r} as in the study: it reaches beyond the study's folder"
+        for name, value in different.items()
+        if name not in changed
+    ]
+    notes += [f"{name}={value!r} as in the study, not {now[name]!r}" for name, value in changed.items()]
     for fallback in original.fallbacks[-1:]:
         changed.update(fallback["arguments"])
         notes.append(f"in the smaller batches that it ended with: {fallback['arguments']}")

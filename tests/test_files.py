@@ -44,6 +44,19 @@ def run_and_be_killed(code: str, *arguments: Any) -> None:
     assert died.returncode == -signal.SIGKILL, died.stderr
 
 
+def test_no_link_is_followed_where_a_file_is_written(tmp_path: Path) -> None:
+    private, folder = tmp_path / "private", tmp_path / "folder"
+    private.write_text("private")
+    folder.mkdir()
+    for name in ("x.json", f".partial-{os.getpid()}-y.json"):
+        (folder / name).symlink_to(private)
+    write_text(folder / "x.json", "new")
+    with pytest.raises(OSError, match="symbolic link"):
+        write_text(folder / "y.json", "new")
+    assert private.read_text() == "private"
+    assert (folder / "x.json").read_text() == "new"
+
+
 def test_a_folder_appears_whole_and_with_its_parents(tmp_path: Path) -> None:
     target = tmp_path / "a" / "b" / "checkpoint-4"
     with whole_folder(target) as partial:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -20,9 +21,11 @@ from ..reports.tables import format_value
 from ..search.best_run import SearchSummary
 from ..search.trial import TrialRecord
 from ..stored_studies import open_study
+from .printing import printable
 from .which_study import study_folder, trial_of
 
 HYPERPARAMETERS_FILE = "hyperparameters.json"
+_IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Format(StrEnum):
@@ -89,9 +92,17 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
 
 
 def _flags(values: Mapping[str, Any], known: Collection[str]) -> str:
-    """Return parameters as options of a program; one that is None, or no training argument, is left out."""
-    told = {name: value for name, value in values.items() if value is not None and name in known}
+    """Return parameters as options of a program: those that `_is_flag` allows."""
+    told = {name: value for name, value in values.items() if value is not None and _is_flag(name, value, known)}
     return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in told.items())
+
+
+def _is_flag(name: str, value: Any, known: Collection[str]) -> bool:
+    """Tell whether a parameter is a training argument whose name and value are safe in a command line.
+
+    A shell would run a part of a name that is no identifier, and `xargs` ends an argument at the end of a line.
+    """
+    return name in known and _IDENTIFIER.fullmatch(name) is not None and _text(value).isprintable()
 
 
 def _training_arguments(summary: SearchSummary) -> Collection[str]:
@@ -100,11 +111,14 @@ def _training_arguments(summary: SearchSummary) -> Collection[str]:
 
 
 def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]], known: Collection[str]) -> None:
-    """Tell, apart from the flags, which parameters no program that reads training arguments knows."""
+    """Tell, apart from the flags, which parameters are left out."""
     for values in found:
-        left_out = ", ".join(f"{name}={value!r}" for name, value in values.items() if name not in known)
+        left_out = ", ".join(
+            f"{printable(name)}={value!r}" for name, value in values.items() if not _is_flag(name, value, known)
+        )
         if left_out:
-            print(f"left out, as they are no training arguments: {left_out}", file=sys.stderr)
+            reason = "no training arguments, or not safe in a command line"
+            print(f"left out, as they are {reason}: {left_out}", file=sys.stderr)
 
 
 def _text(value: Any) -> str:
@@ -115,21 +129,55 @@ def _export(record: TrialRecord, summary: SearchSummary, target: Path) -> None:
     """Copy a trial's model, whole or not at all, without what only training needs.
 
     Raises:
-        StudyError: the weights were not kept, or the folder is not empty.
+        StudyError: the weights were not kept, the checkpoint has a link in it, or the folder is not empty.
+        CheckpointError: the weights are damaged, or a part of them is missing.
     """
-    if record.checkpoint is None:
+    if record.checkpoint is None or not record.checkpoint.is_dir():
         raise StudyError(
             f"The weights of trial {record.number} are not on disk: its search kept those of its best trials only "
             "(keep_checkpoints=)."
         )
-    from ..exact_resume import FILES
-    from ..training.checkpoints import TO_GO_ON
+    from ..training.stored_weights import check_weights
 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StudyError(f"--export {str(target)!r} exists and is not an empty folder.")
+    _check_inside(record.checkpoint, summary.study.folder)
+    entries = _exported(record.checkpoint)
+    files = [each for entry in entries for each in (entry, *entry.rglob("*"))]
+    _check_no_links(files)
+    check_weights(record.checkpoint, files)
     with whole_folder(target.resolve()) as partial:
-        for entry in os.scandir(record.checkpoint):
-            if entry.name not in TO_GO_ON and not entry.name.startswith(("rng_state", *FILES)):
-                copy = shutil.copytree if entry.is_dir() else shutil.copy2
-                copy(entry.path, partial / entry.name)
+        for entry in entries:
+            if entry.is_dir():
+                shutil.copytree(entry, partial / entry.name, symlinks=True)
+            else:
+                shutil.copy2(entry, partial / entry.name, follow_symlinks=False)
         write_json(partial / HYPERPARAMETERS_FILE, record.hyperparameters)
+
+
+def _exported(checkpoint: Path) -> list[Path]:
+    """Return what a checkpoint holds for others than the trainer that wrote it."""
+    from ..exact_resume import FILES
+    from ..training.checkpoints import TO_GO_ON
+
+    to_resume = ("rng_state", *FILES)
+    names = (each for each in os.listdir(checkpoint) if each not in TO_GO_ON and not each.startswith(to_resume))
+    return [checkpoint / each for each in sorted(names)]
+
+
+def _check_no_links(entries: Sequence[Path]) -> None:
+    """Check that there are only files and folders.
+
+    Raises:
+        StudyError: there is a link, which could lead anywhere, or a pipe or device.
+    """
+    for each in entries:
+        if each.is_symlink() or not (each.is_file() or each.is_dir()):
+            kind = "a link" if each.is_symlink() else "neither a file nor a folder"
+            raise StudyError(f"{str(each)!r} is {kind}, so the checkpoint is not exported: delete it, or copy by hand.")
+
+
+def _check_inside(checkpoint: Path, folder: Path) -> None:
+    """Check that a checkpoint lies in the study's folder, also where its path has links."""
+    if not Path(os.path.realpath(checkpoint)).is_relative_to(os.path.realpath(folder)):
+        raise StudyError(f"The checkpoint {str(checkpoint)!r} leads out of the study's folder, so it is not exported.")

@@ -12,6 +12,7 @@ import typer
 
 from ..errors import MissingPackageError, StudyError
 from ..stored_studies import open_study
+from .trust import Trust
 from .which_study import study_folder
 
 _HOST = "127.0.0.1"
@@ -20,6 +21,8 @@ _HOST = "127.0.0.1"
 def dashboard(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="On this machine.")] = 8080,
+    storage: Annotated[str | None, typer.Option(help="Of the study, where it lies outside of its folder.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Open the study in Optuna's dashboard, while it is searched or later. Ctrl-C ends it.
 
@@ -27,17 +30,18 @@ def dashboard(
 
     \b
     hpsearch dashboard runs/digits --port 8081
+    hpsearch dashboard runs/digits --storage postgresql://user@host/studies
     """
     if importlib.util.find_spec("optuna_dashboard") is None:
         raise MissingPackageError("The dashboard is a package of its own: pip install 'hpsearch[dashboard]'")
-    summary = open_study(study_folder(study))
-    storage = summary.engine_study._storage
+    summary = open_study(study_folder(study), storage=storage, trust=trust)
+    opened = summary.engine_study._storage
     _check_free(port)
     import optuna_dashboard
 
     print(f"{summary.study.name}: http://{_HOST}:{port}/dashboard (Ctrl-C ends it)", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        optuna_dashboard.run_server(storage, host=_HOST, port=port)
+        optuna_dashboard.run_server(opened, host=_HOST, port=port)
 
 
 def _check_free(port: int) -> None:

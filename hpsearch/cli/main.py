@@ -20,6 +20,7 @@ from ..errors import HpsearchError, InvalidInputError, MissingPackageError, Sear
 from ..surroundings import ctrl_c_as_interruption
 from ..version import __version__
 from . import best, compare, dashboard, doctor, init, promote, ready_made, replay, report, run, show
+from .printing import printable
 
 # Typer has a click of its own in newer versions.
 _ClickException: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
@@ -111,5 +112,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message, style="bold red", markup=False)
+    Console(stderr=True, soft_wrap=True, highlight=False).print(printable(message), style="bold red", markup=False)
     return code

@@ -7,23 +7,30 @@ from typing import Annotated
 
 import typer
 
-from .study_file import Command, make_trainer
+from .stored_command import read_command
+from .study_file import make_trainer
+from .trust import File, Given, Trust, admitted, announce
 from .which_study import study_folder
 
 
 def replay(
     number: Annotated[int, typer.Argument(help="Of the trial.")],
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
+    file: File = None,
+    trust: Trust = False,
 ) -> None:
     """Train one trial again, alone, and say whether it made the same reports. For studies of `hpsearch run`.
 
-    The exit code is 0 if it did, and 1 if it did not.
+    The exit code is 0 if it did, and 1 if it did not. The study file runs only if it lies in the current folder,
+    outside of the study's output folder, or is given.
 
     \b
     hpsearch replay 7 runs/digits
+    hpsearch replay 7 shared/digits --file studies/digits.py
     """
     folder = study_folder(study).resolve()
-    command = Command.read(folder)
+    command = admitted(read_command(folder), folder, Given(f"hpsearch replay {number}", file, trust))
+    announce(command)
     plan = command.plan()
     search = {**plan.search, **command.search}
     given = {name: search[name] for name in ("compute_objective", "direction") if name in search}

@@ -12,11 +12,13 @@ from rich.console import Console
 
 from ..errors import SearchInterrupted
 from ..search.listener import SearchListener
-from .study_file import Command, LeavesCommand, make_trainer, merged
+from .stored_command import read_command
+from .study_file import Command, LeavesCommand, make_trainer
+from .trust import File, Given, Trust, admitted, announce, speaks
 from .values import numbers, seconds, settings
 from .which_study import study_folder
 
-File = Annotated[Path, typer.Argument(help="Python that defines study = SearchPlan(...), or TOML.")]
+StudyFile = Annotated[Path, typer.Argument(help="Python that defines study = SearchPlan(...), or TOML.")]
 Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Trials of the study in total.")]
 Jobs = Annotated[int | None, typer.Option("--n-jobs", "-j", help="Trials at once on this machine; -1: as many as fit.")]
 Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one trial on each.")]
@@ -26,11 +28,10 @@ Storage = Annotated[str | None, typer.Option(help="URL of a database, a file end
 Name = Annotated[str | None, typer.Option("--study-name", help="Names the study and its folder.")]
 Output = Annotated[str | None, typer.Option(help="Folder that the study's folder is made in.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A training argument, name=value; may come often.")]
-_AT_ONCE = ("n_jobs", "devices")
 
 
 def run(
-    file: File,
+    file: StudyFile,
     n_trials: Trials = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
@@ -49,17 +50,7 @@ def run(
     hpsearch run study.toml
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     """
-    search = merged(
-        {
-            "n_trials": n_trials,
-            "n_jobs": n_jobs,
-            "devices": None if devices is None else numbers(devices),
-            "timeout": None if time is None else seconds(time),
-            "backend": backend,
-            "storage": storage,
-            "study_name": study_name,
-        }
-    )
+    search = _options(n_trials, n_jobs, devices, time, backend=backend, storage=storage, study_name=study_name)
     arguments = settings(set_ or [])
     if output is not None:
         arguments["output_dir"] = output
@@ -72,25 +63,35 @@ def resume(
     n_jobs: Jobs = None,
     devices: Devices = None,
     time: Time = None,
+    storage: Storage = None,
     set_: Set = None,
+    file: File = None,
+    trust: Trust = False,
 ) -> None:
     """Go on with a study that `hpsearch run` began, with the options it was begun with, or others.
+
+    The study file runs only if it lies in the current folder, outside of the study's output folder, or is given.
 
     \b
     hpsearch resume
     hpsearch resume runs/digits --n-trials 100 --time none
+    hpsearch resume shared/digits --file studies/digits.py
     """
-    begun = Command.read(study_folder(study))
-    replaced = {*(_AT_ONCE if n_jobs or devices else ()), *(() if time is None else ("timeout",))}
-    kept = {name: each for name, each in begun.search.items() if name not in replaced}
-    changed = {
-        "n_trials": n_trials,
-        "n_jobs": n_jobs,
-        "devices": None if devices is None else numbers(devices),
-        "timeout": None if time is None else seconds(time),
-    }
-    arguments = {**begun.arguments, **settings(set_ or [])}
-    _search(Command(begun.file, begun.folder, arguments, merged(kept, changed)))
+    folder = study_folder(study)
+    search = _options(n_trials, n_jobs, devices, time, storage=storage)
+    given = Given("hpsearch resume", file, trust, settings(set_ or []), search)
+    command = admitted(read_command(folder), folder, given)
+    announce(command)
+    _search(command)
+
+
+def _options(
+    n_trials: int | None, n_jobs: int | None, devices: str | None, time: str | None, **others: str | None
+) -> dict[str, Any]:
+    """Return the arguments of the search that were given; a timeout that is None lifts the limit."""
+    given = {"n_trials": n_trials, "n_jobs": n_jobs, "devices": None if devices is None else numbers(devices), **others}
+    search = {name: value for name, value in given.items() if value is not None}
+    return search if time is None else {**search, "timeout": seconds(time)}
 
 
 def _search(command: Command) -> None:
@@ -103,7 +104,7 @@ def _search(command: Command) -> None:
     trainer = make_trainer(plan, command)
     leaving = LeavesCommand(command, listener)
     search, names = plan.settings(command.arguments, {**command.search, "progress": leaving})
-    if names and _speaks():
+    if names and speaks():
         print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}")
     try:
         found: Any = trainer.hyperparameter_search(**search)
@@ -112,7 +113,7 @@ def _search(command: Command) -> None:
             interruption.command = f"hpsearch resume {shlex.quote(str(leaving.folder))}"
         raise
     best = found if isinstance(found, list) else [found]
-    if not _speaks():
+    if not speaks():
         return
     summary = best[0].run_summary
     console = Console(highlight=False)
@@ -121,8 +122,3 @@ def _search(command: Command) -> None:
         console.print(describe_best(each), soft_wrap=True, markup=False)
     folder = shlex.quote(str(summary.study.folder))
     console.print(f"report: hpsearch report {folder}", style="dim", soft_wrap=True, markup=False)
-
-
-def _speaks() -> bool:
-    """Tell whether this process prints: under torchrun the first one does."""
-    return int(os.environ.get("RANK", "0")) == 0

@@ -6,14 +6,14 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ..errors import HpsearchError, StudyError
-from ..files import read_json, write_json
+from ..files import write_json
 from ..redaction import holds_secret
 from ..search.folder import COMMAND_FILE
 from ..search.listener import PassingListener, SearchListener
@@ -40,33 +40,6 @@ class Command:
     arguments: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, study: Path) -> Command:
-        """Read the command that a study was begun with.
-
-        Raises:
-            StudyError: it was begun by a program of its own.
-        """
-        try:
-            found = read_json(study / COMMAND_FILE)
-            command = None if found is None else cls(**found)
-        except (ValueError, TypeError) as error:
-            raise StudyError(
-                f"{str(study / COMMAND_FILE)!r} cannot be read: {error}. Run the study file again."
-            ) from error
-        if command is None:
-            raise StudyError(
-                f"The study in {str(study)!r} was not begun by `hpsearch run`: run its own program again to go on."
-            )
-        if command.left_out:
-            raise StudyError(
-                f"The study in {str(study)!r} was begun with {', '.join(command.left_out)}, which is secret and not on "
-                f"disk: give it again, with `hpsearch run {command.file}`."
-            )
-        place = study.resolve()  # it may have been moved, or copied
-        arguments = {**command.arguments, "output_dir": str(place.parent)}
-        return replace(command, arguments=arguments, search={**command.search, "study_name": place.name})
 
     def plan(self) -> SearchPlan:
         """Return what the study file plans, from the folder that the command was given in."""
@@ -183,8 +156,3 @@ def line_of(error: BaseException, path: Path) -> str:
         trace = trace.tb_next
     at = getattr(error, "lineno", None) if at is None else at
     return "" if at is None else f" (line {at})"
-
-
-def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return mappings as one; what comes later wins, and None changes nothing."""
-    return {name: value for part in parts for name, value in part.items() if value is not None}

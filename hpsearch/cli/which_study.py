@@ -9,6 +9,7 @@ from rich.console import Console
 from ..errors import StudyError
 from ..search.folder import STUDY_FILE
 from ..search.trial import TrialRecord
+from .printing import printable
 
 _DEPTH = 3
 
@@ -27,7 +28,8 @@ def study_folder(named: Path | None) -> Path:
         found = _below(Path())
         if not found:
             raise StudyError("There is no study here, nor in the folders below; name the folder of one.")
-        Console(stderr=True).print(f"study {found[0]}", style="dim", markup=False, highlight=False, soft_wrap=True)
+        name = printable(str(found[0]))
+        Console(stderr=True).print(f"study {name}", style="dim", markup=False, highlight=False, soft_wrap=True)
         return found[0]
     if named.name == STUDY_FILE and named.is_file():
         return named.parent

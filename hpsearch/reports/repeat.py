@@ -74,7 +74,7 @@ def _command(begun: Mapping[str, Any], place: Path) -> str:
     if "devices" in search:
         parts += ["--devices", ",".join(map(str, search["devices"]))]
     if "timeout" in search:
-        parts += ["--time", f"{search['timeout']:.0f}s"]
+        parts += ["--time", "none" if search["timeout"] is None else f"{search['timeout']:.0f}s"]
     for key, value in arguments.items():
         parts += ["--set", f"{key}={json.dumps(value)}"]
     return shlex.join(parts)

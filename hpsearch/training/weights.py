@@ -16,9 +16,9 @@ from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAM
 from transformers.utils import logging as transformers_logging
 
 from ..errors import CheckpointError
-from ..files import read_json
 from .randomness import preserved_streams
 from .sharding import has_shards, load_whole_weights
+from .stored_weights import parts_of
 
 
 def save_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:
@@ -75,8 +75,8 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
 
 def _read_parts(folder: Path) -> dict[str, torch.Tensor]:
     """Return the weights that an index says are spread over several files."""
-    index = read_json(folder / SAFE_WEIGHTS_INDEX_NAME)
-    parts = [safetensors.torch.load_file(str(folder / name)) for name in sorted(set(index["weight_map"].values()))]
+    names = sorted(parts_of(folder / SAFE_WEIGHTS_INDEX_NAME))
+    parts = [safetensors.torch.load_file(str(folder / name)) for name in names]
     return {name: tensor for part in parts for name, tensor in part.items()}
 
 

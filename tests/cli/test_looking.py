@@ -205,6 +205,9 @@ def test_how_to_continue_names_the_place_where_the_study_is_now(here: Path) -> N
     moved = here / "elsewhere" / "moved study"
     shutil.copytree(here / "runs/spirals", moved)
     command = json.loads((moved / "command.json").read_text())
+    command["search"]["timeout"] = None
+    (moved / "command.json").write_text(json.dumps(command))
+    assert "--time none" in str(how_to_repeat(moved, "spirals", 3).study)
     command["search"]["timeout"] = 14 * 86400.0
     (moved / "command.json").write_text(json.dumps({**command, "left_out": ["storage"]}))
     found = how_to_repeat(moved, "spirals", 3)

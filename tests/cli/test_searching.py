@@ -48,7 +48,7 @@ def test_resume_takes_a_limit_of_time_back_and_changes_arguments(here: Path, tol
     code, out, _ = told("resume", "runs/limited", "-n", "3", "--time", "none", "--set", "num_train_epochs=2")
     assert code == 0
     command = json.loads((here / "runs/limited/command.json").read_text())
-    assert "timeout" not in command["search"]
+    assert command["search"]["timeout"] is None
     assert command["arguments"]["num_train_epochs"] == 2
     assert "CHANGED since the last session: num_train_epochs 1.0 -> 2.0" in " ".join(out.split())
     records = [json.loads(path.read_text()) for path in (here / "runs/limited").glob("*/trial.json")]
@@ -70,6 +70,18 @@ def test_a_run_without_a_result_ends_with_its_reason_and_the_code_of_a_failure(h
     assert "No trial has a result: 2 failed. The first failure, trial 0: RuntimeError: no such layer (" in err
     assert "failing.py, line 6, in fail)" in err
     assert told("best", "runs/failing")[0] == 1
+
+
+def test_no_limit_of_time_lifts_the_one_that_the_file_plans(here: Path, told: Told) -> None:
+    file = here / "first/study.py"
+    file.write_text(f"{file.read_text()}\nstudy.search['timeout'] = 1e-9\n")
+    options = ["-n", "2", "--study-name", "lifted", "--set", "num_train_epochs=1"]
+    assert told("run", "first/study.py", *options)[0] == 1  # the time is over before a trial has a result
+    code, _, err = told("resume", "runs/lifted", "-n", "1", "--time", "none")
+    assert code == 0, err
+    assert told("resume", "runs/lifted", "-n", "2")[0] == 0  # the command in the folder has no limit now
+    assert states(here / "runs/lifted") == ["complete"] * 2
+    assert told("run", "first/study.py", *options, "--time", "none")[0] == 0
 
 
 def test_options_of_a_run_change_the_plan(here: Path, told: Told) -> None:

@@ -313,6 +313,30 @@ def test_arguments_that_cannot_be_set_any_more_are_refused(tmp_path: Path) -> No
         replay(tmp_path, 0)
 
 
+def test_nothing_that_a_study_from_someone_else_says_makes_a_replay_act_elsewhere(tmp_path: Path) -> None:
+    search(tmp_path, 1)
+    study = tmp_path / "study"
+    settings = json.loads((study / "study.json").read_text())
+    settings["sessions"][0]["arguments"].update(push_to_hub=True, hub_model_id="someone/model")
+    (study / "study.json").write_text(json.dumps(settings))
+    again = replay(tmp_path, 0)
+    assert_equal(again)
+    assert [each.partition("=")[0] for each in again.notes] == ["push_to_hub", "hub_model_id"]
+    assert all("reaches beyond the study's folder" in each for each in again.notes)
+
+    (study / "replays").rename(tmp_path / "elsewhere")
+    (study / "replays").symlink_to(tmp_path / "elsewhere")
+    before = contents(tmp_path / "elsewhere")
+    with pytest.raises(StudyError, match="replays' is a link"):
+        replay(tmp_path, 0)
+    assert contents(tmp_path / "elsewhere") == before
+
+    record = json.loads((study / "run-0/trial.json").read_text())
+    (study / "run-0/trial.json").write_text(json.dumps({**record, "arguments": {"hub_model_id": "someone/model"}}))
+    with pytest.raises(StudyError, match="sets hub_model_id='someone/model', which reaches beyond"):
+        replay(tmp_path, 0)
+
+
 def test_parameters_that_model_init_did_not_suggest_then_are_refused(tmp_path: Path) -> None:
     search(tmp_path, 1)
 

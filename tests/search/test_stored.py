@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import pickle
 import platform
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 from hpsearch import (
     BestRun,
     Categorical,
+    CheckpointError,
     Float,
     Int,
     SearchPlan,
@@ -32,7 +35,6 @@ from hpsearch import (
     TrialState,
     open_study,
 )
-from hpsearch.backends.optuna_backend.stored import StoredEngine
 from tests.support.small_trainer import small_trainer
 
 SPACE = SearchSpace(
@@ -85,9 +87,41 @@ def test_the_storage_and_the_dashboard_move_with_the_folder(best: BestRun, tmp_p
     settings = (moved / "study.json").read_text()
     (moved / "study.json").write_text(settings.replace(str(folder_of(best)), str(tmp_path / "nowhere")))
     (moved / "study.db").unlink()
-    read = open_study(moved)
     with pytest.raises(StorageError, match="is not there"):
-        StoredEngine(read.study, read.records).engine_study()  # type: ignore[arg-type]
+        open_study(moved, trust=True).engine_study  # noqa: B018
+
+
+def with_storage(best: BestRun, folder: Path, database: Path) -> Path:
+    """Copy a study to a folder, as one whose storage is a database of another name."""
+    shutil.copytree(folder_of(best), folder)
+    with contextlib.closing(sqlite3.connect(folder / "study.db")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (folder / "study.db").rename(database)
+    settings = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps({**settings, "storage": f"sqlite:///{database}"}))
+    return database
+
+
+def test_a_storage_outside_of_the_folder_is_opened_if_it_is_given_or_trusted(best: BestRun, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    database = with_storage(best, moved, tmp_path / "elsewhere.db")
+    read = open_study(moved)
+    assert len(read.records) == 8
+    assert read.importances()
+    for ask in (lambda: read.engine_study, read.dashboard_command):
+        with pytest.raises(StudyError, match=r"lies outside of the study's folder.*storage=URL or trust=True"):
+            ask()
+    for opened in (open_study(moved, storage=f"sqlite:///{database}"), open_study(moved, trust=True)):
+        assert len(opened.engine_study.trials) == 8
+        assert str(database) in (opened.dashboard_command() or "")
+    storage = optuna.storages.RDBStorage(f"sqlite:///{database}")
+    assert len(open_study(moved, storage=storage).engine_study.trials) == 8
+
+
+def test_a_storage_of_another_name_in_the_folder_is_opened(best: BestRun, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    with_storage(best, moved, moved / "books.db")
+    assert len(open_study(moved).engine_study.trials) == 8
 
 
 @pytest.mark.process
@@ -97,6 +131,16 @@ def test_reading_a_study_writes_nothing_and_loads_no_torch(best: BestRun) -> Non
     told = subprocess.run([sys.executable, "-c", code, folder_of(best)], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
     assert {path: path.stat().st_mtime_ns for path in folder_of(best).rglob("*")} == before
+
+
+@pytest.mark.parametrize("keep", [0, 300, -1])
+def test_weights_that_are_cut_off_are_an_error_that_names_the_file(best: BestRun, tmp_path: Path, keep: int) -> None:
+    copied = best._replace(checkpoint=shutil.copytree(str(best.checkpoint), tmp_path / "checkpoint"))
+    assert copied.load_model() is not None
+    weights = tmp_path / "checkpoint/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"checkpoint/model.safetensors' cannot be loaded"):
+        copied.load_model()
 
 
 def test_a_data_frame_has_a_row_for_every_trial_and_a_column_for_every_parameter(best: BestRun) -> None:

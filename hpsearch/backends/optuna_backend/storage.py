@@ -26,6 +26,8 @@ from .journal import JournalFile
 
 DATABASE_FILE = "study.db"
 JOURNAL, JOURNAL_FILE = "journal", "study.log"
+# What SQLite, or the lock of a journal, writes beside the file.
+_BESIDE = ("-wal", "-shm", "-journal", ".flock")
 _SECONDS_TO_WAIT_FOR_SQLITE = 60
 _ATTEMPTS = 10
 
@@ -33,6 +35,22 @@ _ATTEMPTS = 10
 def is_in_study_folder(storage: Any) -> bool:
     """Tell whether a search's argument asks for a storage in the study's own folder."""
     return storage is None or storage == JOURNAL
+
+
+def own_file(folder: Path, name: str) -> Path:
+    """Return a file of the storage in a study's own folder.
+
+    Raises:
+        StudyError: the file, or one that the storage writes beside it, is a link that leads out of the folder.
+    """
+    inside = os.path.realpath(folder)
+    for each in (name, *(f"{name}{ending}" for ending in _BESIDE)):
+        if not Path(os.path.realpath(folder / each)).is_relative_to(inside):
+            raise StudyError(
+                f"{str(folder / each)!r} is a link that leads out of the study's folder, so it is not opened. Pass the "
+                "file that is meant as storage=, or delete the link."
+            )
+    return folder / name
 
 
 def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseStorage:
@@ -50,10 +68,12 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
     if isinstance(storage, optuna.storages.BaseStorage):
         return storage
     if storage is None:
-        return _sqlite(sqlite_url(folder / DATABASE_FILE))
+        return _sqlite(sqlite_url(own_file(folder, DATABASE_FILE)))
+    if storage == JOURNAL:
+        storage = str(own_file(folder, JOURNAL_FILE))
     try:
         if "://" not in storage:
-            return _journal(folder / JOURNAL_FILE if storage == JOURNAL else Path(storage))
+            return _journal(Path(storage))
         if storage.startswith("sqlite"):
             return _sqlite(storage)
         # A server may have ended a connection meanwhile; a file does not.

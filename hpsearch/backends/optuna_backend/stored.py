@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import optuna
+import sqlalchemy
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.study import StudyDirection
 from optuna.trial import TrialState as EngineState
 
-from ...errors import StorageError
+from ...errors import StorageError, StudyError
 from ...redaction import HIDDEN, redacted_url
 from ...search.space import SearchSpace
 from ...search.stored import StoredStudy
@@ -19,7 +22,16 @@ from ...search.trial import TrialRecord
 from .importances import importances
 from .learning import distribution
 from .quiet import quiet_optuna
-from .storage import DATABASE_FILE, JOURNAL_FILE, dashboard_command_of, file_of, open_storage, sqlite_url
+from .storage import (
+    DATABASE_FILE,
+    JOURNAL_FILE,
+    dashboard_command_of,
+    file_of,
+    open_storage,
+    own_file,
+    sqlite_url,
+    storage_url,
+)
 
 
 class StoredEngine:
@@ -28,40 +40,55 @@ class StoredEngine:
     Args:
         study: as its folder knows it.
         records: of its trials.
+        storage: a URL, a journal file or an Optuna storage in place of the one that the folder names.
+        trust: open the storage that the folder names also if it lies outside of the folder.
     """
 
-    def __init__(self, study: StoredStudy, records: Sequence[TrialRecord]) -> None:
+    def __init__(
+        self, study: StoredStudy, records: Sequence[TrialRecord], storage: Any = None, trust: bool = False
+    ) -> None:
         self._study, self._records = study, records
+        self._given, self._trust = storage, trust
 
     def engine_study(self) -> optuna.Study:
         """Open the study's storage, and return Optuna's study.
 
         Raises:
+            StudyError: the storage lies outside of the study's folder, and was neither given nor trusted.
             StorageError: the storage cannot be reached.
         """
-        url, name = self.storage(), self._study.name
-        if url is None:
+        storage, name = self.storage(), self._study.name
+        if storage is None:
             raise StorageError(f"The storage of the study {name!r} was in memory, and is gone.")
-        if HIDDEN in unquote(url):
-            raise StorageError(
-                f"The password of {url} is not on disk: optuna.load_study(study_name={name!r}, storage=...)"
-            )
-        file = file_of(url)
-        if file is not None and not file.is_file():
-            raise StorageError(f"The storage {redacted_url(url)} of the study {name!r} is not there.")
+        shown = redacted_url(storage) if isinstance(storage, str) else type(storage).__name__
+        if isinstance(storage, str):
+            if HIDDEN in unquote(storage):
+                raise StorageError(
+                    f"The password of {storage} is not on disk: optuna.load_study(study_name={name!r}, storage=...)"
+                )
+            file = file_of(storage)
+            if file is not None and not file.is_file():
+                raise StorageError(f"The storage {shown} of the study {name!r} is not there.")
         try:
-            return optuna.load_study(study_name=name, storage=open_storage(url))
+            return optuna.load_study(study_name=name, storage=open_storage(storage))
         except KeyError as error:
-            raise StorageError(f"The storage {redacted_url(url)} does not know the study {name!r}.") from error
+            raise StorageError(f"The storage {shown} does not know the study {name!r}.") from error
 
-    def storage(self) -> str | None:
-        """Return the URL of the storage, or the path of its journal; one that lies in the folder moves with it."""
+    def storage(self) -> Any:
+        """Return the storage that was given, or the URL or journal file that the folder names; None: in memory.
+
+        Raises:
+            StudyError: the storage lies outside of the study's folder, and was neither given nor trusted.
+        """
+        if self._given is not None:
+            return self._given
         named = self._study.settings.get("storage")
-        for name in (DATABASE_FILE, JOURNAL_FILE):
-            inside = (self._study.folder / name).resolve()
-            if named is not None and unquote(str(named)).endswith(f"/{name}") and inside.is_file():
-                return sqlite_url(inside) if name == DATABASE_FILE else str(inside)
-        return None if named is None else str(named)
+        if named is None:
+            return None
+        inside = storage_in_folder(str(named), self._study.folder)
+        if inside is None and not self._trust:
+            raise outside_of_folder(str(named), "storage=URL or trust=True, in a command --storage URL or --trust")
+        return str(named) if inside is None else inside
 
     def importances(self) -> dict[str, float]:
         """Return the share of the objective's variation that each parameter explains, largest first."""
@@ -70,7 +97,8 @@ class StoredEngine:
 
     def dashboard_command(self) -> str | None:
         """Return the command line that opens the storage in the dashboard, on the loopback address."""
-        url = self.storage()
+        storage = self.storage()
+        url = storage if storage is None or isinstance(storage, str) else storage_url(storage)
         return None if url is None else dashboard_command_of(url)
 
     def _from_records(self) -> optuna.Study:
@@ -98,6 +126,45 @@ class StoredEngine:
             for name, values in tried.items()
             if not any(isinstance(each, list | dict) for each in values)
         }
+
+
+def storage_in_folder(storage: str, folder: Path, start: Path = Path()) -> str | None:
+    """Return the URL or the journal file of a storage that lies in a study's folder, which may have been moved.
+
+    None if the storage lies elsewhere. Nothing is opened.
+
+    Args:
+        storage: as the folder names it: a URL, or the path of a journal file.
+        folder: of the study.
+        start: where relative paths start.
+
+    Raises:
+        StudyError: it is a link that leads out of the folder.
+    """
+    for name in (DATABASE_FILE, JOURNAL_FILE):
+        if unquote(storage).endswith(f"/{name}") and (folder / name).exists():
+            return _opens(own_file(folder, name), name == DATABASE_FILE)
+    inside = os.path.realpath(folder)
+    try:
+        file = file_of(storage)
+        path = None if file is None else Path(os.path.realpath(start / file))
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        return None
+    if path is None or not path.is_relative_to(inside):
+        return None
+    return _opens(own_file(folder, str(path.relative_to(inside))), "://" in storage)
+
+
+def _opens(file: Path, is_database: bool) -> str:
+    return sqlite_url(file.resolve()) if is_database else str(file.resolve())
+
+
+def outside_of_folder(storage: str, remedy: str) -> StudyError:
+    """Return the error for a storage outside of the study's folder that was neither given nor trusted."""
+    return StudyError(
+        f"The storage {redacted_url(storage)!r} lies outside of the study's folder, so it is opened only if you "
+        f"name it, or trust the folder: {remedy}."
+    )
 
 
 def _are_in(known: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from ..reports.tables import format_value
 from ..search.best_run import SearchSummary
 from ..search.trial import TrialRecord
 from ..stored_studies import open_study
-from .which_study import study_folder, trial_of
+from .which_study import say_problems, study_folder, trial_of
 
 HYPERPARAMETERS_FILE = "hyperparameters.json"
 
@@ -48,6 +48,7 @@ def best(
     hpsearch best runs/digits --export model/
     """
     summary = open_study(study_folder(study))
+    say_problems(summary)
     records = summary.best() if trial is None else [trial_of(summary.records, trial)]
     if not records:
         raise NoCompletedTrialError(summary.explain_absence())

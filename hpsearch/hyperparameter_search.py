@@ -94,7 +94,9 @@ class Search:
         surroundings = describe_surroundings(self.trainer.args, self.data)
         with folder.locked():
             records = folder.open()
-            notes = [*self.backend.prepare(self.study, records), f"scope {self.study.scope}"]
+            damaged = [f"DAMAGED: {each}" for each in folder.problems]
+            prepared = self.backend.prepare(self.study, records, folder.left_alone, runner.is_alone())
+            notes = [*damaged, *prepared, f"scope {self.study.scope}"]
             if self.trainer.args.eval_strategy == "no":
                 notes.append(
                     "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='epoch' would "

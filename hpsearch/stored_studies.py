@@ -27,7 +27,8 @@ def open_study(folder: str | os.PathLike[str], *, storage: Any = None, trust: bo
         name.
 
     Raises:
-        StudyError: there is no study, or it was written by another version of hpsearch.
+        StudyError: there is no study, its `study.json` is damaged, or another version of hpsearch wrote it. Trials that
+            cannot be read are left out; `SearchSummary.problems` names them.
 
     Example:
         >>> open_study("runs/study")
@@ -36,11 +37,11 @@ def open_study(folder: str | os.PathLike[str], *, storage: Any = None, trust: bo
         hpsearch.errors.StudyError: There is no study in 'runs/study': it has no study.json.
     """
     study = StoredStudy.read(folder)
-    records = study.records()
+    records, problems, _ = study.trials()
 
     def engine() -> Engine:
         from .backends.optuna_backend.stored import StoredEngine
 
         return StoredEngine(study, records, storage, trust)
 
-    return SearchSummary(study, records, engine)
+    return SearchSummary(study, records, engine, problems)

@@ -68,12 +68,20 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
+    def prepare(
+        self,
+        study: Study,
+        records: Sequence[TrialRecord],
+        left_alone: frozenset[int] = frozenset(),
+        is_alone: bool = False,
+    ) -> list[str]:
         """Open the storage and return what was decided, in words, for the user to read; under the study's lock.
 
         Args:
             study: the settings.
             records: the trials in the study's folder.
+            left_alone: numbers of trials there whose records cannot be read.
+            is_alone: no other search is at work there, so what is damaged can be mended.
 
         Raises:
             StudyError: the stored study cannot go on with these settings, or is not the one in the folder.

@@ -22,7 +22,7 @@ from ..search.best_run import SearchSummary
 from ..search.trial import TrialRecord
 from ..stored_studies import open_study
 from .printing import printable
-from .which_study import study_folder, trial_of
+from .which_study import say_problems, study_folder, trial_of
 
 HYPERPARAMETERS_FILE = "hyperparameters.json"
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -51,6 +51,7 @@ def best(
     hpsearch best runs/digits --export model/
     """
     summary = open_study(study_folder(study))
+    say_problems(summary)
     records = summary.best() if trial is None else [trial_of(summary.records, trial)]
     if not records:
         raise NoCompletedTrialError(summary.explain_absence(), summary)

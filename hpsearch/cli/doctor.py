@@ -1,16 +1,23 @@
-"""`hpsearch doctor`: what this machine has, and what is missing."""
+"""`hpsearch doctor`: what this machine has, and what is missing; or what is damaged in a study."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .. import machine
+from ..errors import StudyError
+from ..search.folder import check_own_files
+from ..search.reading import STUDY_FILE, read_settings, read_trials
+from ..search.stored import StoredStudy
 from ..version import __version__
 
 _NEEDED = ("torch", "transformers", "accelerate", "datasets", "optuna", "numpy", "safetensors")
@@ -35,12 +42,62 @@ _EXTRAS = (
 )
 
 
-def doctor() -> None:
-    """Say which versions and devices are here, what is installed, and what is missing.
+def doctor(
+    study: Annotated[Path | None, typer.Argument(help="Folder of a study to check.", show_default=False)] = None,
+) -> None:
+    """Say which versions and devices are here, what is installed, and what is missing; or check a study's folder.
+
+    Of a study it names all that is damaged and what to do, and changes nothing; exit code 1 if anything is.
 
     \b
     hpsearch doctor
+    hpsearch doctor runs/digits
     """
+    if study is None:
+        _show_machine()
+    elif _show_problems(study):
+        raise typer.Exit(1)
+
+
+def _show_problems(folder: Path) -> bool:
+    """Say what is damaged in the folder of a study; return whether anything is."""
+    if folder.name == STUDY_FILE:
+        folder = folder.parent
+    problems, count = _problems(folder)
+    console = Console(highlight=False, soft_wrap=True)
+    for each in problems:
+        console.print(each, style="yellow", markup=False)
+    told = f"{len(problems)} problems" if len(problems) > 1 else "1 problem" if problems else "sound"
+    console.print(f"{folder}: {count} trials can be read; {told}", markup=False)
+    return bool(problems)
+
+
+def _problems(folder: Path) -> tuple[list[str], int]:
+    """Return what is damaged in a study, in one line each, and how many trials can be read.
+
+    Raises:
+        StudyError: there is no study in the folder.
+    """
+    problems, settings = [], None
+    try:
+        check_own_files(folder)
+        settings = read_settings(folder)
+    except StudyError as error:
+        problems.append(str(error))
+    trials = read_trials(folder, None if settings is None else len(StoredStudy.read(folder).objectives))
+    if settings is None and not problems:
+        if not trials.records and not trials.problems:
+            raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE} and no trials.")
+        problems.append(f"{STUDY_FILE} is missing; put back a copy, or make the call of the search again")
+    if settings is not None:
+        from ..backends.optuna_backend.checkup import problems_of_storage
+
+        numbers = [each.number for each in trials.records]
+        problems += problems_of_storage(folder, settings, numbers)
+    return [*trials.problems, *problems], len(trials.records)
+
+
+def _show_machine() -> None:
     import torch
 
     grid = Table.grid(padding=(0, 2))

@@ -11,7 +11,7 @@ from ..errors import StudyError
 from ..reports.page import write_report
 from ..search.folder import REPORT_FILE
 from ..stored_studies import open_study
-from .which_study import study_folder
+from .which_study import say_problems, study_folder
 
 
 def report(
@@ -30,5 +30,7 @@ def report(
     file = folder / REPORT_FILE if output is None else output
     if file.is_dir():
         raise StudyError(f"--output {str(file)!r} is a folder; name a file in it, such as {str(file / REPORT_FILE)!r}.")
-    write_report(open_study(folder), file)
+    summary = open_study(folder)
+    write_report(summary, file)
     print(file)
+    say_problems(summary)

@@ -19,7 +19,7 @@ from ..search.best_run import SearchSummary
 from ..search.dataframe import markdown_table
 from ..search.trial import TrialRecord, TrialState
 from ..stored_studies import open_study
-from .which_study import study_folder
+from .which_study import say_problems, study_folder
 
 _FIELDS = ("number", "value", "seconds", "epochs", "state")
 _OF_MANY = 20
@@ -62,6 +62,7 @@ def show(
             console.print(line, soft_wrap=True)
         if len(chosen) > limit:
             console.print(f"{len(chosen) - limit} more: --limit {len(chosen)}", style="dim")
+    say_problems(summary)
 
 
 def _filtered(records: Sequence[TrialRecord], states: Sequence[Any] | None) -> list[TrialRecord]:

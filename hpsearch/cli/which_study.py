@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import StudyError
+from ..search.best_run import SearchSummary
 from ..search.folder import STUDY_FILE
 from ..search.trial import TrialRecord
 from .printing import printable
@@ -44,6 +45,13 @@ def study_folder(named: Path | None) -> Path:
     here = [str(each) for each in _below(Path())[:5]]
     told = f" There are: {', '.join(here)}." if here else ""
     raise StudyError(f"There is no study in {str(named)!r}: it has no {STUDY_FILE}.{told}")
+
+
+def say_problems(summary: SearchSummary) -> None:
+    """Say on stderr what is damaged in a study that was read from its folder, below what a command has printed."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for problem in summary.problems:
+        console.print(f"damaged: {problem}", style="yellow", markup=False)
 
 
 def trial_of(records: list[TrialRecord], number: int) -> TrialRecord:

@@ -65,6 +65,7 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
         best=summary.best(),
         records=ordered,
         parameters=list(dict.fromkeys(name for each in summary.records for name in each.params)),
+        problems=summary.problems,
         failures=[each for each in summary.records if each.state is TrialState.FAILED],
         plots=shown,
         places=places(summary.records),

@@ -38,23 +38,30 @@ class SearchSummary:
     Attributes:
         study: the settings; a `StoredStudy` if it was read from its folder.
         records: one `TrialRecord` per trial, by number.
+        problems: what is damaged in a study that was read from its folder, in one line each.
 
     Args:
         study: as above.
         records: as above, in any order.
         engine: returns the engine, when it is needed: a table of trials is shown without importing Optuna.
+        problems: as above.
     """
 
     def __init__(
-        self, study: Study | StoredStudy, records: Sequence[TrialRecord], engine: Callable[[], Engine]
+        self,
+        study: Study | StoredStudy,
+        records: Sequence[TrialRecord],
+        engine: Callable[[], Engine],
+        problems: Sequence[str] = (),
     ) -> None:
         self.study = study
         self.records = sorted(records, key=lambda record: record.number)
+        self.problems = tuple(problems)
         self._engine = engine
 
     def with_study(self, study: Study | StoredStudy) -> SearchSummary:
         """Return the same trials with other knowledge of their study."""
-        return SearchSummary(study, self.records, self._engine)
+        return SearchSummary(study, self.records, self._engine, self.problems)
 
     @property
     def engine_study(self) -> Any:

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError
-from ..files import file_lock, read_json, remove_folder, remove_partial, whole_folder, write_json
+from ..files import file_lock, remove_folder, remove_partial, whole_folder, write_json
+from .reading import STUDY_FILE, TRIAL_FILE, TrialReader, read_records, read_run, read_settings, read_trials, version_of
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
 from .study import Study
 from .trial import TrialRecord, TrialState
 
-STUDY_FILE = "study.json"
-TRIAL_FILE = "trial.json"
+__all__ = ["STUDY_FILE", "TRIAL_FILE", "read_records", "read_settings", "read_trials"]
+
 BEST_FILE = "best.json"
 LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
 _STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
 _TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
-_Version = tuple[int, int]
 # What the command line leaves in a study's folder.
 COMMAND_FILE, REPORT_FILE = "command.json", "report.html"
 _RESERVED_NAMES = {
@@ -50,15 +49,20 @@ class StudyFolder:
 
     Attributes:
         session: which of the `sessions` in `study.json` is this one.
+        problems: what was damaged when the study was opened, in one line each.
+        left_alone: numbers of trials that could not be read then, as far as they are known.
     """
 
     def __init__(self, study: Study) -> None:
         self.path = study.folder
         self._study = study
         self.session = 0
+        self.problems: list[str] = []
+        self.left_alone: frozenset[int] = frozenset()
         self._lock = file_lock(self.path / LOCK_FILE)
-        self._known: dict[Path, tuple[_Version, TrialRecord]] = {}
-        self._best: tuple[list[dict[str, Any]], _Version] | None = None  # what was written last
+        self._trials = TrialReader(self.path, len(study.objectives))
+        self._has_been_checked = False
+        self._best: tuple[list[dict[str, Any]], tuple[int, int]] | None = None  # what was written last
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -71,6 +75,9 @@ class StudyFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise StudyError(f"The study's folder {str(self.path)!r} cannot be made: {error}.") from error
+        if not self._has_been_checked:
+            check_own_files(self.path)
+            self._has_been_checked = True
         with self._lock:
             yield
 
@@ -84,7 +91,7 @@ class StudyFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         remove_partial(self.path)
-        earlier, records = self.read_settings(), self.read_records()
+        earlier, (records, self.problems, self.left_alone) = self.read_settings(), self._trials.read()
         for record in records:
             if record.state.is_counted:
                 remove_leftovers(self.path / record.name)
@@ -93,7 +100,7 @@ class StudyFolder:
         try:
             self._study.check_same(earlier)
         except StudyError:
-            if any(record.state is not TrialState.REFUSED for record in records):
+            if self.problems or any(record.state is not TrialState.REFUSED for record in records):
                 raise
             self._discard(records)
             return []
@@ -131,13 +138,7 @@ class StudyFolder:
 
     def read_records(self) -> list[TrialRecord]:
         """Return the records of all trials on disk, by number; files that have not changed are not read again."""
-        known: dict[Path, tuple[_Version, TrialRecord]] = {}
-        for path in self.path.glob(f"[!.]*/{TRIAL_FILE}"):
-            version = _version(path)
-            before = self._known.get(path)
-            known[path] = before if before is not None and before[0] == version else (version, _read_record(path))
-        self._known = known
-        return sorted((record for _, record in known.values()), key=lambda record: record.number)
+        return self._trials.read().records
 
     def begin_run(self, record: TrialRecord, name: str) -> str:
         """Make the folder of a run with its first record in it; return the name it got.
@@ -166,9 +167,9 @@ class StudyFolder:
         """
         best = [self._described(each) for each in best_records(records, self._study.objectives)]
         path = self.path / BEST_FILE
-        if best and self._best != (best, _version(path)):
+        if best and self._best != (best, version_of(path)):
             write_json(path, best if len(self._study.objectives) > 1 else best[0])
-            self._best = best, _version(path)
+            self._best = best, version_of(path)
 
     def _described(self, record: TrialRecord) -> dict[str, Any]:
         is_single = len(self._study.objectives) == 1
@@ -185,64 +186,27 @@ class StudyFolder:
         for record in records:
             remove_folder(self.path / record.name)
         for name in (STUDY_FILE, BEST_FILE, COMMAND_FILE, REPORT_FILE, *_STORAGE_FILES):
-            (self.path / name).unlink(missing_ok=True)
-        self._known = {}
+            remove_folder(self.path / name)
 
 
-def _version(path: Path) -> _Version:
-    """Return what is another one when the file has been written again; of a file that is gone, as well."""
-    try:
-        stamp = path.stat()
-    except FileNotFoundError:
-        return (0, 0)
-    return (stamp.st_mtime_ns, stamp.st_ino)
-
-
-def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Return what `study.json` in a folder holds; None if there is none.
+def check_own_files(folder: Path) -> None:
+    """Check that what every search writes to is in the folder of the study itself: a link would lead elsewhere.
 
     Raises:
-        StudyError: it is damaged, or was written by another version of hpsearch.
+        StudyError: it is a link, or a folder in place of a file.
     """
-    try:
-        settings: dict[str, Any] | None = read_json(folder / STUDY_FILE)
-    except ValueError as error:
-        raise StudyError(f"{str(folder / STUDY_FILE)!r} is damaged: {error}") from error
-    if settings is not None and "sessions" not in settings:
-        raise StudyError(
-            f"The study in {str(folder)!r} was made by another version of hpsearch. Pass another study_name, or delete "
-            "that folder."
-        )
-    return settings
-
-
-def read_records(folder: Path) -> list[TrialRecord]:
-    """Return the records of all trials of the study in a folder, by number.
-
-    Raises:
-        StudyError: one of them is damaged, or was written by another version of hpsearch.
-    """
-    records = []
-    for path in folder.glob(f"[!.]*/{TRIAL_FILE}"):
-        with contextlib.suppress(FileNotFoundError):  # a search has just deleted it
-            records.append(_read_record(path))
-    return sorted(records, key=lambda record: record.number)
-
-
-def _read_record(path: Path) -> TrialRecord:
-    try:
-        return TrialRecord.from_json(json.loads(path.read_text(encoding="utf-8")), path.parent)
-    except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(
-            f"{str(path)!r} cannot be read ({error}): it is damaged, or of another version of hpsearch. Pass "
-            "another study_name, or delete the study's folder."
-        ) from error
+    for name in (LOCK_FILE, STUDY_FILE, BEST_FILE, SESSIONS_FOLDER, REPLAYS_FOLDER):
+        path, is_folder = folder / name, name in (SESSIONS_FOLDER, REPLAYS_FOLDER)
+        wanted = "folder" if is_folder else "file"
+        if os.path.lexists(path) and (path.is_symlink() or not (path.is_dir() if is_folder else path.is_file())):
+            found = "a link, and links are not followed" if path.is_symlink() else f"not a {wanted}"
+            raise StudyError(f"{str(path)!r} is {found}. Move it away: the search makes a {wanted} of this name.")
 
 
 def has_ended(study_folder: Path, run: str) -> bool:
     """Tell whether the trial of a run has ended, and will not go on."""
-    record = read_json(study_folder / run / TRIAL_FILE)
-    return record is not None and TrialState(record["state"]) not in _TO_GO_ON
+    record = read_run(study_folder, run)
+    return record is not None and record.state not in _TO_GO_ON
 
 
 def write_record(study_folder: Path, record: TrialRecord) -> None:

@@ -19,6 +19,7 @@ from .folder import StudyFolder, remove_leftovers
 from .listener import SearchListener
 from .memory_of_0_8_0 import copy_to_disk
 from .others import OtherTrials
+from .own_files import hide_checkpoints_outside
 from .ranks import Ranks
 from .retention import remove_surplus
 from .sessions import Session
@@ -116,6 +117,10 @@ class TrialRunner:
             return False
         self._session.leave()
         return self._session.is_last()
+
+    def is_alone(self) -> bool:
+        """Tell whether no other search is at work in the study's folder; under `locked()`."""
+        return self._session.is_alone()
 
     def is_alive(self, session: str | None) -> bool:
         """Tell whether the process that is at a trial is still there."""
@@ -244,6 +249,7 @@ class TrialRunner:
 
     def stop_waiting(self, trial: Trial, record: TrialRecord, reason: str) -> TrialRecord:
         """Let a trial that waits at a rung stand with the result it has, and return its record, written to disk."""
+        hide_checkpoints_outside(self._study.folder / record.name)
         execution = self.execution(trial, self._others(trial))
         return self.finish(Ended(execution.record_of_waiting(record, Verdict(stop=reason))))
 
@@ -284,6 +290,7 @@ class TrialRunner:
                 trial.params.values_by_name.update({**kept, **trial.params.values_by_name})
                 trial.suggested_by_space |= kept.keys()
             remove_leftovers(self._study.folder / trial.name)
+            hide_checkpoints_outside(self._study.folder / trial.name)
             self._folder.write_record(replace(trial.earlier, state=TrialState.RUNNING, reason=None))
         self.listener.on_trial_begin(trial)
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from ..errors import StudyError, nearest_name
 from .constraints import Constraint
-from .folder import STUDY_FILE, read_records, read_settings
+from .folder import STUDY_FILE, read_settings, read_trials
 from .objective import Objective
+from .reading import Trials
 from .study import describe
 from .trial import TrialRecord
 
@@ -37,7 +38,7 @@ class StoredStudy:
         """Read the settings of the study in a folder.
 
         Raises:
-            StudyError: there is none, or it was written by another version of hpsearch.
+            StudyError: there is none, it is damaged, or it was written by another version of hpsearch.
         """
         path = Path(folder)
         settings = read_settings(path)
@@ -54,7 +55,11 @@ class StoredStudy:
 
     def records(self) -> list[TrialRecord]:
         """Read the records of all trials, those that run at this moment too, by number."""
-        return read_records(self.folder)
+        return self.trials().records
+
+    def trials(self) -> Trials:
+        """Read all trials, those that run at this moment too, and what is damaged."""
+        return read_trials(self.folder, len(self.objectives))
 
     @property
     def name(self) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import numbers
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
 from ..errors import SpaceError, StorageError, StudyError
+from .checked_json import is_folder_name, plain
 from .constraints import Constraint
 from .objective import Objective
 from .parameters import Parameter
@@ -199,11 +199,11 @@ class Study:
             StudyError: its objective, direction, constraints, scope or the space of a parameter are others.
         """
         for key, value in self.identity().items():
-            if earlier.get(key) != value:
+            if earlier.get(key) != plain(value):
                 raise StudyError(f"{self._was_made_with(key, earlier.get(key), value)} {_REMEDY}")
         before, now = flat(earlier.get("space")), flat(self.described_space())
         for name in before.keys() & now.keys():
-            if json.dumps(before[name]) != json.dumps(now[name]):  # 1, 1.0 and True are different choices
+            if json.dumps(before[name]) != json.dumps(plain(now[name])):  # 1, 1.0 and True are different choices
                 shown = self._was_made_with(f"space of {name!r}", _shown(before[name]), _shown(now[name]))
                 raise StudyError(f"{shown} {_REMEDY}")
 
@@ -279,8 +279,7 @@ def check_name(name: Any, what: str) -> str:
     Raises:
         StudyError: it cannot.
     """
-    is_plain = isinstance(name, str) and re.fullmatch(r"[^\W_][\w .=,+@-]*", name) and not name.endswith((" ", "."))
-    if not is_plain or len(name.encode()) > 200:
+    if not is_folder_name(name):
         raise StudyError(
             f"{what} is {name!r}; it names a folder, so it must be text of letters, digits and any of ' .=,+@_-', "
             "start with a letter or digit, not end in a space or a dot, and be at most 200 bytes long."

@@ -187,23 +187,6 @@ class TrialRecord:
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         return dict(json.loads(json.dumps(values, default=str)))
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any], folder: Path) -> TrialRecord:
-        """Read what `to_json` gave, from the run folder `folder`."""
-        checkpoint = None if values["checkpoint"] is None else folder / values["checkpoint"]
-        return cls(
-            **{
-                **values,
-                "state": TrialState(values["state"]),
-                "values": tuple(values["values"]),
-                "reports": tuple(Report.from_json(each) for each in values["reports"]),
-                "fallbacks": tuple(values["fallbacks"]),
-                "schedule": tuple(values.get("schedule", ())),
-                "spans": tuple(Span(*each) for each in values.get("spans", ())),
-                "checkpoint": checkpoint if checkpoint is not None and checkpoint.is_dir() else None,
-            }
-        )
-
 
 @dataclass(frozen=True)
 class Verdict:

@@ -20,6 +20,7 @@ from tests.support.small_trainer import CountsModels, small_trainer
 
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 MEMORY_FILE = "memory.json"
+PLACE = f"hpsearch-{'0123456789abcdef' * 2}"
 
 
 @pytest.mark.parametrize("value", [0, 2e9])
@@ -54,7 +55,7 @@ def study(tmp_path: Path) -> Path:
 
 def move_to_memory(checkpoint: Path, memory: Path, machine: str = socket.gethostname()) -> Path:
     """Move a checkpoint as 0.8.0 did; return where it is."""
-    place = memory / "hpsearch-1234"
+    place = memory / PLACE
     place.mkdir(exist_ok=True)
     moved = place / f"{checkpoint.name}@{checkpoint.parent.name}"
     shutil.move(checkpoint, moved)
@@ -108,7 +109,7 @@ def test_trials_that_were_paused_in_memory_resume_and_if_their_checkpoints_are_l
     for checkpoint in paused:
         move_to_memory(checkpoint, memory)
     if is_lost:
-        shutil.rmtree(memory / "hpsearch-1234")
+        shutil.rmtree(memory / PLACE)
     begins, events = Begins(), HearsNotices()
     best = search(tmp_path, begins, progress=events)
     told = {each.partition(" ")[0] for each in events.notices if "has lost its checkpoint" in each}
@@ -162,7 +163,7 @@ def test_whatever_the_file_of_0_8_0_names_only_its_own_folders_are_deleted(
     assert (precious / "thesis").is_dir()
     assert (memory / "theirs" / "checkpoint").is_dir()
     assert sum(each.is_symlink() for each in checkpoint.parent.iterdir()) == 2
-    assert (study / MEMORY_FILE).exists() is ("HOST" not in content)
+    assert (study / MEMORY_FILE).exists()
 
 
 def test_on_another_machine_the_links_are_left_alone_for_their_own(memory: Path, study: Path) -> None:
@@ -181,3 +182,33 @@ def test_a_study_without_the_file_of_0_8_0_is_not_touched(memory: Path, study: P
     (study / MEMORY_FILE).unlink()
     assert copy_to_disk(study) == []
     assert checkpoint.is_symlink()
+
+
+def steal(memory: Path, study: Path, how: str) -> None:
+    """Make a link of a crafted study to a checkpoint in memory that is not one of the study."""
+    moved = move_to_memory(make_checkpoint(study), memory)
+    note = moved.with_name(f".linked-from-{moved.name}")
+    if how == "of another study":
+        note.write_text(str(study.with_name("another") / "run-0"))
+    elif how == "not noted":
+        note.unlink()
+    elif how == "under another name":
+        moved = moved.rename(moved.with_name("checkpoint-9@run-7"))
+        link = study / "run-0" / "checkpoint-4"
+        link.unlink()
+        link.symlink_to(moved)
+    else:
+        (memory / PLACE).rename(memory / "hpsearch-mine")
+        link = study / "run-0" / "checkpoint-4"
+        link.unlink()
+        link.symlink_to(memory / "hpsearch-mine" / moved.name)
+        write_json(study / MEMORY_FILE, {"place": str(memory / "hpsearch-mine"), "host": socket.gethostname()})
+
+
+@pytest.mark.parametrize("how", ["of another study", "not noted", "under another name", "in another folder"])
+def test_a_crafted_study_neither_copies_nor_deletes_what_is_in_memory(memory: Path, study: Path, how: str) -> None:
+    steal(memory, study, how)
+    before = sorted(memory.rglob("*"))
+    copy_to_disk(study)
+    assert sorted(memory.rglob("*")) == before
+    assert not list(study.rglob("weights"))

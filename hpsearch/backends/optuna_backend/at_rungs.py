@@ -8,6 +8,7 @@ from dataclasses import replace
 import optuna
 from optuna.trial import FrozenTrial
 
+from ...search.own_files import is_own_folder
 from ...search.promotion import is_promoted
 from ...search.rungs import Promise, Rungs
 from ...search.runner import TrialRunner
@@ -71,7 +72,8 @@ class AtRungs:
 
     def _has_weights(self, trial: TrialRecord) -> bool:
         """Tell whether a checkpoint of a waiting trial is there; somebody may have deleted it."""
-        return any(each.is_dir() for each in (self._folder / trial.name).glob("checkpoint-*"))
+        run = self._folder / trial.name
+        return any(is_own_folder(each, run) for each in run.glob("checkpoint-*"))
 
     def _promise(self, trials: Sequence[TrialRecord]) -> Promise | None:
         """Return what rates trials at a rung by what is expected of them; None while nothing can be expected."""

@@ -15,6 +15,7 @@ from ...errors import StorageError, StudyError
 from ...search.curves import count_at_random
 from ...search.ending import TrialEndedSearch
 from ...search.execution import Searchable
+from ...search.reading import read_settings
 from ...search.rungs import FACTOR, Rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
@@ -28,6 +29,7 @@ from .learning import ORIGIN, check_direction, learn, learn_from
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
+from .rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_made_in
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .trial import OptunaTrial
@@ -151,9 +153,17 @@ class OptunaBackend(Backend):
         with self._parallel.packed(study, recipe):
             yield
 
-    def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
-        """Open the storage and the study in it."""
-        storage = open_storage(self._storage, study.folder)
+    def prepare(
+        self,
+        study: Study,
+        records: Sequence[TrialRecord],
+        left_alone: frozenset[int] = frozenset(),
+        is_alone: bool = False,
+    ) -> list[str]:
+        """Open the storage and the study in it; one that lies in the study's folder is built again if it is lost."""
+        is_own = is_in_study_folder(self._storage)
+        aside = set_aside_damaged(self._storage, study) if is_own and is_alone else []
+        storage = open_own_or_other(self._storage, study.folder)
         with quiet_optuna(), naming_the_storage(storage):
             self._check_stored(study, storage)
             sampler = self._sampler or self._default_sampler(study)
@@ -166,7 +176,10 @@ class OptunaBackend(Backend):
                 directions=[optuna.study.StudyDirection[each.direction.upper()] for each in study.objectives],
                 load_if_exists=True,
             )
-            _check_same_trials(engine, study, records)
+            if is_own and is_alone and (aside or was_made_in(read_settings(study.folder), self._storage)):
+                rebuilt = add_missing(engine, study, records, left_alone)
+                aside += [_said_of_rebuilt(rebuilt, len(records))] if rebuilt else []
+            aside += _check_same_trials(engine, study, records, left_alone, is_own)
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
@@ -174,6 +187,7 @@ class OptunaBackend(Backend):
         self._has_at_rungs = at_rungs is not None
         self._trials = StoredTrials(study, engine, sampling, by_one, at_rungs, self._is_converged)
         return [
+            *aside,
             *self._parallel.notes,
             _described_sampler(sampler, study),
             self._described_pruner(study),
@@ -339,16 +353,31 @@ class OptunaBackend(Backend):
             )
 
 
-def _check_same_trials(engine: optuna.Study, study: Study, records: Sequence[TrialRecord]) -> None:
-    """Refuse to go on if the storage and the folder hold different trials."""
+def _said_of_rebuilt(count: int, total: int) -> str:
+    if count < total:
+        return f"DAMAGED: the storage had lost its last {count} trials; they were added from their folders"
+    return f"DAMAGED: the storage was lost; it was built again from the folders of {count} trials"
+
+
+def _check_same_trials(
+    engine: optuna.Study, study: Study, records: Sequence[TrialRecord], left_alone: frozenset[int], is_own: bool
+) -> list[str]:
+    """Refuse to go on if the storage and the folder hold different trials; say which folders were deleted.
+
+    That the storage knows more is no other study, if the folder has later trials, or the storage lies in it.
+    """
     trials = engine.get_trials(deepcopy=False)
     place = storage_url(engine._storage) or "in memory"
     stored = {trial.number for trial in trials if trial.state.is_finished() and ORIGIN not in trial.user_attrs}
     running = {trial.number for trial in trials if trial.state is EngineState.RUNNING}
     on_disk = {record.number for record in records}
+    last = max(on_disk, default=-1)
+    deleted = stored - on_disk - left_alone
+    after_the_last = {each for each in deleted if each > last}
+    is_same = bool(on_disk) and (is_own or not after_the_last)
     for numbers, here, there in (
         (on_disk - stored - running, "the folder", "the storage"),
-        (stored - on_disk, "the storage", "the folder"),
+        (set() if is_same else deleted, "the storage", "the folder"),
     ):
         if numbers:
             raise StudyError(
@@ -356,6 +385,7 @@ def _check_same_trials(engine: optuna.Study, study: Study, records: Sequence[Tri
                 f"(folder {str(study.folder)!r}, storage {place}). Pass the storage it was made with, or another "
                 "study_name. (If a power cut has cost the storage its last trials: delete their folders.)"
             )
+    return [f"DAMAGED: the folder of trial {each} was deleted; the trial still counts" for each in after_the_last]
 
 
 def _described_sampler(sampler: optuna.samplers.BaseSampler, study: Study) -> str:

@@ -102,7 +102,8 @@ class StoredTrials:
         counted, unfinished = self._ended.count(trials)
         running = [each for each in unfinished if each.state is EngineState.RUNNING]
         recovered = [each for each in running if self._recover(each, runner)]
-        paused = [each for each in running if each not in recovered and _is_paused(each)]
+        known = {each.number for each in runner.records}  # one whose folder was deleted begins again
+        paused = [each for each in running if each not in recovered and _is_paused(each) and each.number in known]
         at_work = [each for each in running if each not in recovered and each not in paused]
         alive = [each for each in at_work if runner.is_alive(each.user_attrs.get(_SESSION))]
         half_done = [each for each in at_work if each not in alive]
@@ -335,6 +336,23 @@ class _Ended:
             self.upto += 1
         later = trials[self.upto :]
         return self._counted + sum(map(is_counted, later)), [each for each in later if not each.state.is_finished()]
+
+
+def attributes_of(record: TrialRecord, place: int | None) -> dict[str, Any]:
+    """Return the user attributes of a trial that is known from its record only; see `StoredTrials`.
+
+    Args:
+        record: of the trial.
+        place: which of the parameters that the search starts with it has; None if none.
+    """
+    has_state = record.state in (*_STATES_THAT_OPTUNA_HAS, TrialState.RUNNING)
+    attributes = {
+        _STATE: None if has_state else record.state.value,
+        _REASON: record.reason,
+        _SCHEDULE: list(record.schedule) or None,
+        _PLACE: place,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _is_paused(trial: FrozenTrial) -> bool:

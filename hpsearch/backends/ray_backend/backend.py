@@ -178,13 +178,19 @@ class RayBackend(Backend):
             finally:
                 self._cluster = self._recipe = None
 
-    def prepare(self, study: Study, records: Sequence[TrialRecord]) -> list[str]:
+    def prepare(
+        self,
+        study: Study,
+        records: Sequence[TrialRecord],
+        left_alone: frozenset[int] = frozenset(),
+        is_alone: bool = False,
+    ) -> list[str]:
         """Open the storage, and check that all nodes see the study's folder."""
         cluster = self._joined()
         place = study.folder if self._storage_path is None else check_place(self._storage_path)
         cluster.check_nodes(place)
         self._optuna.runs_several_at_once = self._slots() > 1
-        notes = self._optuna.prepare(study, records)
+        notes = self._optuna.prepare(study, records, left_alone, is_alone)
         if self._scheduler is not None:
             counts = getattr(self._scheduler, "_time_attr", None)
             judge = f"scheduler {type(self._scheduler).__name__}{f' (by {counts})' if counts else ''}"

@@ -49,6 +49,9 @@ def tune(
     for it with ``trial.suggest_float`` and its sisters. What it returns must be new: trainer, arguments, model, and
     callbacks that keep state. The search sets `output_dir`, `run_name` and `save_total_limit` of its arguments.
 
+    Trials of trainers that cannot resume with the same numbers (vLLM, a stream without a length) do not pause: see
+    docs/bring-your-trainer.md.
+
     Args:
         make_trainer: a function of a trial that returns the trainer.
         hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: `make_trainer` suggests.

@@ -50,8 +50,9 @@ class OptunaBackend(Backend):
         sampler: an `optuna.samplers.BaseSampler`; None: with rungs, a model of the learning curves of all trials (see
             `hpsearch.search.curves`), else TPE; seeded with the study's seed.
         pruner: ``"rungs"``, the default: trials pause, and the best of them go on (see `hpsearch.search.rungs`); with
-            several objectives, median pruning by the `pruning_metric`, if there is one; a sampler that tries everything
-            there is, or fewer than four trials: all in full. Or an `optuna.pruners.BasePruner`, or ``"median"``,
+            several objectives, median pruning by the `pruning_metric`, if there is one; for trainers of `tune`
+            that cannot resume exactly, median pruning; a sampler that tries everything there is, or
+            fewer than four trials: all in full. Or an `optuna.pruners.BasePruner`, or ``"median"``,
             ``"successive_halving"``, ``"hyperband"``. None, ``"none"``: every trial is trained in full.
         storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.

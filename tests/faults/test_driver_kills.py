@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hpsearch import open_study
 from hpsearch.search.trial import TrialState
+from tests.support import warm
 from tests.support.driver_processes import have_ended, processes_in, start, trainer_of
 from tests.support.search_processes import (
     assert_disk_and_storage_agree,
@@ -46,12 +48,7 @@ def kill_until_it_ends(folder: Path, draw: random.Random, seed: int) -> int:
     while True:
         diary = folder / f"session-{kills}.diary"
         with start(folder, diary, folder / "tmp", TRIALS, seed) as driver:
-            steps = draw.choice([0, draw.randint(1, 20), draw.randint(1, 60)])
-            if steps == 0:  # while it starts, or while its workers do
-                has_started = folder / "study" / "sessions"
-                wait_until(lambda: has_started.exists() or driver.poll() is not None)
-            else:
-                wait_until(lambda: len(Diary(diary).read()) >= steps or driver.poll() is not None)
+            wait_until(moment(folder, diary, driver, draw.choice([0, draw.randint(1, 20), draw.randint(1, 60)])))
             if driver.poll() is not None:
                 assert driver.returncode == 0, driver.communicate()[0]
                 return kills
@@ -59,6 +56,13 @@ def kill_until_it_ends(folder: Path, draw: random.Random, seed: int) -> int:
             driver.wait()
         kills += 1
         wait_until(have_ended(processes_in(diary)), 20.0)
+
+
+def moment(folder: Path, diary: Path, driver: warm.Program, steps: int) -> Callable[[], bool]:
+    """Return a condition: the workers have made so many steps (0: the search has begun), or the driver has ended."""
+    sessions = folder / "study" / "sessions"
+    has_come = sessions.exists if steps == 0 else lambda: len(Diary(diary).read()) >= steps
+    return lambda: has_come() or driver.poll() is not None
 
 
 def check(folder: Path) -> Counter[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from .backends.base import Backend
 from .errors import HpsearchError, SearchInterrupted, TooManyFailuresError
 from .search.best_run import BestRun, SearchSummary, best_runs
-from .search.ending import TrialEndedSearch
+from .search.ending import TrialEndedSearch, naming_the_disk
 from .search.folder import StudyFolder
 from .search.following import SearchIsOver, follow
 from .search.listener import SearchListener
@@ -61,7 +61,7 @@ class Search:
             return self._best(follow(self.trainer, self.study, self.ranks))
         folder = StudyFolder(self.study)
         runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock)
-        with telling_the_others(self.ranks, runner):
+        with telling_the_others(self.ranks, runner), naming_the_disk(self.study.folder):
             with self.backend.connected(self.study, self.trainer), runner.at_work():
                 self._open(folder, runner)
                 self._run_trials(runner)

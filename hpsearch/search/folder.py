@@ -69,10 +69,13 @@ class StudyFolder:
         try:
             if not self.path.is_dir():
                 self.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError, PermissionError) as error:
-            raise StudyError(f"The study's folder {str(self.path)!r} cannot be made: {error}.") from error
-        with self._lock:
+            self._lock.acquire()
+        except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            raise StudyError(f"The study's folder {str(self.path)!r} cannot be written: {error}.") from error
+        try:
             yield
+        finally:
+            self._lock.release()
 
     def open(self) -> list[TrialRecord]:
         """Make the folder, or go on in one this study made earlier; return the trials in it, running ones included.

@@ -6,6 +6,7 @@ Knows nothing of trials or models.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -18,6 +19,7 @@ from typing import Any
 from filelock import FileLock
 
 PARTIAL_MARK = ".partial-"
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _ATTEMPTS = 3
 _REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
 _SECONDS_BETWEEN_ATTEMPTS = 0.005
@@ -62,6 +64,20 @@ def open_private_file(path: Path) -> io.FileIO:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), PRIVATE_FILE)
     path.chmod(PRIVATE_FILE)
     return io.FileIO(descriptor, "w")
+
+
+def disk_problem(error: BaseException | None) -> str | None:
+    """Return in a line that the disk is full or read-only, with the path if it is known, if that caused an error.
+
+    Libraries hide the system's error behind their own, or tell only its text.
+    """
+    while error is not None:
+        code = error.errno if isinstance(error, OSError) else None
+        said = str(error).partition("\n")[0]
+        if code in _DISK_ERRORS or any(os.strerror(each) in said for each in _DISK_ERRORS):
+            return said
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

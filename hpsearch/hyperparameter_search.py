@@ -16,7 +16,7 @@ from .backends.base import Backend
 from .errors import CommunicationError, HpsearchError, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError
 from .interruption import Interruption, noticing_signals, own_command, set_exit_code
 from .search.best_run import BestRun, SearchSummary, best_runs
-from .search.ending import TrialEndedSearch
+from .search.ending import TrialEndedSearch, naming_the_disk
 from .search.folder import StudyFolder
 from .search.following import SearchIsOver, follow
 from .search.listener import SearchListener
@@ -80,7 +80,7 @@ class Search:
             return self._result(follow(self.trainer, self.study, self.ranks, interruption))
         folder = StudyFolder(self.study)
         runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock, interruption)
-        with telling_the_others(self.ranks, runner):
+        with telling_the_others(self.ranks, runner), naming_the_disk(self.study.folder):
             with self.backend.connected(self.study, self.trainer), runner.at_work():
                 self._open(folder, runner)
                 self._run_trials(runner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.files import read_json, remove_folder, remove_partial, whole_folder, write_json, write_text
+from hpsearch.files import disk_problem, read_json, remove_folder, remove_partial, whole_folder, write_json, write_text
 
 ROOT = Path(__file__).parents[1]
 
@@ -222,3 +223,25 @@ def test_what_somebody_else_has_linked_stays_when_the_link_goes(tmp_path: Path) 
         pass
     assert not link.is_symlink()
     assert (theirs / "thesis").exists()
+
+
+def hidden_behind(error: BaseException) -> BaseException:
+    """Return an error of a library that tells the system's text alone."""
+    return RuntimeError(
+        f"Error while serializing: I/O error: {os.strerror(errno.ENOSPC)} (os error 28), from {error!r}"
+    )
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_an_error_of_a_full_or_read_only_disk_is_known_behind_those_of_libraries(code: int) -> None:
+    direct = OSError(code, os.strerror(code), "/study/trial.json")
+    wrapped = ValueError("cannot save")
+    wrapped.__cause__ = direct
+    for error in (direct, wrapped):
+        assert "/study/trial.json" in (disk_problem(error) or "")
+    assert os.strerror(errno.ENOSPC) in (disk_problem(hidden_behind(KeyError())) or "")
+
+
+@pytest.mark.parametrize("error", [None, ValueError("full of errors"), FileNotFoundError(errno.ENOENT, "none", "x")])
+def test_other_errors_are_not_those_of_the_disk(error: BaseException | None) -> None:
+    assert disk_problem(error) is None

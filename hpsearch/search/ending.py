@@ -7,8 +7,10 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..errors import CommunicationError, ObjectiveError, SpaceError, StorageError, StudyError
+from ..errors import CommunicationError, HpsearchError, ObjectiveError, SpaceError, StorageError, StudyError
+from ..files import disk_problem
 from ..machine import whereabouts
 from ..surroundings import ctrl_c_as_interruption
 from .execution import Execution, described, without_frames
@@ -47,7 +49,8 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
 
     An error is the trial's: it failed. A mistake in the study refuses the trial, and ends the search; so does the user,
-    a storage that is gone, or processes that have lost each other: the trial is interrupted, and resumes another time.
+    a storage that is gone, a disk that is full, or processes that have lost each other: the trial is interrupted, and
+    resumes another time.
     """
     trace: str | None = None
     cause: BaseException | None = None
@@ -59,8 +62,15 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     except NO_FAULT_OF_THE_TRIAL as error:
         state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
     except Exception as error:
-        state, reason = TrialState.FAILED, described(error)
-        trace = traceback.format_exc()
+        problem = disk_problem(error)
+        if problem is None:
+            state, reason, trace = TrialState.FAILED, described(error), traceback.format_exc()
+        else:
+            state, reason, cause = (
+                TrialState.INTERRUPTED,
+                problem,
+                StorageError(disk_message(execution.folder, problem)),
+            )
         without_frames(error)
     except BaseException as error:
         said = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else f"ended by {error!r}"
@@ -74,6 +84,32 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     with _going_on(record.number):
         execution.release()
     return Ended(record, cause, where)
+
+
+def disk_message(folder: Path, problem: str) -> str:
+    """Return what to tell the user about a disk that is full or read-only."""
+    return (
+        f"{str(folder)!r} cannot be written: {problem}. Nothing that was written before is lost: make space, or make "
+        "the disk writable, then the same call continues."
+    )
+
+
+@contextlib.contextmanager
+def naming_the_disk(folder: Path) -> Iterator[None]:
+    """Turn an error of a disk that is full or read-only, outside of trials, into one that says what to do.
+
+    Raises:
+        StorageError: in place of the system's error, and of those of libraries.
+    """
+    try:
+        yield
+    except HpsearchError:
+        raise
+    except Exception as error:
+        problem = disk_problem(error)
+        if problem is None:
+            raise
+        raise StorageError(disk_message(folder, problem)) from error
 
 
 @contextlib.contextmanager

@@ -126,7 +126,8 @@ class Execution:
         self._checkpoint: Path | None = None
 
     @property
-    def _folder(self) -> Path:
+    def folder(self) -> Path:
+        """The folder of the trial's run."""
         return self._study.folder / self._trial.name
 
     def run(self) -> tuple[TrialState, str | None]:
@@ -180,7 +181,7 @@ class Execution:
         """
         if verdict.prune:
             return replace(so_far, state=TrialState.PRUNED, reason=f"pruned {self._after(so_far.reports)}")
-        weights = ScopedWeights(self._study, None, self._folder, so_far.number, self._others, OneProcess())
+        weights = ScopedWeights(self._study, None, self.folder, so_far.number, self._others, OneProcess())
         checkpoint = weights.finish(so_far.reports)
         return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
 
@@ -259,7 +260,7 @@ class Execution:
 
     def _configure(self) -> tuple[Trainable, ReportingCallback, ScopedWeights]:
         try:
-            recipe = self._base.for_trial(self._trial, output_dir=str(self._folder))
+            recipe = self._base.for_trial(self._trial, output_dir=str(self.folder))
         except UnknownArgumentError as error:
             raise SpaceError(str(error)) from None
         if self._fallbacks:
@@ -267,7 +268,7 @@ class Execution:
         self._recipe = recipe
         sets = recipe.eval_dataset
         weights = self._weights = ScopedWeights(
-            self._study, recipe, self._folder, self._trial.number, self._others, self._ranks
+            self._study, recipe, self.folder, self._trial.number, self._others, self._ranks
         )
         self._reporting = ReportingCallback(
             self._study,
@@ -286,7 +287,7 @@ class Execution:
 
     def _checkpoint_to_resume(self, recipe: Trainable, weights: ScopedWeights) -> _Resumption:
         """Return the newest checkpoint from which the trial can go on with the weights selected so far."""
-        for checkpoint in recipe.resumable_checkpoints(self._folder):
+        for checkpoint in recipe.resumable_checkpoints(self.folder):
             state = recipe.read_state(checkpoint)
             if weights.would_be_there(reports_in(state)):
                 earlier = arguments_in(state)

@@ -73,13 +73,16 @@ class StudyFolder:
         try:
             if not self.path.is_dir():
                 self.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError, PermissionError) as error:
-            raise StudyError(f"The study's folder {str(self.path)!r} cannot be made: {error}.") from error
-        if not self._has_been_checked:
-            check_own_files(self.path)
-            self._has_been_checked = True
-        with self._lock:
+            if not self._has_been_checked:
+                check_own_files(self.path)
+                self._has_been_checked = True
+            self._lock.acquire()
+        except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+            raise StudyError(f"The study's folder {str(self.path)!r} cannot be written: {error}.") from error
+        try:
             yield
+        finally:
+            self._lock.release()
 
     def open(self) -> list[TrialRecord]:
         """Make the folder, or go on in one this study made earlier; return the trials in it, running ones included.

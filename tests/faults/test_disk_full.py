@@ -1,4 +1,4 @@
-"""A disk that is full costs at most the trial that filled it; what was written before stays whole."""
+"""A disk that is full ends the search, costs no trial, and what was written before stays whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hpsearch import Categorical, HpsearchError
+from hpsearch import Categorical, StorageError
+from hpsearch.cli.main import main
 from tests.support.search_processes import (
     RATE,
     assert_disk_and_storage_agree,
@@ -92,29 +93,51 @@ def assert_checkpoint_is_whole(folder: Path) -> None:
     assert torch.load(folder / "optimizer.pt", weights_only=True)
 
 
-def test_a_trial_whose_checkpoint_does_not_fit_on_the_disk_fails_and_the_search_goes_on(small_disk: Path) -> None:
-    seen: list[tuple[int, list[Path]]] = []
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_a_checkpoint_that_does_not_fit_on_the_disk_ends_the_search_and_is_not_the_fault_of_the_trial(
+    small_disk: Path, n_jobs: int | None
+) -> None:
+    hidden = [SMALL, LARGE, SMALL, SMALL]
+    with pytest.raises(StorageError, match=rf"run-1.*cannot be written.*{FULL}.*the same call continues"):
+        search(small_disk, 4, hidden, n_jobs=n_jobs)
+    left = {record["number"]: record for record in records_on_disk(small_disk / "study")}
+    assert left[1]["state"] == "interrupted"
+    assert "failed" not in [each["state"] for each in left.values()]
+    assert partial_files(small_disk) == []
 
-    class LooksAround(AtStep):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            super().on_train_begin(args, state, control, **kwargs)
-            seen.append((self.runs, partial_files(small_disk)))
-
-    best = search(small_disk, 4, [SMALL, LARGE, SMALL, SMALL], LooksAround(lambda: None, -1, -1))
-    assert states(best) == ["complete", "failed", "complete", "complete"]
-    failed = best.run_summary.records[1]
-    assert FULL in failed.reason
-    assert "save_checkpoint" in failed.traceback
-    assert len(failed.reports) == 1
-    assert seen == [(0, []), (1, []), (2, []), (3, [])]
-    assert best.load_model() is not None
-    assert_checkpoint_is_whole(best.checkpoint)
-    measured = small_trainer(small_disk / "again", model=best.load_model()).evaluate()["eval_loss"]
-    assert measured == pytest.approx(best.objective, rel=1e-6)
-    on_disk = assert_disk_and_storage_agree(small_disk / "study")[1]
-    assert FULL in on_disk["reason"]
-    assert list((small_disk / "study" / "run-1").iterdir()) == [small_disk / "study" / "run-1" / "trial.json"]
+    subprocess.run(["mount", "-o", "remount,size=128m", str(small_disk)], check=True, timeout=10)
+    best = search(small_disk, 4, hidden, n_jobs=n_jobs)
+    assert states(best) == ["complete"] * 4
+    assert_disk_and_storage_agree(small_disk / "study")
     assert_nothing_is_left_over(small_disk / "study")
+
+
+@pytest.fixture
+def read_only(small_disk: Path, tmp_path: Path) -> Iterator[Path]:
+    """Return a read-only view of a disk with a study of one trial."""
+    search(small_disk, 1, [SMALL])
+    folder = tmp_path / "read only"
+    folder.mkdir()
+    subprocess.run(["mount", "--bind", str(small_disk), str(folder)], check=True, timeout=10)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True, timeout=10)
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=10)
+
+
+def test_a_disk_that_is_read_only_is_refused_before_the_first_trial_and_can_be_read(
+    read_only: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = AtStep(lambda: None, -1, -1)
+    for folder in (read_only, read_only / "new"):
+        with pytest.raises(StorageError, match=r"(?s)read only.*cannot be written.*Read-only file system.*continues"):
+            search(folder, 2, [SMALL] * 2, trials)
+    assert trials.runs == -1
+    study = str(read_only / "study")
+    for command in (["show", study], ["best", study], ["report", study, "--output", str(tmp_path / "report.html")]):
+        assert main(command) == 0, capsys.readouterr()
+    assert (tmp_path / "report.html").is_file()
 
 
 def test_earlier_checkpoints_of_the_trial_and_of_the_best_one_are_intact(small_disk: Path) -> None:
@@ -123,11 +146,6 @@ def test_earlier_checkpoints_of_the_trial_and_of_the_best_one_are_intact(small_d
     checked: list[str] = []
 
     class FillsTheDisk(AtStep):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            super().on_train_begin(args, state, control, **kwargs)
-            if self.runs == 2:
-                filler.remove()
-
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if (self.runs, state.global_step) == (1, 8):
                 filler.fill(spare=200_000)  # enough for the records, not for a checkpoint
@@ -135,16 +153,22 @@ def test_earlier_checkpoints_of_the_trial_and_of_the_best_one_are_intact(small_d
                     assert_checkpoint_is_whole(path)
                     checked.append(path.name)
 
-    best = search(small_disk, 3, [MIDDLE] * 3, FillsTheDisk(lambda: None, -1, -1), keep_checkpoints=None)
+    with pytest.raises(StorageError, match=FULL):
+        search(small_disk, 3, [MIDDLE] * 3, FillsTheDisk(lambda: None, -1, -1), keep_checkpoints=None)
     assert sorted(checked) == ["checkpoint-4", "checkpoint-4", "checkpoint-8"]
-    assert states(best) == ["complete", "failed", "complete"]
-    assert FULL in best.run_summary.records[1].reason
+    assert [record["state"] for record in records_on_disk(small_disk / "study")] == ["complete", "interrupted"]
+    filler.remove()
+    steps = AtStep(lambda: None, -1, -1)
+    best = search(small_disk, 3, [MIDDLE] * 3, steps, keep_checkpoints=None)
+    assert states(best) == ["complete"] * 3
+    assert steps.runs == 1, "trial 1 resumes from its checkpoint, trial 0 does not run again"
     assert partial_files(small_disk) == []
     left = sorted(str(path.relative_to(small_disk / "study")) for path in small_disk.glob("study/*/checkpoint-*"))
     assert left == [
         "run-0/checkpoint-4",
         "run-0/checkpoint-8",
         "run-1/checkpoint-4",
+        "run-1/checkpoint-8",
         "run-2/checkpoint-4",
         "run-2/checkpoint-8",
     ]
@@ -170,14 +194,14 @@ def test_a_disk_that_is_full_for_the_storage_too_ends_the_search_and_nothing_is_
 ) -> None:
     filler = Filler(small_disk)
     fills_the_disk = AtMoment(lambda: filler.fill(spare), moment)
-    with pytest.raises(Exception, match=FULL_FOR_ALL):
+    with pytest.raises(StorageError, match=FULL_FOR_ALL):
         search(small_disk, 4, [SMALL] * 4, fills_the_disk, storage=storage)
     assert_checkpoint_is_whole(small_disk / "study" / "run-0" / "checkpoint-8")
     assert records_on_disk(small_disk / "study")[0]["state"] == "complete"
     assert partial_files(small_disk) == []
 
     filler.fill()
-    with pytest.raises(Exception, match=FULL_FOR_ALL):
+    with pytest.raises(StorageError, match=FULL_FOR_ALL):
         search(small_disk, 4, [SMALL] * 4, storage=storage)
     assert partial_files(small_disk) == []
 
@@ -195,7 +219,7 @@ def test_a_full_disk_of_the_storage_alone_is_not_the_fault_of_a_trial(
 ) -> None:
     storage = f"sqlite:///{small_disk / 'mine.db'}" if kind == "sqlite" else str(small_disk / "mine.log")
     filler = Filler(small_disk)
-    with pytest.raises(HpsearchError, match=FULL_FOR_ALL):
+    with pytest.raises(StorageError, match=FULL_FOR_ALL):
         search(tmp_path, 4, [SMALL] * 4, AtMoment(filler.fill, moment), storage=storage)
     left = [record["state"] for record in records_on_disk(tmp_path / "study")]
     assert "failed" not in left

@@ -30,6 +30,7 @@ JOURNAL, JOURNAL_FILE = "journal", "study.log"
 _BESIDE = ("-wal", "-shm", "-journal", ".flock")
 _SECONDS_TO_WAIT_FOR_SQLITE = 60
 _ATTEMPTS = 10
+_CONTINUES = "Nothing is lost: run the same command again to go on."
 
 
 def is_in_study_folder(storage: Any) -> bool:
@@ -68,7 +69,11 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
     if isinstance(storage, optuna.storages.BaseStorage):
         return storage
     if storage is None:
-        return _sqlite(sqlite_url(own_file(folder, DATABASE_FILE)))
+        url = sqlite_url(own_file(folder, DATABASE_FILE))
+        try:
+            return _sqlite(url)
+        except (sqlalchemy.exc.SQLAlchemyError, sqlite3.Error) as error:
+            raise StorageError(f"The storage {url} cannot be opened: {first_cause(error)}. {_CONTINUES}") from error
     if storage == JOURNAL:
         storage = str(own_file(folder, JOURNAL_FILE))
     try:
@@ -115,15 +120,18 @@ def naming_the_storage(storage: optuna.storages.BaseStorage) -> Iterator[None]:
     try:
         yield
     except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
-        told: BaseException = error
-        while told.__cause__ is not None:
-            told = told.__cause__
         url = str(getattr(getattr(storage, "_backend", storage), "url", ""))
-        first_line = redacted_text(str(told).strip().partition("\n")[0], url)
+        first_line = redacted_text(first_cause(error), url)
         raise StorageError(
-            f"The storage {storage_url(storage) or type(storage).__name__} failed: {first_line}. Nothing is lost: run "
-            "the same command again to go on."
+            f"The storage {storage_url(storage) or type(storage).__name__} failed: {first_line}. {_CONTINUES}"
         ) from safe_cause(error, url)
+
+
+def first_cause(error: BaseException) -> str:
+    """Return the first line of the error that another one came from."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().partition("\n")[0]
 
 
 def storage_url(storage: optuna.storages.BaseStorage) -> str | None:

@@ -34,8 +34,8 @@ def replay(
     announce(command, given)
     plan = command.plan()
     search = {**plan.search, **command.search}
-    given = {name: search[name] for name in ("compute_objective", "direction") if name in search}
-    again = make_trainer(plan, command).replay(folder.name, number, **given)
+    objective = {name: search[name] for name in ("compute_objective", "direction") if name in search}
+    again = make_trainer(plan, command).replay(folder.name, number, **objective)
     for note in again.notes:
         print(note)
     if not again.is_equal:

@@ -15,7 +15,15 @@ from .files import read_json, remove_folder
 from .hyperparameter_search import telling_the_others
 from .search.acting_arguments import acts_outside
 from .search.ending import TrialEndedSearch
-from .search.folder import BEST_FILE, REPLAYS_FOLDER, STUDY_FILE, StudyFolder, read_records, read_settings
+from .search.folder import (
+    BEST_FILE,
+    REPLAYS_FOLDER,
+    STUDY_FILE,
+    StudyFolder,
+    check_own_files,
+    read_records,
+    read_settings,
+)
 from .search.following import follow
 from .search.listener import PassingListener, SearchListener
 from .search.objective import Objective, resolve_objectives
@@ -128,7 +136,14 @@ def replay(
         StudyError: there is no such study or trial, or its objectives are other ones.
     """
     settings = _read_settings(folder)
+    check_own_files(folder)
     original = _read_trial(folder, number)
+    if original.session >= len(settings["sessions"]):
+        raise StudyError(
+            f"Trial {original.number} was trained with arguments that {str(folder / STUDY_FILE)!r} does not have (any "
+            "more): the file was damaged, or written anew. Put back a copy of it; or train the trial's parameters with "
+            f"start_with={original.params!r} in another study."
+        )
     session = settings["sessions"][original.session]
     trainer, notes = _as_it_was(trainer, session["arguments"], original)
     notes += differences({**session, "arguments": {}}, describe_surroundings(trainer.args, data))

@@ -17,6 +17,7 @@ from hpsearch.cli import main
 from tests.support.outside import make_outside, untouched
 from tests.support.searching import AtStep, HearsNotices, interrupt
 from tests.support.small_search import records_of, search
+from tests.support.small_trainer import small_trainer
 
 NUMBERS = [0, 1, 2, 3]
 
@@ -166,6 +167,12 @@ def test_settings_that_were_moved_away_are_written_anew(study: Path) -> None:
     (study / "study.json").rename(study.parent / "moved away")
     assert [each.number for each in goes_on(study)[0]] == NUMBERS
     assert open_study(study).problems == ()
+
+
+def test_a_replay_of_a_trial_whose_arguments_are_lost_says_so(study: Path) -> None:
+    rewrite(study / "run-0" / "trial.json", session=7)
+    with pytest.raises(StudyError, match=r"Trial 0 .*study\.json' does not have .* Put back a copy"):
+        small_trainer(study.parent).replay(number=0, progress=False)
 
 
 @pytest.mark.parametrize("name", ["best.json", "study.lock", "sessions"])
@@ -336,6 +343,12 @@ def test_a_crafted_study_is_continued_without_a_look_outside(study: Path, outsid
     assert told or crafted == "memory of 0.8.0"
     kept = [each.checkpoint for each in records if each.checkpoint is not None]
     assert all(each.resolve().is_relative_to(study.resolve()) for each in kept)
+
+
+def test_a_replay_does_not_write_where_a_link_leads(study: Path, outside: Path) -> None:
+    replace_by_link(study / "replays", outside)
+    with untouched(outside), pytest.raises(StudyError, match=r"replays.* is a link.* Move it away"):
+        small_trainer(study.parent).replay(number=0, progress=False)
 
 
 def test_what_a_study_says_cannot_act_on_the_terminal(study: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -102,11 +102,13 @@ class StoredTrials:
         counted, unfinished = self._ended.count(trials)
         running = [each for each in unfinished if each.state is EngineState.RUNNING]
         recovered = [each for each in running if self._recover(each, runner)]
-        known = {each.number for each in runner.records}  # one whose folder was deleted begins again
-        paused = [each for each in running if each not in recovered and _is_paused(each) and each.number in known]
+        paused = [each for each in running if each not in recovered and _is_paused(each)]
         at_work = [each for each in running if each not in recovered and each not in paused]
         alive = [each for each in at_work if runner.is_alive(each.user_attrs.get(_SESSION))]
-        half_done = [each for each in at_work if each not in alive]
+        known = {each.number for each in runner.records}
+        without_folder = [each for each in paused if each.number not in known]  # it was deleted: they begin again
+        paused = [each for each in paused if each not in without_folder]
+        half_done = [*(each for each in at_work if each not in alive), *without_folder]
         numbers = {each.number for each in recovered}
         if numbers and any(each.state is TrialState.PAUSED and each.number in numbers for each in runner.records):
             return self.next(runner, proposer)  # they wait, as they did before a process died

@@ -83,6 +83,10 @@ class Searching(ABC):
         """Return names to datasets, or to their fingerprints, to tell whether they are those of an earlier session."""
 
     @abstractmethod
+    def _functions(self) -> dict[str, Any]:
+        """Return the functions that trials are made of, and the class of their trainers, by name."""
+
+    @abstractmethod
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         """Build the model of a trial anew, with the weights in a folder, in evaluation mode."""
 
@@ -196,7 +200,10 @@ class Searching(ABC):
         )
         check_space(study.space, self)
         with preserved_streams():
-            search = Search(self, study, engine, listener, ranks_of(self.args), self._build_best_model, self._data())
+            functions = {**self._functions(), **study.functions()}
+            search = Search(
+                self, study, engine, listener, ranks_of(self.args), self._build_best_model, self._data(), functions
+            )
             return search.run()
 
     def replay(

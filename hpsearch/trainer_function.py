@@ -96,6 +96,7 @@ class TrainerFunction(Searching):
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
         self._made: dict[int, weakref.ref[Any]] = {}  # what belongs to earlier trials and is still there, by its id
         self._fingerprints: dict[str, Any] = {}
+        self._made_class: type | None = None
 
     def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
@@ -195,6 +196,9 @@ class TrainerFunction(Searching):
     def _data(self) -> dict[str, Any]:
         return self._fingerprints
 
+    def _functions(self) -> dict[str, Any]:
+        return {"trainer": self._made_class, "make_trainer": self.make_trainer}
+
     def _prepare(self, space: Any) -> None:
         """See what `make_trainer` makes with parameters drawn from the space, and keep what all trials share.
 
@@ -216,6 +220,7 @@ class TrainerFunction(Searching):
             named = {"train_dataset": made.train_dataset, "eval_dataset": made.eval_dataset}
             self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
+            self._made_class = type(made)
             del made
             sample.release()
             check_read(trial, sample)

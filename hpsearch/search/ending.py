@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..errors import ObjectiveError, SpaceError, StorageError, StudyError
+from ..errors import CannotResumeError, ObjectiveError, SpaceError, StorageError, StudyError
 from ..machine import whereabouts
 from ..surroundings import ctrl_c_as_interruption
 from .execution import Execution, described, without_frames
@@ -46,13 +46,15 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
 
     An error is the trial's: it failed. A mistake in the study refuses the trial, and ends the search; so does the user,
-    or a storage that is gone: the trial is interrupted, and goes on another time.
+    a storage that is gone, or a checkpoint of another model: the trial is interrupted, and goes on another time.
     """
     trace: str | None = None
     cause: BaseException | None = None
     try:
         with ctrl_c_as_interruption():
             state, reason = action()
+    except CannotResumeError as error:
+        state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
     except MISTAKES_IN_THE_STUDY as error:
         state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
     except StorageError as error:

@@ -10,12 +10,13 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError
 from ..files import file_lock, read_json, remove_folder, remove_partial, whole_folder, write_json
+from .provenance import differences_in_results
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
 from .study import Study
@@ -50,12 +51,14 @@ class StudyFolder:
 
     Attributes:
         session: which of the `sessions` in `study.json` is this one.
+        same_sessions: those whose trials have the results that trials of this one would have.
     """
 
     def __init__(self, study: Study) -> None:
         self.path = study.folder
         self._study = study
         self.session = 0
+        self.same_sessions: Collection[int] = (0,)
         self._lock = file_lock(self.path / LOCK_FILE)
         self._known: dict[Path, tuple[_Version, TrialRecord]] = {}
         self._best: tuple[list[dict[str, Any]], _Version] | None = None  # what was written last
@@ -123,6 +126,7 @@ class StudyFolder:
             known.append(now)
             sessions.append(dict(surroundings))
         self.session = known.index(now)
+        self.same_sessions = {place for place, each in enumerate(known) if not differences_in_results(each, now)}
         own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
         write_json(
             self.path / STUDY_FILE,

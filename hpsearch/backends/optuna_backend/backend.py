@@ -28,6 +28,7 @@ from .learning import ORIGIN, check_direction, learn, learn_from
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
+from .ranges import check_ranges
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .trial import OptunaTrial
@@ -72,6 +73,7 @@ class OptunaBackend(Backend):
 
     Attributes:
         runs_several_at_once: set by a backend that runs its trials elsewhere, several at once.
+        may_repeat: set by a backend whose trials may have the same parameters, as they change while they train.
 
     Raises:
         StudyError: an option is not one of these, or has another value.
@@ -134,7 +136,7 @@ class OptunaBackend(Backend):
         self._learned_from = None if start_from is None else learn_from(start_from)
         check_storage(storage)
         self._storage = storage
-        self.runs_several_at_once = False
+        self.runs_several_at_once = self.may_repeat = False
         self._study: optuna.Study | None = None
         self._trials: StoredTrials | None = None
 
@@ -164,12 +166,22 @@ class OptunaBackend(Backend):
                 load_if_exists=True,
             )
             _check_same_trials(engine, study, records)
+            check_ranges(engine, study)
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
         at_rungs = AtRungs(study, engine) if self._prunes_by_rungs(study) else None
         self._has_at_rungs = at_rungs is not None
-        self._trials = StoredTrials(study, engine, sampling, by_one, at_rungs, self._is_converged)
+        self._trials = StoredTrials(
+            study,
+            engine,
+            sampling,
+            by_one,
+            at_rungs,
+            self._is_converged,
+            may_give=self._sampler is None,
+            may_repeat=self.may_repeat,
+        )
         return [
             *self._parallel.notes,
             _described_sampler(sampler, study),

@@ -9,7 +9,9 @@
     │   │   ├── ObjectiveError                    the objective, its metric or its direction
     │   │   │   └── MissingMetricError (also KeyError)   evaluation does not produce a metric that is needed
     │   │   └── StudyError                        the settings of a study, or a clash with the study on disk
+    │   │       └── CannotResumeError             a half-done trial has checkpoints of another model
     │   ├── CheckpointError                       a checkpoint that is missing, damaged or of another model
+    │   │   └── WeightsMismatchError              the weights are of another model
     │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
     │   ├── StorageError                          the storage of a study cannot be reached or written
     │   ├── CommunicationError                    the processes of a trial have lost each other
@@ -64,8 +66,16 @@ class StudyError(InvalidInputError):
     """A study's settings contradict each other or the study that is already on disk."""
 
 
+class CannotResumeError(StudyError):
+    """A half-done trial cannot resume: the code makes another model than the one in its checkpoint."""
+
+
 class CheckpointError(HpsearchError):
     """A checkpoint is missing, damaged or belongs to another model."""
+
+
+class WeightsMismatchError(CheckpointError):
+    """The weights of a checkpoint belong to another model; the message names a tensor that does not fit."""
 
 
 class MissingPackageError(HpsearchError, ImportError):

@@ -7,7 +7,7 @@ import functools
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from .search.ending import TrialEndedSearch, naming_the_disk
 from .search.folder import StudyFolder
 from .search.following import SearchIsOver, follow
 from .search.listener import SearchListener
-from .search.provenance import describe_surroundings, differences
+from .search.provenance import describe_surroundings, differences, differences_in_results
 from .search.ranks import Ranks
 from .search.runner import TrialRunner
+from .search.selection import best_records
 from .search.study import Study
 from .search.trial import TrialRecord
 from .surroundings import ctrl_c_as_interruption
@@ -41,6 +42,7 @@ class Search:
         ranks: the processes of each trial; the main one searches, the others train with it.
         build_model: builds the model of a trial, with the weights in a folder.
         data: names to datasets, to tell whether they are those of an earlier session.
+        functions: names to functions, for the same.
         clock: measures the budgets of time; see `SearchBudget`.
         notices: what the user should know before the first trial.
     """
@@ -52,6 +54,7 @@ class Search:
     ranks: Ranks
     build_model: Callable[[TrialRecord, Path], Any]
     data: dict[str, Any]
+    functions: dict[str, Any]
     clock: Callable[[], float] = time.monotonic
     notices: Sequence[str] = ()
 
@@ -91,7 +94,7 @@ class Search:
 
     def _open(self, folder: StudyFolder, runner: TrialRunner) -> None:
         """Open folder and storage; say what was decided, and what is other than before."""
-        surroundings = describe_surroundings(self.trainer.args, self.data)
+        surroundings = describe_surroundings(self.trainer.args, self.data, self.functions)
         with folder.locked():
             records = folder.open()
             damaged = [f"DAMAGED: {each}" for each in folder.problems]
@@ -116,6 +119,7 @@ class Search:
                     *differences(earlier["sessions"][earlier["session"]], surroundings),
                 ]
                 notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
+                notes += outdated(self.study, records, earlier, surroundings)
             folder.write_settings(surroundings, self.backend.describe())
             runner.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
@@ -182,6 +186,32 @@ def telling_the_others(ranks: Ranks, runner: TrialRunner) -> Iterator[None]:
             ranks.decide(lambda: told)
         raise
     ranks.decide(lambda: SearchIsOver(runner.records))
+
+
+def outdated(
+    study: Study, records: Sequence[TrialRecord], earlier: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[str]:
+    """Warn, and return the warning, if nothing is left to run and the best trial is of other code, arguments or data.
+
+    Args:
+        study: the settings.
+        records: the trials on disk.
+        earlier: what `study.json` holds.
+        now: the arguments, versions, data and functions of this session.
+    """
+    best = best_records(records, study.objectives)
+    if not best or sum(each.state.is_counted for each in records) < study.n_trials:
+        return []
+    changes = differences_in_results(earlier["sessions"][best[0].session], now, but=())
+    if not changes:
+        return []
+    warning = (
+        f"study {study.name!r} has all of its {study.n_trials} trials, so nothing runs, but its best trial was trained "
+        f"before a change: {', '.join(changes)}. Pass another study_name= to search with the change, or a larger "
+        "n_trials= to add trials to this study"
+    )
+    logger.warning("%s.", warning)
+    return [warning]
 
 
 def _same(backend: Backend) -> Backend:

@@ -53,7 +53,7 @@ class FromPretrained:
                     f"FromPretrained does not take {name}: it is for plain models, which can be made again from their "
                     "weights alone. Call from_pretrained in a function in its place."
                 )
-        self._asked_class, self._source, self._options = model_class, name_or_path, options
+        self._model_class, self._name_or_path, self._options = model_class, name_or_path, options
         self._class: Any = None
         self._config: Any = None
         self._weights: dict[str, torch.Tensor] = {}
@@ -106,13 +106,13 @@ class FromPretrained:
             return
         try:
             with torch.random.fork_rng(devices=[]):  # the first model is no other one than those after it
-                model, report = self._asked_class.from_pretrained(
-                    self._source, output_loading_info=True, **self._options
+                model, report = self._model_class.from_pretrained(
+                    self._name_or_path, output_loading_info=True, **self._options
                 )
         except HpsearchError:
             raise
         except Exception as error:  # of files: some have errors of their own kind
-            shown = f"{getattr(self._asked_class, '__name__', self._asked_class)}, {str(self._source)!r}"
+            shown = f"{getattr(self._model_class, '__name__', self._model_class)}, {str(self._name_or_path)!r}"
             raise StudyError(f"FromPretrained({shown}) cannot be loaded: {type(error).__name__}: {error}") from error
         _check_plain(model)
         new = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}

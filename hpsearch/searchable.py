@@ -16,6 +16,15 @@ from .training import batch_size, hyperparameters, resume, weights
 from .training.checkpoints import STATE_FILE
 from .training.randomness import preserved_streams, seed_run
 
+_FUNCTIONS = (
+    "model_init",
+    "compute_metrics",
+    "compute_loss_func",
+    "preprocess_logits_for_metrics",
+    "data_collator",
+    "optimizer_cls_and_kwargs",
+)
+
 
 class SearchableRecipe(Recipe, Searching):
     """A recipe that can be searched."""
@@ -63,6 +72,9 @@ class SearchableRecipe(Recipe, Searching):
 
     def _data(self) -> dict[str, Any]:
         return {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}
+
+    def _functions(self) -> dict[str, Any]:
+        return {"trainer": type(self), **{name: getattr(self, name) for name in _FUNCTIONS}}
 
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         trial = FixedTrial(record.params, record.number, record.arguments)

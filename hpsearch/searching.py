@@ -90,6 +90,10 @@ class Searching(ABC):
         """Return names to datasets, or to their fingerprints, to tell whether they are those of an earlier session."""
 
     @abstractmethod
+    def _functions(self) -> dict[str, Any]:
+        """Return the functions that trials are made of, and the class of their trainers, by name."""
+
+    @abstractmethod
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         """Build the model of a trial anew, with the weights in a folder, in evaluation mode."""
 
@@ -217,6 +221,7 @@ class Searching(ABC):
         )
         check_space(study.space, self)
         with preserved_streams():
+            functions = {**self._functions(), **study.functions()}
             return Search(
                 self,
                 study,
@@ -225,6 +230,7 @@ class Searching(ABC):
                 ranks_of(self.args),
                 self._build_best_model,
                 self._data(),
+                functions,
                 notices=notices,
             ).run()
 

@@ -101,6 +101,7 @@ class TrainerFunction(Searching):
         self._made: dict[int, weakref.ref[Any]] = {}  # what belongs to earlier trials and is still there, by its id
         self._fingerprints: dict[str, Any] = {}
         self._suggested: list[str] = []  # to the trial that showed what is made
+        self._made_class: type | None = None
 
     def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
@@ -203,6 +204,9 @@ class TrainerFunction(Searching):
     def _data(self) -> dict[str, Any]:
         return self._fingerprints
 
+    def _functions(self) -> dict[str, Any]:
+        return {"trainer": self._made_class, "make_trainer": self.make_trainer}
+
     def _prepare(self, space: Any) -> None:
         """See what `make_trainer` makes with parameters drawn from the space, and keep what all trials share.
 
@@ -226,6 +230,7 @@ class TrainerFunction(Searching):
             self.cannot_pause = why_inexact(made)
             self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
+            self._made_class = type(made)
             del made
             sample.release()
             check_read(trial, sample)

@@ -23,7 +23,7 @@ from .callbacks import (
     make_tracker,
     restore_callbacks,
 )
-from .errors import ArgumentError, CheckpointError
+from .errors import ArgumentError, CheckpointError, WeightsMismatchError
 from .exact_resume import ExactResume
 from .files import read_json, remove_folder, sync_tree, write_json
 from .search.reporting import ReportingCallback
@@ -123,11 +123,15 @@ class TransformersTrainer:
             relay.reporting.on_train_begin(self.args, state, trainer.control)
             self._load(Path(resume_from_checkpoint))
             return
+        if self._is_loaded_as_usual:
+            weights.check_fits(self._core, resume_from_checkpoint)
         self.args.eval_on_start = False  # it was made at the start
         exact.resume_from(Path(resume_from_checkpoint))
         relay.when_it_begins = lambda: self._load(Path(resume_from_checkpoint))  # transformers itself is not strict
         try:
             trainer.train(resume_from_checkpoint=str(resume_from_checkpoint))
+        except WeightsMismatchError:
+            raise
         except Exception as error:
             if relay.has_begun or self.is_out_of_memory(error):
                 raise
@@ -214,6 +218,10 @@ class TransformersTrainer:
         os.environ.update({name: each for name, each in self._environment.items() if name.startswith(_ENVIRONMENT)})
 
     @property
+    def _is_loaded_as_usual(self) -> bool:
+        return type(self._trainer)._load_from_checkpoint is transformers.Trainer._load_from_checkpoint
+
+    @property
     def _core(self) -> Any:
         return self._trainer.accelerator.unwrap_model(self._trainer.model, keep_torch_compile=False)
 
@@ -231,7 +239,7 @@ class TransformersTrainer:
 
     def _load(self, folder: Path) -> None:
         """Load weights, all of them; where a class has a way of its own of writing them, in its way."""
-        if type(self._trainer)._load_from_checkpoint is transformers.Trainer._load_from_checkpoint:
+        if self._is_loaded_as_usual:
             weights.load_weights(self._core, folder)
             return
         try:

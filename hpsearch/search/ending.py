@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CommunicationError, HpsearchError, ObjectiveError, SpaceError, StorageError, StudyError
+from ..errors import (
+    CannotResumeError,
+    CommunicationError,
+    HpsearchError,
+    ObjectiveError,
+    SpaceError,
+    StorageError,
+    StudyError,
+)
 from ..files import disk_problem
 from ..machine import whereabouts
 from ..surroundings import ctrl_c_as_interruption
@@ -49,14 +57,16 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
 
     An error is the trial's: it failed. A mistake in the study refuses the trial, and ends the search; so does the user,
-    a storage that is gone, a disk that is full, or processes that have lost each other: the trial is interrupted, and
-    resumes another time.
+    a storage that is gone, a disk that is full, a checkpoint of another model, or processes that have lost each other:
+    the trial is interrupted, and resumes another time.
     """
     trace: str | None = None
     cause: BaseException | None = None
     try:
         with ctrl_c_as_interruption():
             state, reason = action()
+    except CannotResumeError as error:
+        state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
     except MISTAKES_IN_THE_STUDY as error:
         state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
     except NO_FAULT_OF_THE_TRIAL as error:

@@ -11,7 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from ..errors import ArgumentError, CheckpointError, SpaceError, StudyError, UnknownArgumentError, nearest_name
+from ..errors import (
+    ArgumentError,
+    CannotResumeError,
+    CheckpointError,
+    SpaceError,
+    StudyError,
+    UnknownArgumentError,
+    WeightsMismatchError,
+    nearest_name,
+)
 from ..files import remove_folder
 from ..surroundings import ctrl_c_as_interruption
 from .budgets import TrialBudget
@@ -140,6 +149,13 @@ class Execution:
             try:
                 with ctrl_c_as_interruption():  # here, as a checkpoint that it makes unreadable is not a damaged one
                     return self._ranks.together(self._attempt)
+            except WeightsMismatchError as error:
+                if self._resumed_from is None:
+                    raise
+                raise CannotResumeError(
+                    f"Trial {self._trial.number} cannot resume from its checkpoint: {error} The code makes another "
+                    "model than the one that the trial was begun with. Restore that code, or pass another study_name."
+                ) from error
             except CheckpointError:
                 if not self._drop_checkpoint():
                     raise

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError
 from ..files import file_lock, remove_folder, remove_partial, whole_folder, write_json
+from .provenance import differences_in_results
 from .reading import STUDY_FILE, TRIAL_FILE, TrialReader, read_records, read_run, read_settings, read_trials, version_of
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
@@ -51,6 +52,7 @@ class StudyFolder:
         session: which of the `sessions` in `study.json` is this one.
         problems: what was damaged when the study was opened, in one line each.
         left_alone: numbers of trials that could not be read then, as far as they are known.
+        same_sessions: those whose trials have the results that trials of this one would have.
     """
 
     def __init__(self, study: Study) -> None:
@@ -59,6 +61,7 @@ class StudyFolder:
         self.session = 0
         self.problems: list[str] = []
         self.left_alone: frozenset[int] = frozenset()
+        self.same_sessions: Collection[int] = (0,)
         self._lock = file_lock(self.path / LOCK_FILE)
         self._trials = TrialReader(self.path, len(study.objectives))
         self._has_been_checked = False
@@ -133,6 +136,7 @@ class StudyFolder:
             known.append(now)
             sessions.append(dict(surroundings))
         self.session = known.index(now)
+        self.same_sessions = {place for place, each in enumerate(known) if not differences_in_results(each, now)}
         own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
         write_json(
             self.path / STUDY_FILE,

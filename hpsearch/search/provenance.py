@@ -5,25 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ..machine import cores
 from ..redaction import HIDDEN, is_secret_name
+from .fingerprints import fingerprints, is_comparable
 
 _RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
 _SAMPLES = 16
+HP_SPACE = "hp_space"
 # Where a run writes, and what it shows: these change no numbers.
 WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_dir", "disable_tqdm", "report_to"}
 
 
-def describe_surroundings(args: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments, package versions, machine and fingerprints of the data, as JSON-ready values for `study.json`.
+def describe_surroundings(
+    args: Any, data: Mapping[str, Any], functions: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return arguments, package versions, machine and fingerprints of data and functions, for `study.json`.
 
     Args:
         args: the training arguments.
         data: names to datasets, such as ``{"train_dataset": ...}``, or to their fingerprints.
+        functions: names to functions, such as ``{"model_init": ...}``.
     """
     versions: dict[str, str] = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
@@ -36,13 +41,41 @@ def describe_surroundings(args: Any, data: Mapping[str, Any]) -> dict[str, Any]:
         "versions": versions,
         "arguments": _without_secrets(json.loads(json.dumps(args.to_dict(), default=str))),
         "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},
+        "functions": fingerprints(functions or {}),
     }
 
 
 def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return in what two descriptions differ, in words; what only one of them knows is left out."""
+    return [*_changed_values(earlier, now, ("arguments", "versions", "data")), *_changed_functions(earlier, now)]
+
+
+def differences_in_results(
+    earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = (HP_SPACE,)
+) -> list[str]:
+    """Return in what two descriptions differ for which a trial with the same parameters may have other results.
+
+    Args:
+        earlier, now: the descriptions.
+        but: the functions that are left out; the one that chooses the parameters has no part in what they lead to.
+    """
+    return [*_changed_values(earlier, now, ("arguments", "data")), *_changed_functions(earlier, now, but)]
+
+
+def _changed_functions(earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> list[str]:
+    """Return which functions are other ones, as far as both descriptions know them."""
+    before, found = earlier.get("functions", {}), []
+    for name, value in now.get("functions", {}).items():
+        known = before.get(name, value)
+        if name not in but and known != value and is_comparable(known, value):
+            is_named = ":" not in known and ":" not in value
+            found.append(f"{name} {known} -> {value}" if is_named else f"{name} was edited")
+    return found
+
+
+def _changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any], groups: Collection[str]) -> list[str]:
     found = []
-    for group in ("arguments", "versions", "data"):
+    for group in groups:
         before = earlier.get(group, {})
         for name, value in now.get(group, {}).items():
             if name in before and before[name] != value and name not in WITHOUT_EFFECT and not is_secret_name(name):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
+from typing import Any
 
 from ..files import remove_partial
 from ..interruption import Interruption
@@ -21,10 +22,11 @@ from .memory_of_0_8_0 import copy_to_disk
 from .others import OtherTrials
 from .own_files import hide_checkpoints_outside
 from .ranks import Ranks
+from .repeats import Tried, choose, is_everything_tried
 from .retention import remove_surplus
 from .sessions import Session
 from .study import Study
-from .trial import Span, Trial, TrialRecord, TrialState, Verdict
+from .trial import Span, Trial, TrialRecord, TrialState, Verdict, configuration
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -65,6 +67,7 @@ class TrialRunner:
         self.under_way: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
         self._begun: dict[int, tuple[float, TrialRecord | None]] = {}  # when, and what was known
+        self._failed_before: set[int] = set()
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
         self._all_epochs = 0.0
@@ -95,6 +98,7 @@ class TrialRunner:
 
     def open(self, records: list[TrialRecord]) -> None:
         """Take over the trials on disk; under `locked()`."""
+        self._failed_before = {each.number for each in records if each.state is TrialState.FAILED}
         self._tidy(records, among=None)
 
     def refresh(self) -> None:
@@ -155,6 +159,25 @@ class TrialRunner:
         elsewhere = {each.number: each for each in self._running_elsewhere}
         known = {**elsewhere, **{each.number: each for each in self.records}, **self.under_way}
         return sorted(known.values(), key=attrgetter("number"))
+
+    def tried(self) -> Tried:
+        """Return which configurations have been tried; under `locked()`."""
+        failed = {each.number for each in self.records if each.state is TrialState.FAILED}
+        return Tried.of(self.known_trials(), self._folder.same_sessions, failed - self._failed_before)
+
+    def known_trial(self, params: Mapping[str, Any]) -> TrialRecord | None:
+        """Return the trial that has these parameters, if its result is known or will be; under `locked()`."""
+        wanted = configuration(params)
+        if wanted not in self.tried().known:
+            return None
+        return next(each for each in self.known_trials() if each.configuration == wanted)
+
+    def is_everything_tried(self, number: int, begun: Collection[int]) -> bool:
+        """Tell whether no configuration is left for trial `number`; `begun` are those that processes are at."""
+        if self._study.goes_by_number:
+            return False
+        reserved = len(set(begun) - {each.number for each in self.known_trials()})
+        return is_everything_tried(self._study.suggest, number, self.tried(), reserved)
 
     def announce(self, notice: str) -> None:
         """Say something about the search while it runs, such as why it ends early."""
@@ -272,13 +295,16 @@ class TrialRunner:
     def _begin(self, trial: Trial, execution: Execution) -> None:
         """Ask for the trial's parameters, and give it a folder with its first record in it."""
         self._begun[trial.number] = time.time(), trial.earlier
-        trial.arguments = self._study.suggest(trial)
-        trial.suggested_by_space = set(trial.params.values_by_name)
+        suggested = self._study.suggest(trial)
         if trial.earlier is None:
-            wanted = self._study.run_name(trial)
             with self._folder.locked():
+                trial.arguments = self._not_known(trial, suggested)
+                trial.keep()
+                trial.suggested_by_space = set(trial.params.values_by_name)
+                wanted = self._study.run_name(trial)
                 trial.name = self._folder.begin_run(execution.record(TrialState.RUNNING), wanted)
         else:
+            trial.arguments, trial.suggested_by_space = suggested, set(trial.params.values_by_name)
             if trial.earlier.schedule:
                 trial.arguments = dict(trial.earlier.arguments)
                 trial.params.values_by_name.update(trial.earlier.params)
@@ -293,6 +319,14 @@ class TrialRunner:
             hide_checkpoints_outside(self._study.folder / trial.name)
             self._folder.write_record(replace(trial.earlier, state=TrialState.RUNNING, reason=None))
         self.listener.on_trial_begin(trial)
+
+    def _not_known(self, trial: Trial, suggested: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a new trial; of another configuration, if the result of this one is known."""
+        if self._study.goes_by_number:
+            return suggested
+        self.refresh()
+        stream = f"{self._study.seed}/{trial.number}"
+        return dict(choose(trial, self._study.suggest, suggested, self.tried(), stream))
 
     def _others(self, trial: Trial) -> OtherTrials:
         under_way = {number: each for number, each in self.under_way.items() if number != trial.number}

@@ -14,6 +14,7 @@ from .checked_json import is_folder_name, plain
 from .constraints import Constraint
 from .objective import Objective
 from .parameters import Parameter
+from .provenance import HP_SPACE
 from .selection import check_scope
 from .space import SearchSpace, default_space
 from .trial import Trial
@@ -188,6 +189,18 @@ class Study:
         known = self.space if isinstance(self.space, SearchSpace) else getattr(self.space, "parameters", None)
         return known.priors() if isinstance(known, SearchSpace) else {}
 
+    def functions(self) -> dict[str, Any]:
+        """Return the functions that it was given, by what they are for; not the one that names runs."""
+        named = {f"objective {each.name}": each.metric for each in self.objectives}
+        named.update({f"constraint {each.name}": each.metric for each in self.constraints})
+        functions = {name: each for name, each in named.items() if callable(each)}
+        return functions if isinstance(self.space, SearchSpace) else {HP_SPACE: self.space, **functions}
+
+    @property
+    def goes_by_number(self) -> bool:
+        """Whether a trial's number decides parameters that nobody suggests, as in grids of Ray."""
+        return bool(getattr(self.space, "goes_by_number", False))
+
     def described_space(self) -> dict[str, Any] | str:
         """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""
         return self.space.describe() if isinstance(self.space, SearchSpace) else DEFINE_BY_RUN
@@ -206,6 +219,11 @@ class Study:
             if json.dumps(before[name]) != json.dumps(plain(now[name])):  # 1, 1.0 and True are different choices
                 shown = self._was_made_with(f"space of {name!r}", _shown(before[name]), _shown(now[name]))
                 raise StudyError(f"{shown} {_REMEDY}")
+
+    def made_with_other_range(self, name: str, before: Parameter, now: Parameter) -> StudyError:
+        """Return the error for a parameter whose range is another one than in the study on disk."""
+        shown = (_shown(flat(SearchSpace({name: each}).describe())[name]) for each in (before, now))
+        return StudyError(f"{self._was_made_with(f'space of {name!r}', *shown)} {_REMEDY}")
 
     def changes_of_space(self, earlier: Mapping[str, Any]) -> list[str]:
         """Return which parameters have come or gone since the study on disk, in words."""
@@ -260,7 +278,9 @@ def flat(space: Any) -> dict[str, Any]:
 
 
 def _shown(described: Mapping[str, Any]) -> str:
-    values = {key: value for key, value in described.items() if key != "kind" and value not in (None, False)}
+    values = {
+        key: value for key, value in described.items() if key != "kind" and value is not None and value is not False
+    }
     return f"{described['kind']}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -161,6 +162,11 @@ class TrialRecord:
         """True if the trial may be the best: it has a result and breaks no constraint."""
         return self.state.has_result and bool(self.values) and all(each <= 0 for each in self.violations.values())
 
+    @functools.cached_property
+    def configuration(self) -> str:
+        """The parameters as text, the same for the same parameters."""
+        return configuration(self.params)
+
     def going_on_from(self, known: TrialRecord | None) -> TrialRecord:
         """Return this record; of a trial that ended before it made a report, with what was known of it before."""
         if known is None or self.reports:
@@ -186,6 +192,20 @@ class TrialRecord:
         values["state"] = self.state.value
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         return dict(json.loads(json.dumps(values, default=str)))
+
+
+def configuration(params: Mapping[str, Any]) -> str:
+    """Return a text that is the same for the same parameters, also after a journey through JSON.
+
+    >>> configuration({"a": 0.1 + 0.2, "b": (1, 2)}) == configuration({"b": [1, 2], "a": 0.3})
+    True
+    """
+    return json.dumps({name: _rounded(value) for name, value in params.items()}, sort_keys=True, default=str)
+
+
+def _rounded(value: Any) -> Any:
+    """Return a number without the last digits, in which two ways of computing it may differ."""
+    return float(f"{value:.12g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
 @dataclass(frozen=True)
@@ -241,7 +261,10 @@ class Trial(ABC):
         priors: what the study was told of before its first trial; None for a trial of no study.
         earlier: what an earlier session left of this trial; None for a new one.
         ranks: the processes that train the trial; the main one chooses values.
+        may_be_given: whether a configuration that was never tried may take the place of what the sampler proposes.
     """
+
+    may_be_given = False
 
     def __init__(self, number: int, earlier: TrialRecord | None = None) -> None:
         self.number = number
@@ -286,6 +309,16 @@ class Trial(ABC):
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Suggest one of `choices`."""
         return self.suggest(name, Categorical(tuple(choices)))
+
+    def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:
+        """Forget the values that were suggested; the next ones are drawn anew, or are these.
+
+        Return False, and forget nothing, if the trial must have the values that it has.
+        """
+        return False
+
+    def keep(self) -> None:  # noqa: B027 - most trials have nothing to write
+        """Write the values that were suggested to the storage, where they are only proposed until then."""
 
     @abstractmethod
     def report(self, value: float, resource: int) -> None:

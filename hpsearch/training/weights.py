@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 from transformers.utils import logging as transformers_logging
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, WeightsMismatchError
 from .randomness import preserved_streams
 from .sharding import has_shards, load_whole_weights
 from .stored_weights import parts_of
@@ -38,7 +38,8 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
     """Load the weights in `folder` into `model`, in place.
 
     Raises:
-        CheckpointError: there are no weights, they are damaged, or they belong to another model.
+        CheckpointError: there are no weights, or they are damaged.
+        WeightsMismatchError: they belong to another model.
     """
     path = Path(folder)
     try:
@@ -56,6 +57,8 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         if isinstance(model, PreTrainedModel) and not state_dict.keys() <= model.state_dict().keys():
             _load_converted(model, path)
             return
+        if not has_shards(model):
+            _check_shapes(path, {name: tensor.shape for name, tensor in state_dict.items()}, model.state_dict())
         load = load_whole_weights if has_shards(model) else _load_state
         result = load(model, state_dict)
     except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError, safetensors.SafetensorError) as error:
@@ -65,12 +68,62 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         ) from error
     absent = [name for name in result.missing_keys if not _is_tied(model, name)]
     if absent or result.unexpected_keys:
-        raise CheckpointError(
-            f"The weights in {str(path)!r} belong to another model: missing {absent[:3]}, unexpected "
-            f"{result.unexpected_keys[:3]}."
-        )
+        raise _names_differ(path, absent, result.unexpected_keys)
     if result.missing_keys and hasattr(model, "tie_weights"):
         model.tie_weights()
+
+
+def check_fits(model: Any, folder: str | os.PathLike[str]) -> None:
+    """Check by names and shapes that the weights in `folder` are those of a model like this one.
+
+    Nothing is checked of weights in several files, or of a damaged file: loading them shows it.
+
+    Raises:
+        WeightsMismatchError: they belong to another model.
+    """
+    path = Path(folder)
+    adapter = path / ADAPTER_SAFE_WEIGHTS_NAME
+    is_adapter = adapter.is_file() and bool(getattr(model, "peft_config", None)) and not callable(model.active_adapters)
+    try:
+        with safetensors.safe_open(str(adapter if is_adapter else path / SAFE_WEIGHTS_NAME), "pt") as file:
+            shapes = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError):
+        return
+    if is_adapter:
+        from peft import get_peft_model_state_dict
+
+        present = get_peft_model_state_dict(model, adapter_name=model.active_adapters[0])
+    else:
+        present = model.state_dict()
+    unexpected = [name for name in shapes if name not in present]
+    if unexpected and isinstance(model, PreTrainedModel):
+        _load_converted(model, path)
+        return
+    absent = [name for name in present if name not in shapes and (is_adapter or not _is_tied(model, name))]
+    if absent or unexpected:
+        raise _names_differ(path, absent, unexpected)
+    _check_shapes(path, shapes, present)
+
+
+def _check_shapes(path: Path, shapes: Mapping[str, torch.Size], present: Mapping[str, Any]) -> None:
+    """Check that what is in a file has the shapes that it has in the model.
+
+    Raises:
+        WeightsMismatchError: it has not; the message names the first tensor.
+    """
+    for name, shape in shapes.items():
+        if name in present and present[name].shape != shape:
+            raise WeightsMismatchError(
+                f"The weights in {str(path)!r} belong to another model: {name!r} has the shape {tuple(shape)} there, "
+                f"but {tuple(present[name].shape)} in the model."
+            )
+
+
+def _names_differ(path: Path, absent: Sequence[str], unexpected: Sequence[str]) -> WeightsMismatchError:
+    return WeightsMismatchError(
+        f"The weights in {str(path)!r} belong to another model: missing {list(absent[:3])}, unexpected "
+        f"{list(unexpected[:3])}."
+    )
 
 
 def _read_parts(folder: Path) -> dict[str, torch.Tensor]:
@@ -98,7 +151,7 @@ def _load_adapter(model: Any, folder: Path) -> None:
         saved = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
     different = saved.keys() ^ get_peft_model_state_dict(model, adapter_name=adapter).keys()
     if different:
-        raise CheckpointError(
+        raise WeightsMismatchError(
             f"{str(path)!r} is of another adapter: only one of the two has {sorted(different)[:3]}. Give the adapter "
             "the modules it had when the checkpoint was written."
         )
@@ -120,7 +173,7 @@ def _load_converted(model: PreTrainedModel, folder: Path) -> None:
         loaded, info = type(model).from_pretrained(str(folder), config=model.config, output_loading_info=True)
     wrong = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
     if wrong:
-        raise CheckpointError(f"The weights in {str(folder)!r} belong to another model: {wrong[:3]} do not fit.")
+        raise WeightsMismatchError(f"The weights in {str(folder)!r} belong to another model: {wrong[:3]} do not fit.")
     model.load_state_dict(loaded.state_dict())
 
 

@@ -147,7 +147,7 @@ def test_a_sampler_that_has_tried_everything_ends_the_search_and_the_same_comman
 def test_another_sampler_goes_on_where_one_has_tried_everything(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        small: dict[str, Any] = {"per_device_train_batch_size": Categorical([1, 2])}
+        small: dict[str, Any] = {"per_device_train_batch_size": Categorical([1, 2, 4, 8])}
         trainer = small_trainer(tmp_path, num_train_epochs=1)
         options: dict[str, Any] = {"progress": False, "pruner": "none", "storage": "journal"}
         grid = optuna.samplers.GridSampler({"per_device_train_batch_size": [1, 2]})

@@ -29,6 +29,7 @@ from .learning import ORIGIN, check_direction, learn, learn_from
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
+from .ranges import check_ranges
 from .rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_made_in
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
@@ -75,6 +76,7 @@ class OptunaBackend(Backend):
 
     Attributes:
         runs_several_at_once: set by a backend that runs its trials elsewhere, several at once.
+        may_repeat: set by a backend whose trials may have the same parameters, as they change while they train.
 
     Raises:
         StudyError: an option is not one of these, or has another value.
@@ -138,7 +140,7 @@ class OptunaBackend(Backend):
         self._learned_from = None if start_from is None else learn_from(start_from)
         check_storage(storage)
         self._storage = storage
-        self.runs_several_at_once = False
+        self.runs_several_at_once = self.may_repeat = False
         self._study: optuna.Study | None = None
         self._trials: StoredTrials | None = None
 
@@ -181,12 +183,22 @@ class OptunaBackend(Backend):
                 rebuilt = add_missing(engine, study, records, left_alone)
                 aside += [_said_of_rebuilt(rebuilt, len(records))] if rebuilt else []
             aside += _check_same_trials(engine, study, records, left_alone, is_own)
+            check_ranges(engine, study)
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
         at_rungs = AtRungs(study, engine) if self._prunes_by_rungs(study) else None
         self._has_at_rungs = at_rungs is not None
-        self._trials = StoredTrials(study, engine, sampling, by_one, at_rungs, self._is_converged)
+        self._trials = StoredTrials(
+            study,
+            engine,
+            sampling,
+            by_one,
+            at_rungs,
+            self._is_converged,
+            may_give=self._sampler is None,
+            may_repeat=self.may_repeat,
+        )
         return [
             *aside,
             *self._parallel.notes,

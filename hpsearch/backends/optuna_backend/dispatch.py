@@ -16,8 +16,8 @@ from ...search.ending import Ended, TrialEndedSearch
 from ...search.messages import Message, Progress, Question, Reported
 from ...search.runner import TrialRunner
 from ...search.trial import TrialRecord, TrialState, Verdict
+from .proposer import Proposer
 from .trial import OptunaTrial
-from .trials import Proposer
 
 if TYPE_CHECKING:
     from .backend import OptunaBackend

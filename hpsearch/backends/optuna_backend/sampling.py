@@ -12,7 +12,7 @@ from optuna.samplers._lazy_random_state import LazyRandomState
 
 
 class RepeatableSampling:
-    """Seeds a sampler anew for every choice: from its own seed, the number of the trial and the parameter's name.
+    """Seeds a sampler anew for every choice: from its seed, the trial's number, the attempt and the parameter's name.
 
     A sampler of Optuna draws from one stream of random numbers. When a search goes on in another process, that stream
     would start again, and repeat the first configurations; and a trial that was half-chosen would get other values.
@@ -30,9 +30,12 @@ class RepeatableSampling:
         # What its first stream would draw next: the same for the same seed, another one for none.
         self._own_seed = [int(copy.deepcopy(stream.rng).randint(2**31)) for stream in self._streams[:1]]
 
-    def seed_for(self, number: int, name: str = "") -> None:
-        """Seed the sampler for trial `number` as a whole, or for one parameter of it."""
-        text = f"{self._own_seed}/{number}/{name}"
+    def seed_for(self, number: int, name: str = "", attempt: int = 0) -> None:
+        """Seed the sampler for trial `number` as a whole, or for one parameter of it.
+
+        Where what it proposed was not taken, the sampler is asked again: each attempt has other seeds.
+        """
+        text = f"{self._own_seed}/{number}/{name}" + (f"/{attempt}" if attempt else "")
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
         for place, stream in enumerate(self._streams):
             stream.rng.seed((seed + place) % 2**32)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -30,6 +30,8 @@ class OptunaTrial(Trial):
         earlier: what an earlier session left of it.
         stored: the trial as it was in the storage, if it was taken over.
         judge: tells whether the trial goes on after a report; None: Optuna's pruner does.
+        may_repeat: whether the sampler's first proposal is taken, whatever is known of it.
+        may_be_given: see `Trial`.
 
     Attributes:
         engine_trial: the `optuna.Trial`, for what only Optuna has.
@@ -44,6 +46,8 @@ class OptunaTrial(Trial):
         earlier: TrialRecord | None = None,
         stored: FrozenTrial | None = None,
         judge: Judge | None = None,
+        may_repeat: bool = False,
+        may_be_given: bool = False,
     ) -> None:
         super().__init__(engine_trial.number, earlier)
         self.engine_trial, self.judged = engine_trial, judged
@@ -54,6 +58,51 @@ class OptunaTrial(Trial):
         self._known = set() if stored is None else set(stored.params)
         self._is_sampled_together = False
         self.fixed = engine_trial._fixed_params
+        self.may_be_given, self._may_repeat, self._attempt = may_be_given, may_repeat, 0
+        self._proposed: _Proposed | None = None
+        self._asked: dict[str, Parameter] = {}
+        if earlier is None:
+            self._proposed = _Proposed(engine_trial.storage)
+            engine_trial.storage = cast(optuna.storages.BaseStorage, self._proposed)
+
+    def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:
+        """Let the sampler propose again, or propose these; not for a trial that was given values, or has stored some.
+
+        A trial that was killed while its values were stored has what the other ones were drawn with.
+        """
+        trial = self.engine_trial
+        if self._proposed is None or self._may_repeat or self.fixed or self._known:
+            return False
+        self._attempt += 1
+        self._proposed.calls.clear()
+        self.params.values_by_name.clear()
+        self._is_sampled_together, trial._relative_params = False, None
+        trial._cached_frozen_trial.params, trial._cached_frozen_trial.distributions = {}, {}
+        trial._fixed_params = dict(params or {})
+        return True
+
+    def keep(self) -> None:
+        """Store the values; those of a later attempt first all together, so that a killed search has them all."""
+        proposed, self._proposed = self._proposed, None
+        if proposed is None:
+            return
+        trial = self.engine_trial
+        trial.storage = storage = proposed.storage
+        with self._naming_the_storage():
+            if self._attempt:
+                given = dict(trial._cached_frozen_trial.params)
+                storage.set_trial_system_attr(trial._trial_id, "fixed_params", given)
+            for number, name, *value in proposed.calls:
+                try:
+                    storage.set_trial_param(number, name, *value)
+                except ValueError as error:
+                    raise self._cannot_be_suggested(name, self._asked[name], error) from error
+
+    def _cannot_be_suggested(self, name: str, parameter: Parameter, error: ValueError) -> SpaceError:
+        return SpaceError(
+            f"Trial {self.number}: {name} cannot be suggested from {parameter!r}: {error} A study keeps the "
+            "kind of a parameter, and the choices of a Categorical."
+        )
 
     def report(self, value: float, resource: int) -> None:
         """Report the objective after `resource` units of data, unless an earlier session has."""
@@ -99,22 +148,20 @@ class OptunaTrial(Trial):
 
     def _chosen(self, name: str, parameter: Parameter) -> Any:
         if name not in self._known and not self._is_sampled_together:
-            self._sampling.seed_for(self.number)
+            self._sampling.seed_for(self.number, attempt=self._attempt)
             _ = self.engine_trial.relative_params  # those that a sampler chooses together, whichever comes first
             self._is_sampled_together = True
-        self._sampling.seed_for(self.number, name)
+        self._sampling.seed_for(self.number, name, self._attempt)
         if name in self.fixed and not parameter.contains(self.fixed[name]):
             raise SpaceError(
                 f"Trial {self.number} was given {name}={self.fixed[name]!r} to start with, which is not in "
                 f"{parameter!r}."
             )
+        self._asked[name] = parameter
         try:
             value = self._suggest(name, parameter)
         except ValueError as error:
-            raise SpaceError(
-                f"Trial {self.number}: {name} cannot be suggested from {parameter!r}: {error} A study keeps the "
-                "kind of a parameter, and the choices of a Categorical."
-            ) from error
+            raise self._cannot_be_suggested(name, parameter, error) from error
         if not parameter.contains(value):
             raise SpaceError(f"Trial {self.number} was given {name}={value!r}, which is not in {parameter!r}.")
         return value
@@ -126,3 +173,23 @@ class OptunaTrial(Trial):
         if isinstance(parameter, Float):
             return trial.suggest_float(name, parameter.low, parameter.top, step=parameter.step, log=parameter.log)
         return trial.suggest_int(name, parameter.low, parameter.top, step=parameter.step, log=parameter.log)
+
+
+class _Proposed:
+    """Stands in for the storage while the values of a trial are only proposed.
+
+    Attributes:
+        storage: everything but the values goes there.
+        calls: what is to be stored.
+    """
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.storage, name)
+
+    def set_trial_param(self, *call: Any) -> None:
+        """Note what is to be stored."""
+        self.calls.append(call)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import optuna
 from optuna.samplers import GridSampler
@@ -14,13 +13,16 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ...search.ending import Ended
+from ...search.repeats import EVERYTHING_TRIED
 from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .engine_trials import forget_trials, read_trials, renew_trial
+from .finite import has_values_left
 from .learning import ORIGIN, can_be_compared, far_off, is_taught
+from .proposer import WAIT, Proposer, Wait, proposed_by
 from .pruning import PruningByOneObjective
 from .sampling import RepeatableSampling
 from .trial import Judge, OptunaTrial
@@ -35,25 +37,6 @@ _EXHAUSTED = "hpsearch:exhausted"
 _STATES_THAT_OPTUNA_HAS = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)
 
 
-class Wait(enum.Enum):
-    """What a process does when all trials have begun, but other processes are still at some of them."""
-
-    WAIT = enum.auto()
-
-
-WAIT = Wait.WAIT
-
-
-class Proposer(Protocol):
-    """Chooses the parameters of trials in place of a sampler."""
-
-    def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
-        """Return the parameters of a trial by its number; WAIT if there are none now, None if there are no more."""
-
-    def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
-        """Hear how a trial has ended, and what it reported last."""
-
-
 class StoredTrials:
     """Chooses, takes over and ends trials in Optuna's storage; several processes may be at it, one after the other.
 
@@ -66,6 +49,8 @@ class StoredTrials:
         by_one: prunes where there are several objectives; None with one.
         at_rungs: lets trials pause, and go on; None: a pruner of Optuna judges.
         is_converged: tells whether the search may end early.
+        may_give: whether a configuration that was never tried may take the place of what the sampler proposes.
+        may_repeat: whether a configuration may be trained again although its result is known.
 
     Attributes:
         ended_early: why `next` gave None although the total was not reached; None if it was.
@@ -79,9 +64,12 @@ class StoredTrials:
         by_one: PruningByOneObjective | None,
         at_rungs: AtRungs | None,
         is_converged: Callable[[], bool],
+        may_give: bool = False,
+        may_repeat: bool = False,
     ) -> None:
         self._study, self._engine, self._sampling = study, engine, sampling
         self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
+        self._may_give, self._may_repeat = may_give, may_repeat
         self._ended = _Ended()
         self._is_compared: bool | None = None  # with another study; None: it is not known whether there is one
         self.ended_early: str | None = None
@@ -126,9 +114,11 @@ class StoredTrials:
         if promoted is not None:
             return promoted
         if started < self._study.n_trials:
+            waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
             self.ended_early = self._reason_not_to_begin()
+            if self.ended_early is None and not waiting and self._is_everything_tried(trials, alive, runner):
+                self.ended_early = EVERYTHING_TRIED
             if self.ended_early is None:
-                waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
                 return self._begin(trials, waiting, runner, proposer)
         if alive:
             return WAIT
@@ -163,6 +153,14 @@ class StoredTrials:
             return f"{type(engine.sampler).__name__} has tried everything there is in this space"
         return "the terminator expects no further improvement" if self._is_converged() else None
 
+    def _is_everything_tried(
+        self, trials: Sequence[FrozenTrial], alive: Sequence[FrozenTrial], runner: TrialRunner
+    ) -> bool:
+        """Tell whether the space is finite, and no configuration of it is left for another trial."""
+        if self._may_repeat or self._place(trials) < len(self._study.start_with) or has_values_left(trials):
+            return False
+        return runner.is_everything_tried(len(trials), {each.number for each in alive})
+
     def _what_is_tried(self) -> str:
         return f"{type(self._engine.sampler).__name__} {json.dumps(self._study.described_space())}"
 
@@ -175,7 +173,9 @@ class StoredTrials:
             self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
             is_queued = True
         elif not waiting and proposer is not None:
-            proposed = proposer.propose(len(trials))
+            proposed = proposed_by(
+                proposer, len(trials), (lambda params: None) if self._may_repeat else runner.known_trial
+            )
             if proposed is None:
                 self.ended_early = "the searcher has nothing more to try"
             if proposed is None or isinstance(proposed, Wait):
@@ -187,7 +187,9 @@ class StoredTrials:
         trial = self._ask(runner.session, is_queued)
         renew_trial(self._engine, trial)
         judged, judge = self._judged(trial.number, runner), self._judge(runner, trial)
-        return OptunaTrial(trial, self._sampling, judged, judge=judge)
+        return OptunaTrial(
+            trial, self._sampling, judged, judge=judge, may_repeat=self._may_repeat, may_be_given=self._may_give
+        )
 
     def _place(self, trials: Sequence[FrozenTrial]) -> int:
         """Return how many of the trials that the user wants the search to start with have begun."""
@@ -225,7 +227,9 @@ class StoredTrials:
         earlier = runner.earlier_record(trial.number)
         renew_trial(self._engine, taken)
         judged, judge = self._judged(trial.number, runner), self._judge(runner, taken)
-        return OptunaTrial(taken, self._sampling, judged, earlier, trial, judge)
+        return OptunaTrial(
+            taken, self._sampling, judged, earlier, trial, judge, self._may_repeat, may_be_given=self._may_give
+        )
 
     def _judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge | None:
         """Return what tells a trial at a rung whether to go on; None where a pruner of Optuna does."""

@@ -190,6 +190,7 @@ class RayBackend(Backend):
         place = study.folder if self._storage_path is None else check_place(self._storage_path)
         cluster.check_nodes(place)
         self._optuna.runs_several_at_once = self._slots() > 1
+        self._optuna.may_repeat = isinstance(self._scheduler, PopulationBasedTraining)
         notes = self._optuna.prepare(study, records, left_alone, is_alone)
         if self._scheduler is not None:
             counts = getattr(self._scheduler, "_time_attr", None)

@@ -13,7 +13,7 @@ from ...errors import StudyError, nearest_name
 from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
-from ..optuna_backend.trials import WAIT, Wait
+from ..optuna_backend.proposer import WAIT, Wait
 from .domains import from_searcher, to_ray
 from .schedulers import copied
 from .spaces import RaySpace
@@ -117,6 +117,11 @@ class Proposals:
         self._names[number] = name
         return params
 
+    def reject(self, number: int, known: TrialRecord) -> None:
+        """Tell the searcher what is known of the parameters that it has proposed last."""
+        self._repeated += 1
+        self._complete(self._names.pop(number), known, known.reports[-1].metrics if known.reports else {})
+
     def hear(self, number: int, result: Mapping[str, Any]) -> None:
         """Tell the searcher of a report."""
         if number in self._names:
@@ -131,7 +136,7 @@ class Proposals:
 
     def _complete(self, name: str, record: TrialRecord, result: Mapping[str, Any]) -> None:
         last = {} if record.value is None else {OBJECTIVE: record.value}
-        has_failed = record.state is TrialState.FAILED
+        has_failed = record.state is TrialState.FAILED or not (result or last)
         self._searcher.on_trial_complete(name, None if has_failed else {**result, **last}, has_failed)
 
     def _in_space(self, proposed: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,6 +140,11 @@ class RaySpace:
         return not (self._domains or self.grids or self.constants or self._by_text)
 
     @property
+    def goes_by_number(self) -> bool:
+        """True if a trial's number decides what is not suggested."""
+        return bool(self.grids or self._domains)
+
+    @property
     def n_points(self) -> int:
         """How many points all grids have together; 1 if there are none."""
         return math.prod(len(values) for values in self.grids.values())
@@ -172,6 +177,7 @@ class RayFunction:
 
     Attributes:
         drawn: the names that were drawn so far.
+        goes_by_number: whether a trial's number has decided anything so far.
     """
 
     def __init__(self, function: Callable[[Trial], Any], seed: int) -> None:
@@ -179,6 +185,7 @@ class RayFunction:
         self.__wrapped__ = function
         self._seed = seed
         self.drawn: tuple[str, ...] = ()
+        self.goes_by_number = False
 
     def __call__(self, trial: Trial) -> Any:
         """Return the arguments of a trial, or what the function returned if nothing in it is Ray's."""
@@ -186,6 +193,7 @@ class RayFunction:
         if not isinstance(returned, Mapping) or not has_entries_of_ray(returned):
             return returned
         space = RaySpace(returned, self._seed)
+        self.goes_by_number |= space.goes_by_number
         new = tuple(name for name in space.drawn if name not in self.drawn)
         if new:
             logger.warning("hp_space: drawn at random in each trial, not learned from other trials: %s", ", ".join(new))

@@ -1,0 +1,41 @@
+"""Whether a study may have tried everything in a finite space, as far as Optuna's trials tell."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial
+
+from .learning import ORIGIN
+
+
+def has_values_left(trials: Sequence[FrozenTrial]) -> bool:
+    """Tell whether a parameter has values that no trial of this study has had: not everything has been tried then.
+
+    A function as space is asked what is left only if this does not tell.
+    """
+    used: dict[str, set[Any]] = defaultdict(set)
+    counts: dict[str, float] = {}
+    for trial in trials:
+        for name, distribution in trial.distributions.items() if ORIGIN not in trial.user_attrs else ():
+            counts[name] = _count(distribution)
+            if math.isinf(counts[name]):
+                return True
+            used[name].add(trial.params[name])
+    return any(len(used[name]) < count for name, count in counts.items())
+
+
+def _count(distribution: BaseDistribution) -> float:
+    """Return how many values a parameter has."""
+    if distribution.single():
+        return 1
+    if isinstance(distribution, CategoricalDistribution):
+        return len(distribution.choices)
+    assert isinstance(distribution, (IntDistribution, FloatDistribution)), distribution
+    if distribution.step is None:
+        return math.inf
+    return round((distribution.high - distribution.low) / distribution.step) + 1

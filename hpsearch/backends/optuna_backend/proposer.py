@@ -1,0 +1,45 @@
+"""What chooses parameters in place of a sampler of Optuna, such as a searcher of Ray."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ...search.repeats import ASKS
+from ...search.trial import TrialRecord
+
+
+class Wait(enum.Enum):
+    """What a process does when all trials have begun, but other processes are still at some of them."""
+
+    WAIT = enum.auto()
+
+
+WAIT = Wait.WAIT
+
+
+class Proposer(Protocol):
+    """Chooses the parameters of trials in place of a sampler."""
+
+    def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
+        """Return the parameters of a trial by its number; WAIT if there are none now, None if there are no more."""
+
+    def reject(self, number: int, known: TrialRecord) -> None:
+        """Hear that the parameters proposed last are those of a known trial; other ones are asked for."""
+
+    def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
+        """Hear how a trial has ended, and what it reported last."""
+
+
+def proposed_by(
+    proposer: Proposer, number: int, known_trial: Callable[[Mapping[str, Any]], TrialRecord | None]
+) -> Mapping[str, Any] | Wait | None:
+    """Ask for the parameters of a trial; up to ten times, if a trial that is known has what is proposed."""
+    for _ in range(ASKS - 1):
+        proposed = proposer.propose(number)
+        known = known_trial(proposed) if isinstance(proposed, Mapping) else None
+        if known is None:
+            return proposed
+        proposer.reject(number, known)
+    return proposer.propose(number)

@@ -1,0 +1,96 @@
+"""The ranges that a function as space has suggested: other ones make a study whose trials cannot be compared."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial
+
+from ...errors import HpsearchError
+from ...search.parameters import Categorical, Float, Int, Parameter
+from ...search.space import SearchSpace
+from ...search.study import Study
+from ...search.trial import Trial
+from .learning import ORIGIN, distribution
+
+# So many trials are asked about, each of other parameters.
+_MOST = 8
+
+
+def check_ranges(engine: optuna.Study, study: Study) -> None:
+    """Call a function as space with the parameters of earlier trials, and compare the ranges that it suggests.
+
+    With the same parameters, ranges that depend on other parameters are the same too. What the function raises, the
+    next trial will show.
+
+    Raises:
+        StudyError: a range is another one.
+    """
+    if isinstance(study.space, SearchSpace):
+        return
+    for trial in _one_of_each(engine):
+        asked, otherwise = (_asked(study, trial, edge) for edge in (0, -1))
+        for name, parameter in asked.items():
+            before = trial.distributions.get(name)
+            depends_on_a_new_one = otherwise.get(name) != parameter
+            if before is not None and not depends_on_a_new_one and before != distribution(parameter):
+                raise study.made_with_other_range(name, _parameter(before), parameter)
+
+
+def _asked(study: Study, trial: FrozenTrial, edge: int) -> dict[str, Parameter]:
+    """Return what the function asks for if a trial has these parameters, and of new ones the first or last value."""
+    probe = _Probe(trial, edge)
+    with contextlib.suppress(HpsearchError):
+        study.suggest(probe)
+    return probe.asked
+
+
+def _one_of_each(engine: optuna.Study) -> Iterator[FrozenTrial]:
+    """Yield the latest trial of each set of parameters."""
+    seen: set[frozenset[str]] = set()
+    for trial in reversed(engine.get_trials(deepcopy=False)):
+        names = frozenset(trial.distributions)
+        if names and names not in seen and ORIGIN not in trial.user_attrs:
+            seen.add(names)
+            yield trial
+        if len(seen) == _MOST:
+            return
+
+
+class _Probe(Trial):
+    """A trial with the parameters of an earlier one; it is never trained.
+
+    Attributes:
+        asked: what it was asked for.
+    """
+
+    def __init__(self, stored: FrozenTrial, edge: int) -> None:
+        super().__init__(stored.number)
+        self._stored, self._edge = stored.params, edge
+        self.asked: dict[str, Parameter] = {}
+
+    def report(self, value: float, resource: int) -> None:
+        """Do nothing: there is no training."""
+
+    def should_prune(self) -> bool:
+        """Return False: there is no training."""
+        return False
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        self.asked[name] = parameter
+        value = self._stored.get(name)
+        return value if name in self._stored and parameter.contains(value) else parameter.edges()[self._edge]
+
+
+def _parameter(stored: BaseDistribution) -> Parameter:
+    """Return a range of Optuna's as ours."""
+    if isinstance(stored, CategoricalDistribution):
+        return Categorical(tuple(stored.choices))
+    if isinstance(stored, IntDistribution):
+        return Int(stored.low, stored.high, log=stored.log, step=stored.step)
+    assert isinstance(stored, FloatDistribution), stored
+    return Float(stored.low, stored.high, log=stored.log, step=stored.step)

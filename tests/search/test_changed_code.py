@@ -1,0 +1,213 @@
+"""Code that was edited between two sessions of a study: said, warned about, or refused; never mixed in silently."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from hpsearch import Float, SearchInterrupted, StudyError, tune
+from hpsearch.search.folder import read_records
+from hpsearch.search.trial import TrialState
+from tests.support.searching import AtStep, Events, interrupt, states
+from tests.support.short_searches import RATE, params_of, rates, search
+from tests.support.small_trainer import TwoLayers, points, transformers_trainer
+
+
+def notes_of(folder: Path, n_trials: int, **options: Any) -> list[str]:
+    events = Events()
+    search(folder, n_trials, progress=events, **options)
+    return events.notes
+
+
+def changes(folder: Path, n_trials: int, **options: Any) -> str:
+    said = [each for each in notes_of(folder, n_trials, **options) if "CHANGED" in each]
+    return said[0].removeprefix("CHANGED since the last session: ") if said else ""
+
+
+def init_with(hidden: int) -> Callable[[Any], TwoLayers]:
+    return lambda trial: TwoLayers(hidden)
+
+
+def measured(factor: float) -> Callable[[Any], dict[str, float]]:
+    return lambda prediction: {"score": factor}
+
+
+# Said.
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"trainer": {"model_init": init_with(4)}}, {"trainer": {"model_init": init_with(5)}}, "model_init was edited"),
+        ({"trainer": {"model_init": init_with(4)}}, {"trainer": {"model_init": init_with(4)}}, ""),
+        (
+            {"objective": "score", "trainer": {"compute_metrics": measured(1.0)}},
+            {"objective": "score", "trainer": {"compute_metrics": measured(2.0)}},
+            "compute_metrics was edited",
+        ),
+    ],
+    ids=["model_init", "the same", "compute_metrics"],
+)
+def test_an_edited_function_is_said_when_the_study_continues(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any], said: str
+) -> None:
+    search(tmp_path, 1, **before)
+    assert changes(tmp_path, 2, **after) == said
+
+
+def test_an_edited_objective_is_said(tmp_path: Path) -> None:
+    def objective_with(factor: float) -> Callable[[dict[str, float]], float]:
+        def score(metrics: dict[str, float]) -> float:
+            return factor * metrics["eval_loss"]
+
+        return score
+
+    search(tmp_path, 1, objective=objective_with(1.0), direction="minimize")
+    again = {"direction": "minimize", "objective": objective_with(1.0)}
+    assert changes(tmp_path, 2, **again) == ""
+    assert changes(tmp_path, 3, **{**again, "objective": objective_with(2.0)}) == "objective score was edited"
+
+
+def test_a_study_without_fingerprints_says_nothing(tmp_path: Path) -> None:
+    search(tmp_path, 1, trainer={"model_init": init_with(4)})
+    file = tmp_path / "study" / "study.json"
+    settings = json.loads(file.read_text())
+    del settings["sessions"][0]["functions"]
+    file.write_text(json.dumps(settings))
+    assert changes(tmp_path, 2, trainer={"model_init": init_with(5)}) == ""
+
+
+def test_a_study_of_trainer_that_tune_continues_says_what_makes_the_trainers(tmp_path: Path) -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer(str(tmp_path), TwoLayers(), num_train_epochs=1, **trial.params)
+
+    search(tmp_path, 1)
+    events = Events()
+    tune(make, RATE, output_dir=str(tmp_path), compute_objective="loss", storage="journal", n_trials=2, progress=events)
+    said = next(each for each in events.notes if "CHANGED" in each)
+    assert "trainer hpsearch.trainer.Trainer -> transformers.trainer.Trainer" in said
+
+
+# Warned about.
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_init": init_with(5)}, "model_init was edited"),
+        ({"weight_decay": 0.5}, "weight_decay 0.0 -> 0.5"),
+        ({"train_dataset": points(4, seed=9)}, "train_dataset"),
+    ],
+    ids=["function", "argument", "data"],
+)
+def test_a_finished_study_that_meets_a_change_warns_each_time_and_returns_its_best(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: dict[str, Any], said: str
+) -> None:
+    best = search(tmp_path, 2, trainer={"model_init": init_with(4)})
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="hpsearch"):
+            again = search(tmp_path, 2, trainer={"model_init": init_with(4), **change})
+        [warning] = [each.getMessage() for each in caplog.records if "nothing runs" in each.getMessage()]
+        assert said in warning
+        assert "study_name=" in warning
+        assert "n_trials=" in warning
+        assert (again.run_id, again.objective) == (best.run_id, best.objective)
+    assert not any("nothing runs" in each for each in notes_of(tmp_path, 2, trainer={"model_init": init_with(4)}))
+
+
+# Refused.
+
+
+def by_run(high: float, name: str = "learning_rate") -> Callable[[Any], dict[str, Any]]:
+    def space(trial: Any) -> dict[str, Any]:
+        rate = trial.suggest_float(name, 1e-3, high)
+        width = trial.suggest_int("weight_decay", 0, max(1, int(rate * 100)))  # depends on another parameter
+        return {"learning_rate": rate, "weight_decay": 0.01 * width}
+
+    return space
+
+
+def test_a_range_that_a_function_has_changed_is_refused_and_loses_no_trial(tmp_path: Path) -> None:
+    with pytest.raises(SearchInterrupted):
+        search(tmp_path, 3, [AtStep(interrupt, run=2, step=1)], space=by_run(0.1))
+    message = r"was made with another space of 'learning_rate'.*high=0.1.*now.*high=0.2.*another study_name"
+    with pytest.raises(StudyError, match=message):
+        search(tmp_path, 3, space=by_run(0.2))
+    assert [each.state for each in read_records(tmp_path / "study")][-1] is TrialState.INTERRUPTED
+    best = search(tmp_path, 4, space=by_run(0.1))
+    assert states(best) == ["complete"] * 4
+    with pytest.raises(StudyError, match=message):  # also where nothing is left to run
+        search(tmp_path, 4, space=by_run(0.2))
+
+
+def test_a_function_may_ask_for_another_parameter(tmp_path: Path) -> None:
+    search(tmp_path, 1, space=by_run(0.1))
+    events = Events()
+    best = search(tmp_path, 2, space=by_run(0.2, name="rate"), progress=events)
+    assert len(params_of(best)) == 2
+    assert any("hp_space was edited" in each for each in events.notes)
+
+
+class Switch:
+    """What a `model_init` asks for the width of its model; not part of its code."""
+
+    def __init__(self) -> None:
+        self.is_on = threading.Event()
+
+    def __call__(self, trial: Any) -> TwoLayers:
+        return TwoLayers(5 if self.is_on.is_set() else 4)
+
+
+@pytest.mark.parametrize("kind", ["Trainer", "tune"])
+def test_a_half_done_trial_whose_model_is_another_one_is_not_begun_again(tmp_path: Path, kind: str) -> None:
+    switch = Switch()
+
+    def run(*callbacks: Any) -> Any:
+        settings = {"num_train_epochs": 3, "save_strategy": "epoch"}
+        if kind == "Trainer":
+            return search(tmp_path, 1, callbacks, trainer={"model_init": switch, **settings})
+
+        def make(trial: Any) -> transformers.Trainer:
+            return transformers_trainer(str(tmp_path), switch(trial), *callbacks, **settings, **trial.params)
+
+        return tune(
+            make, RATE, output_dir=str(tmp_path), compute_objective="loss", n_trials=1, pruner=None, progress=False
+        )
+
+    steps = 3 if kind == "Trainer" else 10
+    with pytest.raises(SearchInterrupted):
+        run(AtStep(interrupt, run=0, step=steps))
+    switch.is_on.set()
+    with pytest.raises(StudyError, match=r"cannot resume .*'hidden.bias' has the shape \(4,\) there, but \(5,\)"):
+        run()
+    [record] = read_records(tmp_path / "study")
+    assert record.state is TrialState.INTERRUPTED
+    assert list((tmp_path / "study" / record.name).glob("checkpoint-*"))
+    switch.is_on.clear()
+    assert states(run()) == ["complete"]
+
+
+def test_an_edit_changes_no_choice_of_parameters(tmp_path: Path) -> None:
+    at_once = search(tmp_path / "at once", 4)
+    search(tmp_path / "edited", 2, trainer={"model_init": init_with(8)})
+    edited = search(tmp_path / "edited", 4)
+    assert rates(edited) == rates(at_once)
+
+
+def test_a_space_of_floats_is_not_asked_more_often_than_there_are_trials(tmp_path: Path) -> None:
+    asked = []
+
+    def space(trial: Any) -> dict[str, Any]:
+        asked.append(trial.number)
+        return {"learning_rate": Float(1e-3, 1e-1)}
+
+    search(tmp_path, 4, space=space)
+    assert asked == [0, 1, 2, 3]

@@ -1,0 +1,240 @@
+"""A configuration whose result is known is not trained again; the search of a finite space ends when all are tried."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, TrialRecord, TrialState
+from hpsearch.backends.optuna_backend.proposer import proposed_by
+from hpsearch.search.repeats import Tried, configuration, is_everything_tried, leaves, untried
+from tests.support.searching import AtStep, HearsNotices, interrupt, states
+from tests.support.short_searches import params_of, search
+from tests.support.small_trainer import CountsModels, points
+
+TWO_BY_TWO = {"per_device_train_batch_size": Categorical([2, 4]), "num_train_epochs": Int(1, 2)}
+BRANCHES = SearchSpace(
+    {
+        "optim": Categorical({"adamw_torch": {}, "sgd": {"optim.nesterov": Categorical([True, False])}}),
+        "weight_decay": Float(0.0, 0.2, step=0.1),
+    }
+)
+
+
+def record(number: int, state: TrialState = TrialState.COMPLETE, session: int = 0, **params: Any) -> TrialRecord:
+    return TrialRecord(number, f"run-{number}", state, params, dict(params), dict(params), session=session)
+
+
+def all_of(space: SearchSpace, stream: str = "") -> list[Any]:
+    return [dict(each.params) for each in leaves(space.suggest, 0, stream)]
+
+
+# Which results are known.
+
+
+@pytest.mark.parametrize(
+    ("trial", "is_known"),
+    [
+        (record(0, x=1), True),
+        (record(0, TrialState.PRUNED, x=1), True),
+        (record(0, TrialState.STOPPED, x=1), True),
+        (record(0, TrialState.RUNNING, x=1), True),
+        (record(0, TrialState.PAUSED, x=1), True),
+        (record(0, TrialState.INTERRUPTED, x=1), True),
+        (record(0, TrialState.FAILED, x=1), False),
+        (record(0, TrialState.REFUSED, x=1), False),
+        (record(0, x=2), False),
+        (record(0, x=1, y=1), False),
+        (record(0, session=1, x=1), False),
+        (record(0, TrialState.RUNNING, session=1, x=1), True),
+        (TrialRecord(0, "run-0", TrialState.COMPLETE, {"x": 1}, {"x": 1}, {"x": 1}, schedule=({"trial": 0},)), False),
+    ],
+)
+def test_a_result_is_known_of_a_trial_with_the_same_parameters_under_the_same_settings(
+    trial: TrialRecord, is_known: bool
+) -> None:
+    tried = Tried.of([trial, record(1, x=9)], sessions={0})
+    assert (configuration({"x": 1}) in tried.known) is is_known
+
+
+def test_a_trial_under_way_is_not_known_where_model_init_suggests_more() -> None:
+    ended = TrialRecord(0, "run-0", TrialState.COMPLETE, {"x": 1, "width": 3}, {"x": 1}, {"x": 1, "width": 3})
+    assert configuration({"x": 1}) not in Tried.of([ended, record(1, TrialState.RUNNING, x=1)], sessions={0}).known
+
+
+def test_failed_trials_of_this_session_are_tried_but_not_known() -> None:
+    failed = [record(0, TrialState.FAILED, x=1), record(1, TrialState.FAILED, x=2)]
+    tried = Tried.of(failed, sessions={0}, failed={1})
+    assert (tried.known, tried.failed) == (frozenset(), {configuration({"x": 2})})
+
+
+# What is left of a space.
+
+
+def test_all_configurations_are_those_of_all_branches() -> None:
+    found = all_of(BRANCHES)
+    assert len(found) == 9
+    assert len({configuration(each) for each in found}) == 9
+    assert all(BRANCHES.contains(each) for each in found)
+
+
+def test_where_the_configurations_begin_depends_on_the_stream_and_which_there_are_does_not() -> None:
+    orders = [[configuration(each) for each in all_of(BRANCHES, f"42/{number}")] for number in range(5)]
+    assert len({tuple(each) for each in orders}) > 1
+    assert len({tuple(sorted(each)) for each in orders}) == 1
+
+
+def test_the_last_configuration_is_found_and_then_none() -> None:
+    texts = [configuration(each) for each in all_of(BRANCHES)]
+    left = untried(BRANCHES.suggest, 0, "42/0", set(texts) - {texts[4]})
+    assert left is not None
+    assert left.configuration == texts[4]
+    assert untried(BRANCHES.suggest, 0, "42/0", set(texts)) is None
+
+
+@pytest.mark.parametrize(
+    ("tried", "reserved", "is_over"), [(8, 0, False), (9, 0, True), (8, 1, True), (7, 1, False), (0, 9, False)]
+)
+def test_all_is_tried_when_trials_have_or_will_have_every_configuration(
+    tried: int, reserved: int, is_over: bool
+) -> None:
+    known = frozenset(configuration(each) for each in all_of(BRANCHES)[:tried])
+    assert is_everything_tried(BRANCHES.suggest, 9, Tried(known), reserved) is is_over
+
+
+def test_a_space_without_end_is_never_tried() -> None:
+    space = SearchSpace({"learning_rate": Float(1e-3, 1e-1), "optim": Categorical(["sgd"])})
+    known = frozenset(each.configuration for each in leaves(space.suggest, 0))
+    assert not is_everything_tried(space.suggest, 1, Tried(known))
+
+
+class Searcher:
+    """Proposes one value after the other, and remembers what was rejected."""
+
+    def __init__(self, *values: int) -> None:
+        self.values, self.rejected = list(values), list[tuple[int, int]]()
+
+    def propose(self, number: int) -> dict[str, int]:
+        return {"x": self.values.pop(0)}
+
+    def reject(self, number: int, known: TrialRecord) -> None:
+        self.rejected.append((number, known.params["x"]))
+
+    def end(self, record: TrialRecord, result: Any) -> None:
+        raise AssertionError("nothing has ended")
+
+
+@pytest.mark.parametrize(
+    ("values", "proposed", "rejected"), [([1, 2], 1, []), ([9, 9, 2], 2, [9, 9]), ([9] * 10, 9, [9] * 9)]
+)
+def test_a_searcher_hears_that_its_proposal_is_known_and_is_asked_ten_times(
+    values: list[int], proposed: int, rejected: list[int]
+) -> None:
+    searcher, known = Searcher(*values), record(0, x=9)
+    found = proposed_by(searcher, 3, lambda params: known if params == known.params else None)
+    assert found == {"x": proposed}
+    assert searcher.rejected == [(3, each) for each in rejected]
+
+
+# Searches.
+
+
+def all_different(best: Any) -> bool:
+    return max(Counter(map(configuration, params_of(best))).values()) == 1
+
+
+@pytest.mark.parametrize("kind", ["static", "function", "rungs"])
+def test_a_finite_space_is_tried_once_and_the_search_says_so(tmp_path: Path, kind: str) -> None:
+    def by_run(trial: Any) -> dict[str, Any]:
+        size = trial.suggest_categorical("per_device_train_batch_size", [2, 4])
+        return {"per_device_train_batch_size": size, "num_train_epochs": trial.suggest_int("epochs", 1, 2)}
+
+    events, space = HearsNotices(), by_run if kind == "function" else TWO_BY_TWO
+    options = {"space": space, "progress": events, "pruner": "rungs" if kind == "rungs" else "none"}
+    best = search(tmp_path, 10, **options)
+    assert len(params_of(best)) == 4
+    assert all_different(best)
+    assert "the search ends early: every configuration of this space has been tried" in events.notices
+    again = search(tmp_path, 10, **options)
+    assert len(params_of(again)) == 4
+
+
+def test_a_killed_search_of_a_finite_space_makes_the_choices_of_one_that_was_not(tmp_path: Path) -> None:
+    space = {"per_device_train_batch_size": Int(1, 4), "num_train_epochs": Int(1, 2)}
+    at_once = search(tmp_path / "at once", 10, space=space)
+    with pytest.raises(SearchInterrupted):
+        search(tmp_path / "in parts", 10, [AtStep(interrupt, run=5, step=1)], space=space)
+    in_parts = search(tmp_path / "in parts", 10, space=space)
+    assert params_of(in_parts) == params_of(at_once)
+    assert len(params_of(at_once)) == 8
+
+
+def test_what_a_user_wants_to_start_with_is_always_trained(tmp_path: Path) -> None:
+    one = {"per_device_train_batch_size": 2, "num_train_epochs": 1}
+    best = search(tmp_path, 10, space=TWO_BY_TWO, start_with=[one] * 3)
+    assert params_of(best)[:3] == [one] * 3
+    assert len(params_of(best)) == 6
+
+
+class Stubborn(optuna.samplers.RandomSampler):
+    """Proposes the first value until it has been asked so often."""
+
+    def __init__(self, patience: int) -> None:
+        super().__init__(seed=1)
+        self.asked, self.patience = 0, patience
+
+    def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+        self.asked += 1
+        return distribution.choices[self.asked > self.patience]
+
+
+@pytest.mark.parametrize(("patience", "chosen", "asked"), [(10**6, [1, 1], 11), (5, [1, 2], 6)])
+def test_a_sampler_of_the_user_is_asked_ten_times_then_its_proposal_is_trained(
+    tmp_path: Path, patience: int, chosen: list[int], asked: int
+) -> None:
+    sampler = Stubborn(patience)
+    space = {"per_device_train_batch_size": Categorical([1, 2, 4])}
+    best = search(tmp_path, 2, space=space, sampler=sampler)
+    assert [each["per_device_train_batch_size"] for each in params_of(best)] == chosen
+    assert sampler.asked == asked
+
+
+def test_a_failed_configuration_is_tried_again_by_the_next_call_only(tmp_path: Path) -> None:
+    disk_is_full = threading.Event()
+    disk_is_full.set()
+
+    def fail_with_four(trial: Any) -> None:
+        if trial.arguments["per_device_train_batch_size"] == 4 and disk_is_full.is_set():
+            raise OSError("no space left")
+
+    options = {
+        "space": {"per_device_train_batch_size": Categorical([2, 4, 8])},
+        "trainer": {"model_init": CountsModels(fail_with_four)},
+    }
+    first = search(tmp_path, 9, **options)
+    assert sorted(states(first)) == ["complete", "complete", "failed"]
+    disk_is_full.clear()
+    second = search(tmp_path, 9, **options)
+    assert len(params_of(second)) == 4
+    assert params_of(second)[-1] == {"per_device_train_batch_size": 4}
+    assert states(second)[-1] == "complete"
+
+
+def test_results_under_other_arguments_or_data_are_not_known(tmp_path: Path) -> None:
+    space = {"per_device_train_batch_size": Categorical([2, 4])}
+    assert len(params_of(search(tmp_path, 9, space=space))) == 2
+    assert len(params_of(search(tmp_path, 9, space=space, trainer={"weight_decay": 0.5}))) == 4
+    data = {"weight_decay": 0.5, "train_dataset": points(4, seed=7)}
+    assert len(params_of(search(tmp_path, 9, space=space, trainer=data))) == 6
+
+
+def test_what_model_init_suggests_is_part_of_the_configuration(tmp_path: Path) -> None:
+    model_init = CountsModels(lambda trial: trial.suggest_int("model.width", 1, 10**6))
+    space = {"per_device_train_batch_size": Categorical([2])}
+    best = search(tmp_path, 3, space=space, trainer={"model_init": model_init})
+    assert len(params_of(best)) == 3

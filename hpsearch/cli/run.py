@@ -81,7 +81,7 @@ def resume(
     search = _options(n_trials, n_jobs, devices, time, storage=storage)
     given = Given("hpsearch resume", file, trust, settings(set_ or []), search)
     command = admitted(read_command(folder), folder, given)
-    announce(command)
+    announce(command, given)
     _search(command)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ File = Annotated[Path | None, typer.Option("--file", help="Run this study file, 
 Trust = Annotated[bool, typer.Option("--trust", help="Run and open all that the study's folder names.")]
 _AT_ONCE = ("n_jobs", "devices")
 _SET_BY_THE_FOLDER = ("output_dir", "study_name")
+_SECRET, _HIDDEN = re.compile("passw|pwd|secret|credential|(token|key)$", re.IGNORECASE), "***"
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,21 @@ def speaks() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def announce(command: Command) -> None:
-    """Print on stderr which program runs, and with which arguments and options."""
+def announce(command: Command, given: Given) -> None:
+    """Print on stderr which program runs, and the arguments and options that come from the study's folder."""
     if not speaks():
         return
     print(f"program {command.file!r}, in the folder {command.folder!r}", file=sys.stderr)
-    options = {**command.arguments, **command.search}
-    shown = ", ".join(f"{name}={each!r}" for name, each in options.items() if name not in _SET_BY_THE_FOLDER)
+    known = {*_SET_BY_THE_FOLDER, *given.arguments, *given.search}
+    options = {name: each for name, each in {**command.arguments, **command.search}.items() if name not in known}
+    shown = ", ".join(f"{name}={_HIDDEN if _is_secret(name, each) else repr(each)}" for name, each in options.items())
     if shown:
         print(f"with {shown}", file=sys.stderr)
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Tell whether a value may be secret, which 0.8.0 did not leave out everywhere."""
+    return _SECRET.search(name) is not None or (isinstance(value, str) and "://" in value and "@" in value)
 
 
 def _check_program(command: Command, study: Path, again: str, is_given: bool) -> None:

@@ -103,6 +103,18 @@ def test_a_program_in_the_current_folder_runs_and_is_shown_before(place: Place, 
     assert arguments == "with num_train_epochs=3, n_trials=5"
 
 
+def test_what_is_secret_is_not_shown_and_may_be_given_again(place: Place, told: Told) -> None:
+    place.command(arguments={"db_passwd": "Geheimnis", "bf16": True}, left_out=["storage", "hub_token"])
+    storage = ["--storage", "postgresql://user:Geheimnis@host/name"]
+    code, _, err = told("resume", "runs/study", *storage)
+    assert (code, place.canary.exists()) == (2, False)
+    assert "begun with hub_token, which is secret" in err
+    _, out, err = told("resume", "runs/study", *storage, "--set", "hub_token=Geheimnis")
+    assert place.canary.exists()
+    assert "Geheimnis" not in out + err
+    assert "with db_passwd=***, bf16=True" in err
+
+
 PROGRAMS: list[tuple[str, str, tuple[str, ...], bool]] = [
     ("outside", "program.py", ("outside of the current folder", "--file", "--trust"), True),
     ("a link that leads outside", "project/link.py", ("outside of the current folder", "--file", "--trust"), True),

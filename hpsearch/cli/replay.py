@@ -29,9 +29,9 @@ def replay(
     hpsearch replay 7 shared/digits --file studies/digits.py
     """
     folder = study_folder(study).resolve()
-    given = Given(f"hpsearch replay {number}", file, trust)
-    command = admitted(read_command(folder), folder, given)
-    announce(command, given)
+    allowed = Given(f"hpsearch replay {number}", file, trust)
+    command = admitted(read_command(folder), folder, allowed)
+    announce(command, allowed)
     plan = command.plan()
     search = {**plan.search, **command.search}
     objective = {name: search[name] for name in ("compute_objective", "direction") if name in search}

@@ -36,7 +36,7 @@ class Scratch:
         """Make an empty folder."""
         self.end()
         remove_scratch_of_the_dead()
-        self._lock = show_alive(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex}.lock"), PRIVATE_FILE)
+        self._lock = show_alive(Path(tempfile.gettempdir(), f"{_SCRATCH}{uuid.uuid4().hex[:16]}.lock"), PRIVATE_FILE)
         make_private_folder(self.folder)
 
     def end(self) -> None:

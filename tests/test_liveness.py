@@ -10,6 +10,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Any
 
 import pytest
 from filelock import FileLock, Timeout
+from torch.utils.data import DataLoader
 
 from hpsearch import scratch
 from hpsearch.files import file_lock
 from hpsearch.liveness import claimed, is_alive, show_alive
 from hpsearch.scratch import Scratch, remove_scratch_of_the_dead
 from hpsearch.workers.payload import pack
+from hpsearch.workers.worker import keep_sockets_in
 from tests.support.forked import Forked
 
 SECONDS = 30.0
@@ -284,3 +287,23 @@ def test_temporary_folders_of_dead_processes_are_deleted_and_those_of_living_one
     finally:
         alive.end()
         dead.end()
+
+
+@pytest.mark.process
+def test_sockets_of_a_killed_data_loader_are_in_the_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="s") as temporary:  # a short path: sockets have no long ones
+        monkeypatch.setattr(scratch.tempfile, "tempdir", temporary)
+
+        def load() -> Any:
+            folders = Scratch()
+            folders.begin()
+            keep_sockets_in(folders.folder)
+            batches = iter(DataLoader([1.0, 2.0], num_workers=1, multiprocessing_context="fork"))
+            return folders, batches, next(batches)
+
+        loading = Forked(load)
+        loading.end()
+        assert list(Path(temporary).glob("hpsearch-scratch-*/listener-*"))
+        assert list(Path(temporary).glob("pymp-*")) == []
+        remove_scratch_of_the_dead()
+        assert list(Path(temporary).iterdir()) == []

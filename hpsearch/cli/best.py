@@ -21,7 +21,7 @@ from ..reports.tables import format_value
 from ..search.best_run import SearchSummary
 from ..search.trial import TrialRecord
 from ..stored_studies import open_study
-from .printing import printable
+from ..search.checked_json import printable
 from .which_study import say_problems, study_folder, trial_of
 
 HYPERPARAMETERS_FILE = "hyperparameters.json"

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import StudyError
+from ..redaction import HIDDEN, holds_secret
 from ..search.acting_arguments import acts_outside, names_a_place
 from .study_file import Command
 
@@ -22,7 +23,6 @@ File = Annotated[Path | None, typer.Option("--file", help="Run this study file, 
 Trust = Annotated[bool, typer.Option("--trust", help="Run and open all that the study's folder names.")]
 _AT_ONCE = ("n_jobs", "devices")
 _SET_BY_THE_FOLDER = ("output_dir", "study_name")
-_SECRET, _HIDDEN = re.compile("passw|pwd|secret|credential|(token|key)$", re.IGNORECASE), "***"
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,9 @@ def announce(command: Command, given: Given) -> None:
     print(f"program {command.file!r}, in the folder {command.folder!r}", file=sys.stderr)
     known = {*_SET_BY_THE_FOLDER, *given.arguments, *given.search}
     options = {name: each for name, each in {**command.arguments, **command.search}.items() if name not in known}
-    shown = ", ".join(f"{name}={_HIDDEN if _is_secret(name, each) else repr(each)}" for name, each in options.items())
+    shown = ", ".join(f"{name}={HIDDEN if holds_secret(name, each) else repr(each)}" for name, each in options.items())
     if shown:
         print(f"with {shown}", file=sys.stderr)
-
-
-def _is_secret(name: str, value: Any) -> bool:
-    """Tell whether a value may be secret, which 0.8.0 did not leave out everywhere."""
-    return _SECRET.search(name) is not None or (isinstance(value, str) and "://" in value and "@" in value)
 
 
 def _check_program(command: Command, study: Path, again: str, is_given: bool) -> None:

@@ -10,7 +10,7 @@ from ..errors import StudyError
 from ..search.best_run import SearchSummary
 from ..search.folder import STUDY_FILE
 from ..search.trial import TrialRecord
-from .printing import printable
+from ..search.checked_json import printable
 
 _DEPTH = 3
 

@@ -74,13 +74,16 @@ def _is_linked_from(target: Path, run: Path) -> bool:
 
 
 def _holds_only_those_of(place: Path, study_folder: Path) -> bool:
-    """Tell whether a folder in memory is this user's, and all checkpoints in it are noted as those of a study."""
+    """Tell whether a folder in memory is this user's, and every checkpoint in it is noted as one of a study."""
     try:
-        noted = [os.path.dirname(each.read_bytes()) for each in place.glob(f"{_LINKED_FROM}*")]
+        notes = entries(place, _LINKED_FROM)
+        studies = {os.path.dirname(each.read_bytes()) for each in notes}
+        checkpoints = {each.name for each in entries(place, "")} - {each.name for each in notes}
         is_own = _is_of_this_user(place)
     except OSError:
         return False
-    return is_own and bool(noted) and set(noted) == {os.fsencode(study_folder.resolve())}
+    noted = {each.name.removeprefix(_LINKED_FROM) for each in notes}
+    return is_own and studies == {os.fsencode(study_folder.resolve())} and checkpoints <= noted
 
 
 def _is_of_this_user(folder: Path) -> bool:

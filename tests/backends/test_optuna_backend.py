@@ -12,7 +12,7 @@ import optuna
 import pytest
 from optuna.storages.journal import JournalFileBackend
 
-from hpsearch import Categorical, Float, Int, SearchInterrupted, StudyError
+from hpsearch import Categorical, Float, Int, NoCompletedTrialError, SearchInterrupted, StudyError
 from hpsearch.backends.optuna_backend.quiet import quiet_optuna
 from tests.backends.contract import BackendContract
 from tests.support.searching import (
@@ -109,7 +109,8 @@ class TestOptuna(BackendContract):
         def model_init(trial: Any) -> Any:
             raise MemoryError("80 GB are not enough")
 
-        self.search(tmp_path, n_trials=1, model_init=model_init)
+        with pytest.raises(NoCompletedTrialError):
+            self.search(tmp_path, n_trials=1, model_init=model_init)
         (trial,) = load(tmp_path / "study").trials
         assert trial.state.name == "FAIL"
         assert trial.user_attrs["hpsearch:reason"] == "MemoryError: 80 GB are not enough"

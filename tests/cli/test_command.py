@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from hpsearch import StudyError
+from hpsearch.cli.stored_command import read_command
 from hpsearch.cli.study_file import Command
+from hpsearch.cli.trust import Given, admitted
 from hpsearch.reports.repeat import how_to_repeat
 
 WORD = "Geheimnis"
@@ -31,10 +33,10 @@ SECRETS: list[tuple[str, dict[str, Any]]] = [
 def test_a_secret_is_not_written_and_asked_for_again(tmp_path: Path, part: str, secret: dict[str, Any]) -> None:
     given = {"arguments": {"num_train_epochs": 3}, "search": {"n_trials": 5}}
     given[part] = {**given[part], **secret}
-    Command("study.py", str(tmp_path), **given).write(tmp_path)
+    Command(str(tmp_path / "study.py"), str(tmp_path), **given).write(tmp_path)
     assert WORD not in (tmp_path / "command.json").read_text()
     with pytest.raises(StudyError, match=rf"{next(iter(secret))}, which is secret"):
-        Command.read(tmp_path)
+        admitted(read_command(tmp_path), tmp_path, Given("hpsearch resume"))
 
 
 @pytest.mark.parametrize(("part", "secret"), SECRETS)

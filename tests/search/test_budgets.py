@@ -11,6 +11,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from hpsearch.interruption import Interruption
 from hpsearch.search.assignment import Assignment
 from hpsearch.search.budgets import SearchBudget, Stop, TrialBudget
 from hpsearch.search.distant_trial import Line, train_as_told
@@ -119,6 +120,9 @@ def test_the_time_of_a_trial_counts_over_all_sessions_and_once() -> None:
 
 class Agrees(Line):
     """Leads to a search that lets every trial continue."""
+
+    def __init__(self) -> None:
+        self.interruption = Interruption()
 
     def ask(self, message: Any) -> Any:
         return Verdict()

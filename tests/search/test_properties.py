@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from transformers import TrainerCallback
 
-from hpsearch import Categorical, FixedTrial, Float, Int, InvalidInputError, SearchSpace, TrialState
+from hpsearch import Categorical, FixedTrial, Float, Int, InvalidInputError, NoCompletedTrialError, SearchSpace, TrialState
 from hpsearch.search.parameters import Parameter
 from hpsearch.search.repeats import leaves
 from tests.support.small_trainer import TwoLayers, points, small_trainer
@@ -134,7 +134,7 @@ def outcome(make: Callable[[], Any]) -> tuple[Any, str | None]:
     """What was made, or None and what the error says."""
     try:
         return make(), None
-    except InvalidInputError as error:
+    except (InvalidInputError, NoCompletedTrialError) as error:
         return None, str(error)
 
 

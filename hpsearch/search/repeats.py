@@ -27,7 +27,7 @@ class Tried:
 
     Attributes:
         known: those whose result is known, or that a trial is training or will resume.
-        failed: those that failed in this session: a search does not wait for another try of them to end.
+        failed: those that failed in this session; they count as tried until the next one.
     """
 
     known: frozenset[str] = frozenset()

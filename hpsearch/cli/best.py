@@ -19,9 +19,9 @@ from ..errors import NoCompletedTrialError, StudyError
 from ..files import whole_folder, write_json
 from ..reports.tables import format_value
 from ..search.best_run import SearchSummary
+from ..search.checked_json import printable
 from ..search.trial import TrialRecord
 from ..stored_studies import open_study
-from ..search.checked_json import printable
 from .which_study import say_problems, study_folder, trial_of
 
 HYPERPARAMETERS_FILE = "hyperparameters.json"

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from ..errors import StudyError
 from ..search.best_run import SearchSummary
+from ..search.checked_json import printable
 from ..search.folder import STUDY_FILE
 from ..search.trial import TrialRecord
-from ..search.checked_json import printable
 
 _DEPTH = 3
 

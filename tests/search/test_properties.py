@@ -17,7 +17,16 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from transformers import TrainerCallback
 
-from hpsearch import Categorical, FixedTrial, Float, Int, InvalidInputError, NoCompletedTrialError, SearchSpace, TrialState
+from hpsearch import (
+    Categorical,
+    FixedTrial,
+    Float,
+    Int,
+    InvalidInputError,
+    NoCompletedTrialError,
+    SearchSpace,
+    TrialState,
+)
 from hpsearch.search.parameters import Parameter
 from hpsearch.search.repeats import leaves
 from tests.support.small_trainer import TwoLayers, points, small_trainer

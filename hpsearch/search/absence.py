@@ -36,7 +36,7 @@ def explain_absence(
 
 def _overview(records: Sequence[TrialRecord], constraints: Sequence[Constraint]) -> str:
     with_result = closest(records, constraints)
-    if with_result:
+    if with_result and not with_result[0].is_eligible:  # else the results are NaN
         nearest = with_result[0]
         broken = ", ".join(name for name, by in nearest.violations.items() if by > 0)
         if len(with_result) == 1:

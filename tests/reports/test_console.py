@@ -255,7 +255,7 @@ def test_the_best_run_is_described_or_its_absence_explained() -> None:
         assert part in text
     assert "not kept" in describe_best(best._replace(checkpoint=None))
     nothing = BestRun(None, None, {}, SearchSummary(study, RECORDS[1:2], NoEngine))
-    assert describe_best(nothing) == "No trial has a result: 1 failed. First reason: ValueError: bad"
+    assert describe_best(nothing) == "No trial has a result: 1 failed. The first failure, trial 1: ValueError: bad."
     assert "No trial has run" in describe_best(BestRun(None, None, {}, SearchSummary(study, [], NoEngine)))
 
 

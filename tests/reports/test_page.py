@@ -143,7 +143,7 @@ def test_several_objectives_show_their_front() -> None:
         (made_up(2), "of trial 1 (scope last)"),
         (
             [replace(made_up(1)[0], state=TrialState.FAILED, values=(), reports=(), reason="out of memory", spans=())],
-            "No trial has a result: 1 failed. First reason: out of memory",
+            "No trial has a result: 1 failed. The first failure, trial 0: out of memory.",
         ),
         (
             [replace(each, values=(math.nan,), reports=curve(math.nan, 2)) for each in made_up(3)],

@@ -33,6 +33,7 @@ from hpsearch import (
     open_study,
 )
 from hpsearch.backends.optuna_backend.stored import StoredEngine
+from tests.support.searching import without_result
 from tests.support.small_trainer import small_trainer
 
 SPACE = SearchSpace(
@@ -144,7 +145,8 @@ def test_a_constraint_of_any_name_is_read(best: BestRun, tmp_path: Path, name: s
 
 def test_a_data_frame_of_trials_without_a_result_has_nan(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=1)
-    failing = trainer.hyperparameter_search(
+    failing = without_result(
+        trainer.hyperparameter_search,
         lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-2)},
         n_trials=1,
         compute_objective=lambda metrics: float("nan"),

@@ -101,7 +101,7 @@ def test_accelerate_launch_searches_as_torchrun_does(reports: Reports, tmp_path:
 
 
 @pytest.mark.feature(119)
-def test_a_prune_is_heard_by_both_and_both_say_that_no_trial_has_a_result(reports: Reports) -> None:
+def test_a_prune_is_heard_by_both(reports: Reports) -> None:
     for report in reports["pruned"]:
         assert report["raised"].startswith("NoCompletedTrialError: No trial has a result: 3 pruned.")
     records = reports["pruned"][0]["records"]

@@ -226,8 +226,8 @@ def test_a_trial_that_was_interrupted_and_went_on_is_replayed_in_one_go(tmp_path
 
 
 def test_several_objectives_and_constraints_are_those_of_the_study(tmp_path: Path) -> None:
-    best = search(tmp_path, 3, ["loss", "accuracy"], scope="avg", constraints="num_parameters <= 55")
-    for record in best[0].run_summary.records:
+    options = {"scope": "avg", "constraints": "num_parameters <= 55"}
+    for record in without_result(search, tmp_path, 3, ["loss", "accuracy"], **options).run_summary.records:
         again = replay(tmp_path, record.number)
         assert again.is_equal
         assert again.record.values == record.values

@@ -25,7 +25,6 @@ from hpsearch import (
     CheckpointError,
     Float,
     Int,
-    NoCompletedTrialError,
     SearchPlan,
     SearchSpace,
     SearchSummary,
@@ -36,6 +35,7 @@ from hpsearch import (
     TrialState,
     open_study,
 )
+from tests.support.searching import without_result
 from tests.support.small_trainer import small_trainer
 
 SPACE = SearchSpace(
@@ -189,15 +189,15 @@ def test_a_constraint_of_any_name_is_read(best: BestRun, tmp_path: Path, name: s
 
 def test_a_data_frame_of_trials_without_a_result_has_nan(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=1)
-    with pytest.raises(NoCompletedTrialError) as raised:
-        trainer.hyperparameter_search(
-            lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-2)},
-            n_trials=1,
-            compute_objective=lambda metrics: float("nan"),
-            direction="minimize",
-            progress=False,
-        )
-    table = raised.value.run_summary.trials_dataframe()
+    failing = without_result(
+        trainer.hyperparameter_search,
+        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-2)},
+        n_trials=1,
+        compute_objective=lambda metrics: float("nan"),
+        direction="minimize",
+        progress=False,
+    )
+    table = failing.run_summary.trials_dataframe()
     assert table["state"].tolist() == [TrialState.FAILED.value]
     assert math.isnan(table.iloc[0, 1])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -46,3 +47,9 @@ def test_what_is_not_run_is_little_and_has_a_reason() -> None:
 def test_pages_that_are_run_elsewhere_are(tmp_path: Path) -> None:
     for stem, test in ELSEWHERE.items():
         assert f'"{stem}.md"' in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_the_tests_that_a_page_names_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "docs" / "resume.md").read_text(encoding="utf-8"))
+    assert len(set(named)) == 10
+    assert [each for each in named if not (ROOT / each).is_file()] == []

@@ -41,7 +41,10 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) 
 def test_what_is_not_run_is_little_and_has_a_reason() -> None:
     left_out = [f"{page.stem}: {each.reason}" for page in PAGES for each in blocks(page) if each.reason is not None]
     assert all(len(each) > 20 for each in left_out)
-    assert len(left_out) <= 5, left_out
+    tested = [
+        each for each in left_out if any((ROOT / test).is_file() for test in re.findall(r"tests/[\w/]+\.py", each))
+    ]
+    assert len(left_out) - len(tested) <= 5, left_out
 
 
 def test_pages_that_are_run_elsewhere_are(tmp_path: Path) -> None:

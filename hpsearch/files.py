@@ -71,7 +71,9 @@ def disk_problem(error: BaseException | None) -> str | None:
 
     Libraries hide the system's error behind their own, or tell only its text.
     """
-    while error is not None:
+    seen: set[int] = set()  # an error may be among those that it came from
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         code = error.errno if isinstance(error, OSError) else None
         said = str(error).partition("\n")[0]
         if code in _DISK_ERRORS or any(os.strerror(each) in said for each in _DISK_ERRORS):

@@ -245,3 +245,10 @@ def test_an_error_of_a_full_or_read_only_disk_is_known_behind_those_of_libraries
 @pytest.mark.parametrize("error", [None, ValueError("full of errors"), FileNotFoundError(errno.ENOENT, "none", "x")])
 def test_other_errors_are_not_those_of_the_disk(error: BaseException | None) -> None:
     assert disk_problem(error) is None
+
+
+@pytest.mark.timeout(20)
+def test_an_error_that_is_its_own_cause_ends_the_look_for_a_full_disk() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert disk_problem(first) is None

@@ -29,6 +29,7 @@ _HOMES = {
     ],
     "errors": [
         "ArgumentError",
+        "CannotResumeError",
         "CheckpointError",
         "CommunicationError",
         "HpsearchError",
@@ -43,6 +44,7 @@ _HOMES = {
         "StudyError",
         "TooManyFailuresError",
         "UnknownArgumentError",
+        "WeightsMismatchError",
     ],
     "pretrained": ["FromPretrained"],
     "replay": ["Replay"],
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from .callbacks import TrainerControl as TrainerControl
     from .callbacks import TrainerState as TrainerState
     from .errors import ArgumentError as ArgumentError
+    from .errors import CannotResumeError as CannotResumeError
     from .errors import CheckpointError as CheckpointError
     from .errors import CommunicationError as CommunicationError
     from .errors import HpsearchError as HpsearchError
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
     from .errors import StudyError as StudyError
     from .errors import TooManyFailuresError as TooManyFailuresError
     from .errors import UnknownArgumentError as UnknownArgumentError
+    from .errors import WeightsMismatchError as WeightsMismatchError
     from .pretrained import FromPretrained as FromPretrained
     from .replay import Replay as Replay
     from .search.best_run import BestRun as BestRun

@@ -46,7 +46,8 @@ def function_fingerprint(function: Any) -> str | None:
 
     Of what a package defines, its name. Else a hash, after the version of Python whose code it is of.
 
-    >>> one, same, other = (eval(text) for text in ("lambda x: x + 1", "lambda x:  x + 1", "lambda x: x + 2"))
+    >>> texts = ("lambda x: x + 1", "lambda x:  x + 1", "lambda x: x + 2")
+    >>> one, same, other = (eval(text, {"__name__": "study"}) for text in texts)
     >>> function_fingerprint(one) == function_fingerprint(same) != function_fingerprint(other)
     True
     >>> function_fingerprint(json.dumps)

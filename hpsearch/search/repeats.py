@@ -187,7 +187,7 @@ def values_of(parameter: Parameter) -> Sequence[Any] | None:
 
     >>> from hpsearch import Float
     >>> values_of(Int(2, 8, step=3)), values_of(Float(0.0, 1.0, step=0.5)), values_of(Float(0.0, 1.0))
-    (range(2, 6, 3), [0.0, 0.5, 1.0], None)
+    (range(2, 9, 3), [0.0, 0.5, 1.0], None)
     """
     if isinstance(parameter, Categorical):
         return parameter.choices

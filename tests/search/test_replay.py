@@ -330,6 +330,7 @@ def test_nothing_that_a_study_from_someone_else_says_makes_a_replay_act_elsewher
     with pytest.raises(StudyError, match="replays' is a link"):
         replay(tmp_path, 0)
     assert contents(tmp_path / "elsewhere") == before
+    (study / "replays").unlink()
 
     record = json.loads((study / "run-0/trial.json").read_text())
     (study / "run-0/trial.json").write_text(json.dumps({**record, "arguments": {"hub_model_id": "someone/model"}}))

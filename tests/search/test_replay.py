@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import subprocess
@@ -143,6 +144,7 @@ def test_by_default_it_is_the_best_trial_and_the_weights_are_the_same(searched: 
 def test_the_study_is_not_touched_and_goes_on_as_if_there_had_been_no_replay(tmp_path: Path) -> None:
     search(tmp_path / "a", 2, storage=None)
     search(tmp_path / "b", 2, storage=None)
+    gc.collect()  # closes the database, which SQLite then writes once more
     before = contents(tmp_path / "a" / "study")
     for number in (0, 1, 1):
         replay(tmp_path / "a", number)

@@ -29,7 +29,11 @@ FAILING = """
 def broken(trial):
     raise ValueError("shape [batch, 3] <b>is</b> not 4")
 trainer.model_init = broken
-best = trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1e-1, log=True)}, n_trials=2, study_name="failing")
+from hpsearch import NoCompletedTrialError
+try:
+    trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1e-1, log=True)}, n_trials=2, study_name="failing")
+except NoCompletedTrialError as error:
+    print(error)
 """
 IN_WORKERS = """
 import os

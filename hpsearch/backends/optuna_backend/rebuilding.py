@@ -53,7 +53,8 @@ def set_aside_damaged(storage: Any, study: Study) -> list[str]:
         return []
     aside = _free_name(file)
     for each in there:
-        each.rename(each.with_name(f"{aside}{each.name.removeprefix(file.name)}"))
+        with contextlib.suppress(FileNotFoundError):  # SQLite has just deleted its own file
+            each.rename(each.with_name(f"{aside}{each.name.removeprefix(file.name)}"))
     return [f"DAMAGED: {file.name} ({reason}); it was set aside as {aside}"]
 
 

@@ -16,6 +16,7 @@ from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAM
 from transformers.utils import logging as transformers_logging
 
 from ..errors import CheckpointError, WeightsMismatchError
+from .outside_causes import is_of_outside
 from .randomness import preserved_streams
 from .sharding import has_shards, load_whole_weights
 from .stored_weights import parts_of
@@ -40,6 +41,7 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
     Raises:
         CheckpointError: there are no weights, or they are damaged.
         WeightsMismatchError: they belong to another model.
+        Exception: as it is, where memory, disk or another process has failed.
     """
     path = Path(folder)
     try:
@@ -62,6 +64,8 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         load = load_whole_weights if has_shards(model) else _load_state
         result = load(model, state_dict)
     except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError, safetensors.SafetensorError) as error:
+        if is_of_outside(error):
+            raise
         raise CheckpointError(
             f"{str(_weights_file(path))!r} cannot be loaded: {error or type(error).__name__}. It is damaged or of "
             "another model; use another checkpoint."

@@ -174,7 +174,12 @@ def _load_state(model: Any, state_dict: dict[str, Any]) -> Any:
 def _load_converted(model: PreTrainedModel, folder: Path) -> None:
     """Load weights whose names on disk are not those in memory (transformers renames some models' when it saves)."""
     with preserved_streams(), no_progress_bars():
-        loaded, info = type(model).from_pretrained(str(folder), config=model.config, output_loading_info=True)
+        loaded, info = type(model).from_pretrained(
+            str(folder),
+            config=model.config,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below
+        )
     wrong = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
     if wrong:
         raise WeightsMismatchError(f"The weights in {str(folder)!r} belong to another model: {wrong[:3]} do not fit.")

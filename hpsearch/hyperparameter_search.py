@@ -120,7 +120,7 @@ class Search:
                 ]
                 notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
                 notes += outdated(self.study, records, earlier, surroundings)
-            folder.write_settings(surroundings, self.backend.describe())
+            folder.write_settings(surroundings, self.backend.describe(), records)
             runner.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, runner.records, notes)
@@ -202,7 +202,9 @@ def outdated(
     best = best_records(records, study.objectives)
     if not best or sum(each.state.is_counted for each in records) < study.n_trials:
         return []
-    changes = differences_in_results(earlier["sessions"][best[0].session], now, but=())
+    session = best[0].session
+    is_there = session < len(earlier["sessions"])  # else the file was damaged, or written anew
+    changes = differences_in_results(earlier["sessions"][session], now, but=()) if is_there else []
     if not changes:
         return []
     warning = (

@@ -64,7 +64,7 @@ class Search:
         Raises:
             NoCompletedTrialError: no trial may be the best; with all trials.
             SearchInterrupted, TooManyFailuresError: with what was found so far. The first also in place of another
-                error, once a signal has come; it names that error then, which is its cause. Not of `CommunicationError`.
+                error, once a signal has come; it names that error, its cause. Not of `CommunicationError`.
             BaseException: what the program's own handler of the signal has raised, in place of `SearchInterrupted`.
         """
         interruption = Interruption()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .backends.base import Backend
 from .errors import CommunicationError, HpsearchError, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError
@@ -63,7 +63,8 @@ class Search:
 
         Raises:
             NoCompletedTrialError: no trial may be the best; with all trials.
-            SearchInterrupted, TooManyFailuresError: with what was found so far.
+            SearchInterrupted, TooManyFailuresError: with what was found so far. The first also in place of another
+                error, once a signal has come; it names that error, its cause. Not of `CommunicationError`.
             BaseException: what the program's own handler of the signal has raised, in place of `SearchInterrupted`.
         """
         interruption = Interruption()
@@ -76,7 +77,25 @@ class Search:
         except SearchInterrupted as interrupted:
             set_exit_code()
             raise interruption.error or interrupted from None
+        except Exception as error:
+            # A launcher that has lost a process sends SIGTERM to the others: their loss is the news then.
+            if interruption.error or (interruption.signal and not isinstance(error, CommunicationError)):
+                self._end_as_asked(interruption, error)
+            raise
         return best
+
+    def _end_as_asked(self, interruption: Interruption, error: Exception) -> NoReturn:
+        """End as a signal has asked for, though the search has ended with an error of its own."""
+        if interruption.error is not None:
+            raise interruption.error from error
+        set_exit_code()
+        raise SearchInterrupted(
+            f"Search {self.study.name!r} interrupted by {interruption.name}, and ended by an error: "
+            f"{type(error).__name__}: {error}",
+            getattr(error, "best_run", None),
+            interruption.signal,
+            own_command(),
+        ) from error
 
     def _run(self, interruption: Interruption) -> BestRun | list[BestRun]:
         if not self.ranks.is_main:
@@ -120,7 +139,7 @@ class Search:
                 ]
                 notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
                 notes += outdated(self.study, records, earlier, surroundings)
-            folder.write_settings(surroundings, self.backend.describe())
+            folder.write_settings(surroundings, self.backend.describe(), records)
             runner.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, runner.records, notes)
@@ -202,7 +221,9 @@ def outdated(
     best = best_records(records, study.objectives)
     if not best or sum(each.state.is_counted for each in records) < study.n_trials:
         return []
-    changes = differences_in_results(earlier["sessions"][best[0].session], now, but=())
+    session = best[0].session
+    is_there = session < len(earlier["sessions"])  # else the file was damaged, or written anew
+    changes = differences_in_results(earlier["sessions"][session], now, but=()) if is_there else []
     if not changes:
         return []
     warning = (

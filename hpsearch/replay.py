@@ -28,7 +28,7 @@ from .search.following import follow
 from .search.listener import PassingListener, SearchListener
 from .search.objective import Objective, resolve_objectives
 from .search.older_metric_names import named_as_recorded
-from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences
+from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences, is_known
 from .search.ranks import Ranks
 from .search.runner import TrialRunner
 from .search.study import Study
@@ -138,7 +138,7 @@ def replay(
     settings = _read_settings(folder)
     check_own_files(folder)
     original = _read_trial(folder, number)
-    if original.session >= len(settings["sessions"]):
+    if original.session >= len(settings["sessions"]) or not is_known(settings["sessions"][original.session]):
         raise StudyError(
             f"Trial {original.number} was trained with arguments that {str(folder / STUDY_FILE)!r} does not have (any "
             "more): the file was damaged, or written anew. Put back a copy of it; or train the trial's parameters with "

@@ -23,7 +23,7 @@ from .callbacks import (
     make_tracker,
     restore_callbacks,
 )
-from .errors import ArgumentError, CheckpointError, WeightsMismatchError
+from .errors import ArgumentError, CheckpointError
 from .exact_resume import ExactResume
 from .files import read_json, remove_folder, sync_tree, write_json
 from .search.reporting import ReportingCallback
@@ -31,6 +31,7 @@ from .trackers import OURS, end_trial
 from .training import batch_size, weights
 from .training.acceleration import forget_loader
 from .training.checkpoints import STATE_FILE, TRIAL_FILE
+from .training.outside_causes import is_of_outside
 
 _ENVIRONMENT = ("ACCELERATE_", "FSDP_")  # what transformers sets for accelerate
 
@@ -83,14 +84,17 @@ class TransformersTrainer:
     def add_callback(self, callback: Any) -> None:
         """Add the callback that reports, last of all: it marks a checkpoint as whole."""
         self._exact, self._relay = ExactResume(self._trainer), _Relay(callback)
+        self._trainer.add_callback(_Turn(self._relay, of_others=False))
         self._trainer.add_callback(self._exact)
         self._trainer.add_callback(self._relay)
+        self._trainer.callback_handler.callbacks.insert(0, _Turn(self._relay, of_others=True))
 
     def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> None:
         """Train to the end, or until a callback stops it; a trial that was at its end is not trained further.
 
         Raises:
             CheckpointError: the checkpoint cannot be gone on from.
+            Exception: as it is, where memory, disk, another process or a callback has failed.
         """
         trainer = self._trainer
         if trainer.is_world_process_zero():
@@ -130,10 +134,8 @@ class TransformersTrainer:
         relay.when_it_begins = lambda: self._load(Path(resume_from_checkpoint))  # transformers itself is not strict
         try:
             trainer.train(resume_from_checkpoint=str(resume_from_checkpoint))
-        except WeightsMismatchError:
-            raise
         except Exception as error:
-            if relay.has_begun or self.is_out_of_memory(error):
+            if relay.has_begun or relay.is_turn_of_others or is_of_outside(error):
                 raise
             raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be gone on from: {error}") from error
 
@@ -245,6 +247,8 @@ class TransformersTrainer:
         try:
             self._trainer._load_from_checkpoint(str(folder))
         except Exception as error:
+            if is_of_outside(error):
+                raise
             raise CheckpointError(f"The weights in {str(folder)!r} cannot be loaded: {error}") from error
 
 
@@ -270,7 +274,7 @@ class _Relay(TrainerCallback):
     def __init__(self, reporting: ReportingCallback) -> None:
         self.reporting = reporting
         self.when_it_begins: Callable[[], None] = lambda: None
-        self.has_begun = False
+        self.has_begun = self.is_turn_of_others = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         self.when_it_begins()
@@ -296,6 +300,18 @@ class _Relay(TrainerCallback):
             sync_tree(checkpoint)
             write_json(checkpoint / TRIAL_FILE, self.reporting.state())
         self.reporting.on_save(args, state, control, **kwargs)
+
+
+class _Turn(TrainerCallback):
+    """Notes whose callbacks are called from here on, until training has begun: others' or ours, which read."""
+
+    def __init__(self, relay: _Relay, of_others: bool) -> None:
+        self._relay, self._of_others = relay, of_others
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._relay.is_turn_of_others = self._of_others
+
+    on_epoch_begin = on_step_begin = on_train_begin
 
 
 def _be_quiet(trainer: Any) -> None:

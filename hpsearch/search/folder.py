@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import StudyError
 from ..files import file_lock, remove_folder, remove_partial, whole_folder, write_json
-from .provenance import differences_in_results
+from .provenance import differences_in_results, is_known
 from .reading import STUDY_FILE, TRIAL_FILE, TrialReader, read_records, read_run, read_settings, read_trials, version_of
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
@@ -28,6 +28,7 @@ BEST_FILE = "best.json"
 LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
 _STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
+_MOST_SESSIONS = 10_000
 _TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 # What the command line leaves in a study's folder.
 COMMAND_FILE, REPORT_FILE = "command.json", "report.html"
@@ -120,23 +121,30 @@ class StudyFolder:
         """
         return read_settings(self.path)
 
-    def write_settings(self, surroundings: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    def write_settings(
+        self, surroundings: Mapping[str, Any], about: Mapping[str, Any], records: Sequence[TrialRecord] = ()
+    ) -> None:
         """Write `study.json`; the caller holds the lock.
 
         Args:
             surroundings: the arguments, versions and data of this session; those of earlier ones stay there, in
                 ``sessions``, as records of trials refer to them.
             about: further settings: sampler, pruner, storage.
+            records: the trials on disk; the sessions that they name keep their places, also where the file is lost.
         """
-        study, earlier = self._study, self.read_settings() or {}
-        sessions = list(earlier.get("sessions", ()))
+        study, earlier = self._study, self.read_settings()
+        sessions = _unknown_sessions(records) if earlier is None else list(earlier["sessions"])
         known = [{**each, "machine": None} for each in sessions]  # where a trial was trained its record says
         now = {**surroundings, "machine": None}
         if now not in known:
             known.append(now)
             sessions.append(dict(surroundings))
         self.session = known.index(now)
-        self.same_sessions = {place for place, each in enumerate(known) if not differences_in_results(each, now)}
+        self.same_sessions = {
+            place
+            for place, each in enumerate(known)
+            if place == self.session or (is_known(each) and not differences_in_results(each, now))
+        }
         own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
         write_json(
             self.path / STUDY_FILE,
@@ -194,6 +202,12 @@ class StudyFolder:
             remove_folder(self.path / record.name)
         for name in (STUDY_FILE, BEST_FILE, COMMAND_FILE, REPORT_FILE, *_STORAGE_FILES):
             remove_folder(self.path / name)
+
+
+def _unknown_sessions(records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
+    """Return empty places for the sessions that records name; a number beyond all sense gets none."""
+    named = [each.session for each in records if each.session < _MOST_SESSIONS]
+    return [{} for _ in range(max(named, default=-1) + 1)]
 
 
 def check_own_files(folder: Path) -> None:

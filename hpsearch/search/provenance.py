@@ -45,6 +45,11 @@ def describe_surroundings(
     }
 
 
+def is_known(session: Mapping[str, Any]) -> bool:
+    """Tell whether a session is described; what took place under a `study.json` that is lost is not."""
+    return any(session.get(group) for group in ("arguments", "versions", "data"))
+
+
 def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return in what two descriptions differ, in words; what only one of them knows is left out."""
     return [*_changed_values(earlier, now, ("arguments", "versions", "data")), *_changed_functions(earlier, now)]

@@ -154,6 +154,7 @@ def _space(value: Any) -> Any:
 def _session(value: Any) -> dict[str, Any]:
     values = mapping(plain)
     checks = {"machine": optional(values), "versions": values, "arguments": values, "data": values}
+    checks["functions"] = mapping(text)
     return {"versions": {}, "arguments": {}, "data": {}, **fields(value, checks, ())}
 
 

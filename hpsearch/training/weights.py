@@ -16,6 +16,7 @@ from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAM
 from transformers.utils import logging as transformers_logging
 
 from ..errors import CheckpointError, WeightsMismatchError
+from .outside_causes import is_of_outside
 from .randomness import preserved_streams
 from .sharding import has_shards, load_whole_weights
 from .stored_weights import parts_of
@@ -40,6 +41,7 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
     Raises:
         CheckpointError: there are no weights, or they are damaged.
         WeightsMismatchError: they belong to another model.
+        Exception: as it is, where memory, disk or another process has failed.
     """
     path = Path(folder)
     try:
@@ -62,6 +64,8 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         load = load_whole_weights if has_shards(model) else _load_state
         result = load(model, state_dict)
     except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError, safetensors.SafetensorError) as error:
+        if is_of_outside(error):
+            raise
         raise CheckpointError(
             f"{str(_weights_file(path))!r} cannot be loaded: {error or type(error).__name__}. It is damaged or of "
             "another model; use another checkpoint."
@@ -170,7 +174,12 @@ def _load_state(model: Any, state_dict: dict[str, Any]) -> Any:
 def _load_converted(model: PreTrainedModel, folder: Path) -> None:
     """Load weights whose names on disk are not those in memory (transformers renames some models' when it saves)."""
     with preserved_streams(), no_progress_bars():
-        loaded, info = type(model).from_pretrained(str(folder), config=model.config, output_loading_info=True)
+        loaded, info = type(model).from_pretrained(
+            str(folder),
+            config=model.config,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below
+        )
     wrong = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
     if wrong:
         raise WeightsMismatchError(f"The weights in {str(folder)!r} belong to another model: {wrong[:3]} do not fit.")

@@ -14,6 +14,8 @@ import pytest
 
 from hpsearch import SearchInterrupted, StudyError, open_study
 from hpsearch.cli import main
+from hpsearch.search.provenance import is_known
+from hpsearch.search.reading import read_settings
 from tests.support.outside import make_outside, untouched
 from tests.support.searching import AtStep, HearsNotices, interrupt
 from tests.support.small_search import records_of, search
@@ -167,6 +169,39 @@ def test_settings_that_were_moved_away_are_written_anew(study: Path) -> None:
     (study / "study.json").rename(study.parent / "moved away")
     assert [each.number for each in goes_on(study)[0]] == NUMBERS
     assert open_study(study).problems == ()
+
+
+def test_trials_of_lost_settings_are_not_taken_for_those_of_the_new_session(tmp_path: Path) -> None:
+    """Their arguments are unknown: no later call fails of it, and none believes that their results are its own."""
+    search(tmp_path, 1)
+    rewrite(tmp_path / "study" / "run-0" / "trial.json", session=2)
+    (tmp_path / "study" / "study.json").unlink()
+    for _ in range(2):
+        [record] = records_of(search(tmp_path, 1))
+    settings = read_settings(tmp_path / "study")
+    assert settings is not None
+    assert (record.session, settings["session"], len(settings["sessions"])) == (2, 3, 4)
+    assert not any(is_known(each) for each in settings["sessions"][:3])
+    assert main(["best", str(tmp_path / "study"), "--format", "flags"]) == 0
+    assert main(["report", str(tmp_path / "study"), "-o", str(tmp_path / "page.html")]) == 0
+    with pytest.raises(StudyError, match="does not have"):
+        small_trainer(tmp_path).replay(number=0, progress=False)
+
+
+def test_a_session_that_the_settings_do_not_have_ends_no_later_call(tmp_path: Path) -> None:
+    search(tmp_path, 1)
+    rewrite(tmp_path / "study" / "run-0" / "trial.json", session=10**12)
+    assert len(records_of(search(tmp_path, 1))) == 1
+
+
+@pytest.mark.parametrize("functions", [5, {"model_init": 3}])
+def test_functions_of_a_session_that_are_no_texts_are_damage(tmp_path: Path, functions: Any) -> None:
+    search(tmp_path, 1)
+    file = tmp_path / "study" / "study.json"
+    [session] = json.loads(file.read_text())["sessions"]
+    rewrite(file, sessions=[{**session, "functions": functions}])
+    with pytest.raises(StudyError, match=r"is damaged.*functions"):
+        search(tmp_path, 1)
 
 
 def test_a_replay_of_a_trial_whose_arguments_are_lost_says_so(study: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
-from hpsearch import BestRun, Float, SearchInterrupted, TrialRecord, open_study, tune
+from hpsearch import BestRun, Float, SearchInterrupted, StorageError, TrialRecord, open_study, tune
 from tests.support.searching import AtStep, Events
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
@@ -164,6 +164,35 @@ def test_an_error_after_the_signal_is_not_the_trials_fault(tmp_path: Path) -> No
     assert left.reason == (
         "interrupted by SIGTERM: RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated."
     )
+
+
+class StorageIsLost(Events):
+    """Ends the search with an error of its own, after a signal has come."""
+
+    def on_search_end(self, *args: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise StorageError("the disk is gone")
+
+
+def test_a_signal_is_not_lost_where_the_search_ends_by_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SearchInterrupted, match=r"SIGTERM.*StorageError: the disk is gone") as ended:
+        search(tmp_path, trials=1, progress=StorageIsLost())
+    assert ended.value.exit_code == 143
+    assert isinstance(ended.value.__cause__, StorageError)
+
+
+def test_what_a_handler_of_the_program_raises_is_not_lost_where_the_search_ends_by_an_error(tmp_path: Path) -> None:
+    def handle(number: int, frame: Any) -> None:
+        raise SystemExit(7)
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            search(tmp_path, trials=1, progress=StorageIsLost())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 7
+    assert isinstance(ended.value.__cause__, StorageError)
 
 
 def test_a_handler_that_ends_the_program_is_called_at_once_and_ends_it_when_the_checkpoint_is_written(

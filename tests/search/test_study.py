@@ -48,6 +48,15 @@ def leave_a_trial(study: Study) -> None:
     StudyFolder(study).write_record(TrialRecord(0, "run-0", TrialState.FAILED, {}))
 
 
+def test_results_of_sessions_whose_settings_are_lost_are_not_known(tmp_path: Path) -> None:
+    now = {"arguments": {"seed": 1}, "data": {}, "versions": {}}
+    folder = StudyFolder(make_study(tmp_path))
+    folder.write_settings(now, {}, [TrialRecord(0, "run-0", TrialState.COMPLETE, {}, session=1)])
+    assert (folder.session, folder.same_sessions) == (2, {2})
+    folder.write_settings(now, {})
+    assert (folder.session, folder.same_sessions) == (2, {2})
+
+
 ESCAPES = [
     "../x",
     "..",

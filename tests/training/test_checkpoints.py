@@ -23,7 +23,8 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from hpsearch import Trainer, TrainingArguments
-from hpsearch.errors import CheckpointError
+from hpsearch.errors import CheckpointError, WeightsMismatchError
+from hpsearch.training.weights import check_fits, load_weights
 from tests.support.models import (
     Line,
     TiedPair,
@@ -289,6 +290,21 @@ def test_a_saved_language_model_with_tied_weights_loads_with_them_tied(tmp_path:
     other.load_weights(tmp_path / "checkpoint-2")
     assert_equal_weights(weights_of(other.model), weights_of(trainer.model))
     assert other.model.lm_head.weight is other.model.transformer.wte.weight
+
+
+@pytest.mark.parametrize("read", [load_weights, check_fits])
+def test_weights_of_another_size_whose_names_are_converted_are_of_another_model(tmp_path: Path, read: Any) -> None:
+    def mixtral(size: int) -> transformers.MixtralForCausalLM:
+        sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 2, "vocab_size": 8}
+        config = transformers.MixtralConfig(
+            hidden_size=size, intermediate_size=8, num_hidden_layers=1, num_experts_per_tok=1, **sizes
+        )
+        return transformers.MixtralForCausalLM(config)
+
+    mixtral(8).save_pretrained(tmp_path)
+    read(mixtral(8), tmp_path)
+    with pytest.raises(WeightsMismatchError, match="belong to another model"):
+        read(mixtral(16), tmp_path)
 
 
 @pytest.mark.feature(96)

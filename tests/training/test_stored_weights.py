@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import distributed
 
 from hpsearch.errors import CheckpointError
 from hpsearch.training.stored_weights import check_weights, parts_of
@@ -106,3 +108,23 @@ def test_a_check_runs_nothing_that_a_file_of_torch_says(tmp_path: Path, is_new: 
         with pytest.raises(CheckpointError, match="is damaged"):
             check(tmp_path / "weights")
     assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(OSError(errno.ENOSPC, "No space left on device"), id="disk"),
+        pytest.param(distributed.DistNetworkError("reset by peer"), id="peer"),
+        pytest.param(torch.OutOfMemoryError("CUDA out of memory."), id="memory"),
+    ],
+)
+def test_an_error_of_the_surroundings_is_not_taken_for_damage(error: Exception, tmp_path: Path) -> None:
+    class CannotTake(torch.nn.Linear):
+        def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            raise error
+
+    model = CannotTake(2, 2)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    with pytest.raises(type(error)) as raised:
+        load_weights(model, tmp_path)
+    assert raised.value is error

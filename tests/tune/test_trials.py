@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
+import re
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +16,20 @@ import optuna
 import pytest
 import torch
 import transformers
+from torch import distributed
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hpsearch import (
+    ArgumentError,
     BestRun,
     Categorical,
     CheckpointError,
+    CommunicationError,
     Float,
+    NoCompletedTrialError,
     SearchInterrupted,
     SearchPlan,
+    StorageError,
     TrialState,
     open_study,
     tune,
@@ -228,6 +235,54 @@ def test_a_damaged_checkpoint_costs_the_trial_nothing_but_time(name: str) -> Non
     [record] = best.run_summary.records
     assert record.state is TrialState.COMPLETE, record.reason
     assert curves(best) == curves(search(make, n_trials=1, output_dir="undisturbed"))
+
+
+class CannotGoOn(transformers.Trainer):
+    """Raises an error while a checkpoint is read, in the place named, and counts the attempts."""
+
+    error: Exception
+    in_callback = False
+    attempts = 0
+
+    def _load_optimizer_and_scheduler(self, checkpoint: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and not self.in_callback:
+            CannotGoOn.attempts += 1
+            raise self.error
+
+
+class CannotBegin(TrainerCallback):
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if Path("once").exists():
+            CannotGoOn.attempts += 1
+            raise CannotGoOn.error
+
+
+@pytest.mark.parametrize(
+    ("error", "in_callback", "said"),
+    [
+        pytest.param(OSError(errno.ENOSPC, "No space left on device"), False, "StorageError: .*No space", id="disk"),
+        pytest.param(distributed.DistNetworkError("reset by peer"), False, "reset by peer", id="peer"),
+        pytest.param(ArgumentError("no such value"), False, "no such value", id="ours"),
+        pytest.param(RuntimeError("no server for the tracker"), True, "no server for the tracker", id="callback"),
+    ],
+)
+def test_an_error_that_is_not_of_the_checkpoint_costs_no_checkpoint(
+    error: Exception, in_callback: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CannotGoOn, "error", error, raising=False)
+    monkeypatch.setattr(CannotGoOn, "in_callback", in_callback)
+    monkeypatch.setattr(CannotGoOn, "attempts", 0)
+
+    def make(trial: Any) -> transformers.Trainer:
+        callbacks = [CannotBegin()] if in_callback else []
+        model = TwoLayers()
+        return transformers_trainer("made", model, *callbacks, kind=CannotGoOn, save_strategy="epoch", **trial.params)
+
+    with pytest.raises((StorageError, CommunicationError, NoCompletedTrialError, ArgumentError)) as ended:
+        interrupted_and_damaged(make, lambda checkpoint: None)
+    assert re.search(said, f"{type(ended.value).__name__}: {ended.value}")
+    assert CannotGoOn.attempts == 1
 
 
 def test_a_half_done_trial_begins_again_without_what_nobody_reads_any_more() -> None:

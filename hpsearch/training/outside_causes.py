@@ -1,0 +1,14 @@
+"""Which errors, while a checkpoint is read, say nothing about the checkpoint."""
+
+from __future__ import annotations
+
+from ..communication import is_of_communication
+from ..errors import HpsearchError
+from ..files import disk_problem
+from .batch_size import is_out_of_memory
+
+
+def is_of_outside(error: BaseException) -> bool:
+    """Tell whether the memory, the disk or another process has failed, or an error already says what was wrong."""
+    has_name = isinstance(error, HpsearchError)
+    return has_name or is_out_of_memory(error) or disk_problem(error) is not None or is_of_communication(error)

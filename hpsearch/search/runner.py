@@ -174,10 +174,9 @@ class TrialRunner:
 
     def is_everything_tried(self, number: int, begun: Collection[int]) -> bool:
         """Tell whether no configuration is left for trial `number`; `begun` are those that processes are at."""
-        if self._study.goes_by_number:
-            return False
         reserved = len(set(begun) - {each.number for each in self.known_trials()})
-        return is_everything_tried(self._study.suggest, number, self.tried(), reserved)
+        found = is_everything_tried(self._study.suggest, number, self.tried(), reserved)
+        return found and not self._study.goes_by_number  # what a function returns is known when it has been called
 
     def announce(self, notice: str) -> None:
         """Say something about the search while it runs, such as why it ends early."""

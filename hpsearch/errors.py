@@ -129,7 +129,8 @@ class SearchInterrupted(KeyboardInterrupt):
             objectives a list of them.
         signal: the number of the signal; of Ctrl-C, SIGINT.
         exit_code: that of the program, if it does not catch the error: 130, 143 or 138.
-        command: continues the search; None if the command of this program is not known, or not asked for.
+        command: continues the search; None if the command of this program is not known, holds a secret, or
+            is not asked for.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import shlex
@@ -10,11 +11,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .errors import SearchInterrupted
+from .redaction import holds_secret
 from .surroundings import put_back
 
 # SIGTERM: preemption, `kill`, the end of a container. SIGUSR1: what Slurm's --signal sends by convention.
@@ -157,11 +159,23 @@ if hasattr(os, "register_at_fork"):
 
 
 def own_command() -> str | None:
-    """Return the command line of this program; None if it is one process of a launcher, a notebook or a console."""
-    is_part = "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE") or 1) > 1
-    if is_part or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+    """Return the command line of this program; None if it is not known, or holds a secret.
+
+    It is not known of one process of a launcher, nor of a notebook or a console.
+    """
+    processes = os.environ.get("WORLD_SIZE", "")
+    is_part = "TORCHELASTIC_RUN_ID" in os.environ or (processes.isdecimal() and int(processes) > 1)
+    if is_part or hasattr(sys, "ps1") or "ipykernel" in sys.modules or _has_secret(sys.orig_argv):
         return None
     return shlex.join(sys.orig_argv)
+
+
+def _has_secret(words: Sequence[str]) -> bool:
+    """Tell whether a command line holds a secret, as ``--name value``, ``--name=value``, ``name=value`` or in a URL."""
+    pairs = [word.partition("=")[::2] for word in words]
+    pairs += [each for each in itertools.pairwise(words) if each[0].startswith("-")]
+    named = any(value and holds_secret(name.lstrip("-").replace("-", "_"), value) for name, value in pairs)
+    return named or holds_secret("", list(words))
 
 
 class _ExitHook:

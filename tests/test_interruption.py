@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpsearch import SearchInterrupted
-from hpsearch.interruption import Interruption, noticing_signals, set_exit_code
+from hpsearch.interruption import Interruption, noticing_signals, own_command, set_exit_code
 from hpsearch.search.agreed_interruption import AgreedInterruption
 from hpsearch.search.ranks import OneProcess
 
@@ -245,3 +246,33 @@ def test_the_program_exits_with_the_code_of_the_signal_and_other_errors_are_show
     assert capsys.readouterr().err == shown
     if isinstance(error, SearchInterrupted):
         assert pickle.loads(pickle.dumps(error)).exit_code == error.exit_code
+
+
+@pytest.mark.parametrize(
+    ("words", "is_shown"),
+    [
+        (["--pad-token", "<pad>", "--storage", "postgresql://host/name", "--push_to_hub"], True),
+        (["run", "study.py", "--set", "seed=3"], True),
+        (["--storage", "postgresql://user:word@host/name"], False),
+        (["--storage=postgresql://user:word@host/name?sslmode=require"], False),
+        (["postgresql://user:word@host/name?sslmode=require"], False),
+        (["--hub_token", "hf_abc"], False),
+        (["--hub-token=hf_abc"], False),
+        (["--set", "hub_token=hf_abc"], False),
+    ],
+)
+def test_the_command_that_continues_is_not_shown_if_it_holds_a_secret(
+    words: list[str], is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", *words])
+    command = own_command()
+    assert (None if command is None else shlex.split(command)[2:]) == (words if is_shown else None)
+
+
+@pytest.mark.parametrize(("processes", "is_known"), [("", True), ("1", True), ("many", True), ("2", False)])
+def test_the_command_of_one_process_of_several_is_not_known(
+    processes: str, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
+    assert own_command() == ("python train.py" if is_known else None)

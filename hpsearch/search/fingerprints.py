@@ -71,15 +71,16 @@ def is_comparable(before: str, now: str) -> bool:
 class _Description:
     """Describes a function with all that it refers to, as JSON-ready values; each thing once."""
 
-    def __init__(self) -> None:
-        self._seen: dict[int, Any] = {}  # functions, classes and objects; kept alive, so that no id comes up twice
-        self._depth = 0
+    def __init__(self, seen: dict[int, Any] | None = None, depth: int = 0) -> None:
+        # Functions, classes, objects, and the sets that this is inside of; kept alive, so that no id comes up twice.
+        self._seen = {} if seen is None else seen
+        self._depth = depth
 
     def of(self, value: Any) -> Any:
         """Return the description of anything; of an object whose inside is not known, its class."""
         if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
             return repr(value)
-        if isinstance(value, _CONTAINERS):
+        if isinstance(value, _CONTAINERS) and id(value) not in self._seen:
             return self._of_container(value) if len(value) <= _MOST and self._depth < _DEEPEST else type(value).__name__
         if id(value) in self._seen or self._depth >= _DEEPEST or len(self._seen) >= _MOST:
             return ["again"]
@@ -92,7 +93,7 @@ class _Description:
 
     def _of_new(self, value: Any) -> Any:
         if isinstance(value, enum.Enum):
-            return repr(value.value)
+            return self.of(value.value)
         if isinstance(value, functools.partial):
             return ["partial", self.of(value.func), self.of(value.args), self.of(value.keywords)]
         if isinstance(value, types.MethodType):
@@ -116,11 +117,13 @@ class _Description:
     def _of_container(self, value: Any) -> Any:
         self._depth += 1
         try:
-            inside = (
-                [[self.of(key), self.of(each)] for key, each in value.items()]
-                if isinstance(value, dict)
-                else [self.of(each) for each in value]
-            )
+            if isinstance(value, (set, frozenset)):  # its order may be another one in each process
+                found = {**self._seen, id(value): value}
+                inside = [_Description(dict(found), self._depth).of(each) for each in value]
+            elif isinstance(value, dict):
+                inside = [[self.of(key), self.of(each)] for key, each in value.items()]
+            else:
+                inside = [self.of(each) for each in value]
         finally:
             self._depth -= 1
         is_ordered = isinstance(value, (tuple, list))

@@ -52,6 +52,11 @@ class Tried:
         return cls(known, frozenset(each.configuration for each in records if each.number in failed))
 
 
+def may_have_result(record: TrialRecord) -> bool:
+    """Tell whether a trial has a result, or will have one, that is of its parameters: they did not change meanwhile."""
+    return record.state in (*_WITH_RESULT, *_UNDER_WAY) and not record.schedule
+
+
 def choose(
     trial: Trial, suggest: Suggest, arguments: Mapping[str, Any], tried: Tried, stream: str
 ) -> Mapping[str, Any]:

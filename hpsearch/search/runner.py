@@ -9,6 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from ..errors import SpaceError
 from ..files import remove_partial
 from ..interruption import Interruption
 from ..scratch import remove_scratch_of_the_dead
@@ -22,11 +23,11 @@ from .memory_of_0_8_0 import copy_to_disk
 from .others import OtherTrials
 from .own_files import hide_checkpoints_outside
 from .ranks import Ranks
-from .repeats import Tried, choose, is_everything_tried
+from .repeats import Tried, choose, is_everything_tried, may_have_result
 from .retention import remove_surplus
 from .sessions import Session
 from .study import Study
-from .trial import Span, Trial, TrialRecord, TrialState, Verdict, configuration
+from .trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict, configuration
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -166,18 +167,26 @@ class TrialRunner:
         return Tried.of(self.known_trials(), self._folder.same_sessions, failed - self._failed_before)
 
     def known_trial(self, params: Mapping[str, Any]) -> TrialRecord | None:
-        """Return the trial that has these parameters, if its result is known or will be; under `locked()`."""
-        wanted = configuration(params)
-        if wanted not in self.tried().known:
+        """Return the trial that has these proposed parameters, if its result is known or will be; under `locked()`.
+
+        What the space adds to them, such as constants, is compared too.
+        """
+        proposed = FixedTrial(params)
+        try:
+            arguments = self._study.suggest(proposed)
+        except SpaceError:  # it asks for more than is proposed, or the trial will show it
             return None
-        return next(each for each in self.known_trials() if each.configuration == wanted)
+        wanted = configuration({**proposed.params.values_by_name, **arguments})
+        if self._study.goes_by_number or wanted not in self.tried().known:
+            return None
+        has_result = (each for each in self.known_trials() if may_have_result(each))
+        return next((each for each in has_result if each.configuration == wanted), None)
 
     def is_everything_tried(self, number: int, begun: Collection[int]) -> bool:
         """Tell whether no configuration is left for trial `number`; `begun` are those that processes are at."""
-        if self._study.goes_by_number:
-            return False
         reserved = len(set(begun) - {each.number for each in self.known_trials()})
-        return is_everything_tried(self._study.suggest, number, self.tried(), reserved)
+        found = is_everything_tried(self._study.suggest, number, self.tried(), reserved)
+        return found and not self._study.goes_by_number  # what a function returns is known when it has been called
 
     def announce(self, notice: str) -> None:
         """Say something about the search while it runs, such as why it ends early."""

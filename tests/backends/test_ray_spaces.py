@@ -24,9 +24,23 @@ from ray.tune.search import sample
 from ray.tune.search.optuna import OptunaSearch
 from ray.tune.search.variant_generator import generate_variants
 
-from hpsearch import Categorical, FixedTrial, Float, Int, SearchInterrupted, SearchSpace, SpaceError
+from hpsearch import (
+    Categorical,
+    FixedTrial,
+    Float,
+    Int,
+    SearchInterrupted,
+    SearchSpace,
+    SpaceError,
+    TrialRecord,
+    TrialState,
+)
 from hpsearch.backends.ray_backend.domains import from_searcher, to_ray
 from hpsearch.backends.ray_backend.spaces import RaySpace, drawn, from_ray
+from hpsearch.search.folder import StudyFolder
+from hpsearch.search.listener import SearchListener
+from hpsearch.search.ranks import OneProcess
+from hpsearch.search.runner import TrialRunner
 from hpsearch.search.start import resolve_start
 from hpsearch.search.study import Study, as_space
 from tests.support.searching import AtStep, interrupt
@@ -410,6 +424,21 @@ def test_a_function_may_suggest_and_return_domains() -> None:
     found = [arguments(both, number) for number in range(20)]
     assert all(each["twice"] == 2 * each["learning_rate"] for each in found)
     assert {each["warmup_steps"] for each in found} == {0, 1}
+
+
+def test_a_resumed_search_knows_that_a_function_returns_a_grid_before_its_first_trial(tmp_path: Path) -> None:
+    def function() -> Any:
+        return from_ray(lambda trial: {"size": tune.grid_search([2, 4]), "seed": tune.choice([1])}, 42)
+
+    study = Study("study", tmp_path, function(), objectives=(), n_trials=4)
+    runner = TrialRunner(None, study, StudyFolder(study), SearchListener(), OneProcess())  # type: ignore[arg-type]
+    params = [{"size": size, "seed": 1} for size in (2, 4)]
+    runner.records = [
+        TrialRecord(number, f"run-{number}", TrialState.COMPLETE, each, each, each)
+        for number, each in enumerate(params)
+    ]
+    assert {each.configuration for each in runner.records} == runner.tried().known
+    assert not runner.is_everything_tried(2, ())
 
 
 def test_the_defaults_of_the_trainer_can_start_a_space_of_ray() -> None:

@@ -193,3 +193,44 @@ def test_a_script_a_module_a_cell_and_another_process_have_the_same(tmp_path: Pa
         for command, seed in zip((*commands, [sys.executable, "-c", cell]), "123", strict=True)
     ]
     assert said == [of(BASE)] * 3
+
+
+IN_A_SET = """
+def shared(x):
+    return x + 1
+
+class Base:
+    def f(self):
+        return shared(1)
+
+class One(Base): pass
+class Two(Base): pass
+def three(x): return shared(x), KINDS
+def four(x): return shared(x) - 1
+
+KINDS = {One, Two, three, four}
+
+def f(x):
+    return [kind for kind in KINDS]
+"""
+IN_AN_ENUM = """
+import enum
+
+def double(x):
+    return 2 * x
+
+class Kind(enum.Enum):
+    DOUBLE = (double,)
+
+def f(x):
+    return Kind.DOUBLE.value[0](x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "edit"), [(IN_A_SET, ("x + 1", "x + 2")), (IN_AN_ENUM, ("2 * x", "3 * x"))], ids=["set", "enum"]
+)
+def test_where_things_lie_in_memory_makes_no_difference(source: str, edit: tuple[str, str]) -> None:
+    kept = [defined(source) for _ in range(20)]
+    assert {function_fingerprint(each) for each in kept} == {of(source)}
+    assert of(source.replace(*edit)) != of(source)

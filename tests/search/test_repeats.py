@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import pytest
 
 from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, TrialRecord, TrialState
 from hpsearch.backends.optuna_backend.proposer import proposed_by
+from hpsearch.search.folder import StudyFolder
+from hpsearch.search.listener import SearchListener
+from hpsearch.search.ranks import OneProcess
 from hpsearch.search.repeats import Tried, configuration, is_everything_tried, leaves, untried
+from hpsearch.search.runner import TrialRunner
+from hpsearch.search.study import Study
 from tests.support.searching import AtStep, HearsNotices, interrupt, states
 from tests.support.short_searches import params_of, search
 from tests.support.small_trainer import CountsModels, points
@@ -139,6 +145,26 @@ def test_a_searcher_hears_that_its_proposal_is_known_and_is_asked_ten_times(
     found = proposed_by(searcher, 3, lambda params: known if params == known.params else None)
     assert found == {"x": proposed}
     assert searcher.rejected == [(3, each) for each in rejected]
+
+
+@pytest.mark.parametrize(("proposed", "number"), [({"x": 1}, 2), ({"x": 2}, None), ({"y": 1}, None)])
+def test_a_proposal_is_compared_with_what_the_space_adds_to_it(
+    tmp_path: Path, proposed: dict[str, int], number: int | None
+) -> None:
+    def function(trial: Any) -> dict[str, Any]:
+        return {"x": trial.suggest_categorical("x", [1, 2, 3]), "num_train_epochs": 2}
+
+    study = Study("study", tmp_path, function, objectives=(), n_trials=9)
+    runner = TrialRunner(None, study, StudyFolder(study), SearchListener(), OneProcess())  # type: ignore[arg-type]
+    both = {"num_train_epochs": 2}
+    runner.records = [
+        record(0, TrialState.FAILED, x=1, **both),
+        replace(record(1, x=1, **both), schedule=({"trial": 0},)),
+        record(2, x=1, **both),
+        record(3, TrialState.FAILED, x=2, **both),
+    ]
+    known = runner.known_trial(proposed)
+    assert (None if known is None else known.number) == number
 
 
 # Searches.

@@ -32,13 +32,17 @@ def check_ranges(engine: optuna.Study, study: Study) -> None:
     """
     if isinstance(study.space, SearchSpace):
         return
+    agreed: set[str] = set()  # older trials may have other ranges: 0.8.0 allowed that
     for trial in _one_of_each(engine):
         asked, otherwise = (_asked(study, trial, edge) for edge in (0, -1))
         for name, parameter in asked.items():
             before = trial.distributions.get(name)
             depends_on_a_new_one = otherwise.get(name) != parameter
-            if before is not None and not depends_on_a_new_one and before != distribution(parameter):
+            if before is None or depends_on_a_new_one or name in agreed:
+                continue
+            if before != distribution(parameter):
                 raise study.made_with_other_range(name, _parameter(before), parameter)
+            agreed.add(name)
 
 
 def _asked(study: Study, trial: FrozenTrial, edge: int) -> dict[str, Parameter]:
@@ -50,7 +54,7 @@ def _asked(study: Study, trial: FrozenTrial, edge: int) -> dict[str, Parameter]:
 
 
 def _one_of_each(engine: optuna.Study) -> Iterator[FrozenTrial]:
-    """Yield the latest trial of each set of parameters."""
+    """Yield the latest trial of each set of parameters, the latest of all first."""
     seen: set[frozenset[str]] = set()
     for trial in reversed(engine.get_trials(deepcopy=False)):
         names = frozenset(trial.distributions)

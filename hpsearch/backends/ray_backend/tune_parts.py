@@ -154,6 +154,7 @@ class WorkerEvents(Guarded, tune.Callback):
         """Note that a worker is there for the trial, and send it the time that is left: the trial may have waited."""
         self._had_workers.add(trial.trial_id)
         self._recovering.discard(trial.trial_id)
+        self._finishing.discard(trial.trial_id)  # it may be another worker, which has not been told
         worker: Any = trial.temporary_state.ray_actor
         worker.begin.remote(self._dispatch.seconds_left)
 

@@ -1,0 +1,53 @@
+"""Ranges that a function as space suggests are compared with those of the latest trials that have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+from hpsearch import StudyError
+from hpsearch.backends.optuna_backend.ranges import check_ranges
+from hpsearch.search.study import Study
+
+KIND = CategoricalDistribution(("x", "y"))
+
+
+def engine_with(*trials: tuple[str, float]) -> optuna.Study:
+    """A study whose trials have these branches, with `a` up to these bounds; branch y has `b` besides."""
+    engine = optuna.create_study()
+    for kind, high in trials:
+        distributions: dict[str, BaseDistribution] = {"kind": KIND, "a": FloatDistribution(0.0, high)}
+        distributions |= {"b": FloatDistribution(0.0, 1.0)} if kind == "y" else {}
+        params = {"kind": kind, **({"a": 0.5, "b": 0.5} if kind == "y" else {"a": 0.5})}
+        engine.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=0.0))
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("trials", "is_refused"),
+    [
+        ([("x", 1.0), ("y", 2.0), ("y", 2.0)], False),  # 0.8.0 let the range be widened
+        ([("x", 2.0), ("y", 2.0), ("y", 1.0)], True),
+        ([("y", 2.0), ("x", 1.0)], True),
+        ([("x", 1.0)], True),
+    ],
+)
+def test_a_range_that_agrees_with_the_latest_trial_is_not_refused_for_an_older_one(
+    tmp_path: Path, trials: list[tuple[str, float]], is_refused: bool
+) -> None:
+    def function(trial: Any) -> None:
+        kind = trial.suggest_categorical("kind", ["x", "y"])
+        trial.suggest_float("a", 0.0, 2.0)
+        if kind == "y":
+            trial.suggest_float("b", 0.0, 1.0)
+
+    study = Study("study", tmp_path, function, objectives=(), n_trials=9)
+    if is_refused:
+        with pytest.raises(StudyError, match="another space of 'a'"):
+            check_ranges(engine_with(*trials), study)
+    else:
+        check_ranges(engine_with(*trials), study)

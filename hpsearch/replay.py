@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from .errors import ArgumentError, ObjectiveError, StudyError, nearest_name
 from .files import read_json, remove_folder
 from .hyperparameter_search import telling_the_others
-from .search.acting_arguments import acts_outside
+from .search.acting_arguments import acts_outside, reaching_out
 from .search.ending import TrialEndedSearch
 from .search.folder import (
     BEST_FILE,
@@ -219,24 +219,13 @@ def _read_trial(folder: Path, number: int | None) -> TrialRecord:
     found = {each.number: each for each in read_records(folder)}
     if wanted not in found:
         raise StudyError(f"The study {folder.name!r} has no trial {wanted!r}; it has {list(found)}.")
-    _check_reach(found[wanted])
+    reaching = reaching_out(found[wanted])
+    if reaching is not None:
+        raise StudyError(
+            f"Trial {wanted} sets {reaching}, which reaches beyond the study's folder, so it is not replayed: train "
+            "with its hyperparameters instead."
+        )
     return found[wanted]
-
-
-def _check_reach(record: TrialRecord) -> None:
-    """Check that a trial on disk, which may come from someone else, sets no argument that acts elsewhere.
-
-    Raises:
-        StudyError: it does.
-    """
-    parts = [*record.schedule, *record.fallbacks]
-    arguments = [record.params, record.arguments, *(part["arguments"] for part in parts)]
-    for name, value in itertools.chain.from_iterable(each.items() for each in arguments):
-        if acts_outside(name, value):
-            raise StudyError(
-                f"Trial {record.number} sets {name}={value!r}, which reaches beyond the study's folder, so it is not "
-                "replayed: train with its hyperparameters instead."
-            )
 
 
 def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:

@@ -173,6 +173,20 @@ def test_a_folder_that_modules_would_be_imported_from_is_not_entered(place: Plac
     assert Path.cwd() == Path(os.path.realpath(place.home / folder))
 
 
+@pytest.mark.parametrize("folder", ["runs", "runs/study"])
+def test_a_given_program_does_not_import_modules_of_the_output_folder(
+    place: Place, told: Told, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    place.command()
+    monkeypatch.chdir(place.here / folder)
+    for command in (["resume", str(place.study)], ["replay", "0", str(place.study)]):
+        code, _, err = told(*command, "--file", str(place.home / "program.py"))
+        assert (code, place.canary.exists()) == (2, False)
+        assert "Change to another folder" in err
+    told("resume", str(place.study), "--file", str(place.home / "program.py"), "--trust")
+    assert place.canary.exists()
+
+
 ARGUMENTS: list[tuple[str, Any]] = [
     ("push_to_hub", True),
     ("hub_model_id", "someone"),
@@ -184,6 +198,7 @@ ARGUMENTS: list[tuple[str, Any]] = [
     ("deepspeed", "settings.json"),
     ("fsdp_config", {"version": 2}),
     ("logging_dir", "elsewhere"),
+    ("tensorboard_logging_dir", "elsewhere"),
     ("model.trust_remote_code", True),
     ("model.name", "someone/model"),
     ("optim_args", {"file": ["~/secret.txt"]}),

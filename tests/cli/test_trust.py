@@ -383,3 +383,13 @@ def test_no_storage_that_a_folder_names_is_opened_outside_of_it(
     place.settings({"storage": filled(named(storage, place) if storage in STORAGES else storage, place)})
     for command in ("show", "best", "dashboard"):
         assert_harmless(place, capfd, lambda: main([command, "runs/study"]))  # noqa: B023
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_command_file_that_is_no_file_is_not_read(place: Place, kind: str) -> None:
+    file = place.study / "command.json"
+    (place.home / "x.json").write_text(json.dumps({"file": SECRET}))
+    os.mkfifo(file) if kind == "pipe" else file.symlink_to(place.home / "x.json")
+    with pytest.raises(StudyError, match=r"it is a link|it is not a file") as caught:
+        read_command(place.study)
+    assert SECRET not in str(caught.value)

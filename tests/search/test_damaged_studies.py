@@ -164,6 +164,13 @@ def test_damaged_settings_are_an_error_with_a_remedy(
     assert "study.json" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize("content", ["{", "3", "{}", "[]", '{"trial": "x"}'])
+def test_a_damaged_best_trial_is_an_error_with_a_remedy(study: Path, content: str) -> None:
+    (study / "best.json").write_text(content)
+    with pytest.raises(StudyError, match=r"best.json' is damaged.*pass the number"):
+        small_trainer(study.parent).replay(study_name="study", progress=False)
+
+
 def test_settings_that_were_moved_away_are_written_anew(study: Path) -> None:
     (study / "study.json").rename(study.parent / "moved away")
     assert [each.number for each in goes_on(study)[0]] == NUMBERS

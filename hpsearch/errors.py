@@ -67,7 +67,7 @@ class StudyError(InvalidInputError):
 
 
 class CannotResumeError(StudyError):
-    """A half-done trial cannot resume: the code makes another model than the one in its checkpoint."""
+    """A half-done trial cannot resume: the code makes another model, or the folder sets what acts elsewhere."""
 
 
 class CheckpointError(HpsearchError):

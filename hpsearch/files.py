@@ -188,7 +188,7 @@ def remove_partial(folder: str | os.PathLike[str]) -> None:
     """
     for entry in entries(folder, PARTIAL_MARK):
         _, is_replaced, name = entry.name.partition(_REPLACED_MARK)
-        if is_replaced and not entry.with_name(name).exists():
+        if is_replaced and name and not entry.with_name(name).exists():
             os.replace(entry, entry.with_name(name))
         else:
             _delete(entry)

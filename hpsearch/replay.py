@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import ArgumentError, ObjectiveError, StudyError, nearest_name
-from .files import read_json, remove_folder
+from .files import remove_folder
 from .hyperparameter_search import telling_the_others
-from .search.acting_arguments import acts_outside
+from .search.acting_arguments import acts_outside, reaching_out
+from .search.checked_json import Unreadable, whole
 from .search.ending import TrialEndedSearch
 from .search.folder import (
     BEST_FILE,
@@ -30,6 +31,7 @@ from .search.objective import Objective, resolve_objectives
 from .search.older_metric_names import named_as_recorded
 from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences, is_known
 from .search.ranks import Ranks
+from .search.reading import read_own_json
 from .search.runner import TrialRunner
 from .search.study import Study
 from .search.trial import FixedTrial, Report, TrialRecord, TrialState, Verdict
@@ -212,31 +214,34 @@ def _read_trial(folder: Path, number: int | None) -> TrialRecord:
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int)):
         raise StudyError(f"number must be that of a trial, but got {wanted!r}.")
     if wanted is None:
-        best = read_json(folder / BEST_FILE)
-        if best is None:
-            raise StudyError(f"The study {folder.name!r} has no best trial; pass the number of the one to replay.")
-        wanted = (best[0] if isinstance(best, list) else best)["trial"]
+        wanted = _best_number(folder)
     found = {each.number: each for each in read_records(folder)}
     if wanted not in found:
         raise StudyError(f"The study {folder.name!r} has no trial {wanted!r}; it has {list(found)}.")
-    _check_reach(found[wanted])
+    reaching = reaching_out(found[wanted])
+    if reaching is not None:
+        raise StudyError(
+            f"Trial {wanted} sets {reaching}, which reaches beyond the study's folder, so it is not replayed: train "
+            "with its hyperparameters instead."
+        )
     return found[wanted]
 
 
-def _check_reach(record: TrialRecord) -> None:
-    """Check that a trial on disk, which may come from someone else, sets no argument that acts elsewhere.
-
-    Raises:
-        StudyError: it does.
-    """
-    parts = [*record.schedule, *record.fallbacks]
-    arguments = [record.params, record.arguments, *(part["arguments"] for part in parts)]
-    for name, value in itertools.chain.from_iterable(each.items() for each in arguments):
-        if acts_outside(name, value):
-            raise StudyError(
-                f"Trial {record.number} sets {name}={value!r}, which reaches beyond the study's folder, so it is not "
-                "replayed: train with its hyperparameters instead."
-            )
+def _best_number(folder: Path) -> int:
+    """Return the number of the best trial, of several the first, as `best.json` has it."""
+    path = folder / BEST_FILE
+    try:
+        best = read_own_json(path)
+        number = (best[0] if isinstance(best, list) else best)["trial"]
+        return whole(number)
+    except FileNotFoundError as error:
+        raise StudyError(
+            f"The study {folder.name!r} has no best trial; pass the number of the one to replay."
+        ) from error
+    except (Unreadable, LookupError, TypeError) as error:
+        raise StudyError(
+            f"{str(path)!r} is damaged, or not of this study ({error}): pass the number of the trial to replay."
+        ) from error
 
 
 def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:

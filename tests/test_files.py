@@ -252,3 +252,9 @@ def test_an_error_that_is_its_own_cause_ends_the_look_for_a_full_disk() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
     assert disk_problem(first) is None
+
+
+def test_a_leftover_that_was_to_replace_nothing_is_cleaned_up(tmp_path: Path) -> None:
+    (tmp_path / ".partial-1-replaced-").write_text("")
+    remove_partial(tmp_path)
+    assert not list(tmp_path.iterdir())

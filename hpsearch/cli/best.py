@@ -18,6 +18,7 @@ import typer
 from ..errors import NoCompletedTrialError, StudyError
 from ..files import whole_folder, write_json
 from ..reports.tables import format_value
+from ..search.acting_arguments import acts_outside
 from ..search.best_run import SearchSummary
 from ..search.checked_json import printable
 from ..search.trial import TrialRecord
@@ -99,11 +100,12 @@ def _flags(values: Mapping[str, Any], known: Collection[str]) -> str:
 
 
 def _is_flag(name: str, value: Any, known: Collection[str]) -> bool:
-    """Tell whether a parameter is a training argument whose name and value are safe in a command line.
+    """Tell whether a parameter is a training argument that only trains, and safe in a command line.
 
     A shell would run a part of a name that is no identifier, and `xargs` ends an argument at the end of a line.
     """
-    return name in known and _IDENTIFIER.fullmatch(name) is not None and _text(value).isprintable()
+    is_safe = _IDENTIFIER.fullmatch(name) is not None and _text(value).isprintable()
+    return name in known and is_safe and not acts_outside(name, value)
 
 
 def _training_arguments(summary: SearchSummary) -> Collection[str]:
@@ -118,7 +120,7 @@ def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]], known: Collection[s
             f"{printable(name)}={value!r}" for name, value in values.items() if not _is_flag(name, value, known)
         )
         if left_out:
-            reason = "no training arguments, or not safe in a command line"
+            reason = "no training arguments, not safe in a command line, or reach beyond the study's folder"
             print(f"left out, as they are {reason}: {left_out}", file=sys.stderr)
 
 

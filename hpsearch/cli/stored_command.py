@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError, nearest_name, one_of
-from ..files import read_json
 from ..search.folder import COMMAND_FILE
+from ..search.reading import read_own_json
 from .study_file import Command
 
 
@@ -46,8 +46,9 @@ def read_command(study: Path) -> Command:
     """
     file = study / COMMAND_FILE
     try:
-        found = read_json(file)
-        command = None if found is None else _checked(found)
+        command: Command | None = _checked(read_own_json(file))
+    except FileNotFoundError:
+        command = None
     except (OSError, ValueError, RecursionError) as error:
         raise StudyError(f"{str(file)!r} cannot be read: {error}. Run the study file again.") from error
     if command is None:

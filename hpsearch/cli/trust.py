@@ -101,6 +101,13 @@ def _check_program(command: Command, study: Path, again: str, is_given: bool) ->
             f"so it may come from whoever made the study. If you trust it: {with_trust}"
         )
     if is_given:
+        if here.is_relative_to(output):
+            raise StudyError(
+                f"The program {command.file!r} does not run in the current folder {str(here)!r}, from which modules "
+                f"are imported: it is the output folder of the study, or lies in it, so its modules may come from "
+                f"whoever made the study. Change to another folder and give the command again; or, if you trust it: "
+                f"{again} --file {shlex.quote(command.file)} --trust"
+            )
         return
     with_file = f"{again} --file {shlex.quote(command.file)}"
     if not file.is_relative_to(here):

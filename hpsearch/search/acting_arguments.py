@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from .trial import TrialRecord
+
 _ACTING = re.compile(
-    r"hub_\w+|push_to_hub\w*|trackio_\w+|report_to|logging_dir|resume_from_checkpoint|deepspeed|fsdp_config"
-    r"|accelerator_config|trust_remote_code"
+    r"hub_\w+|push_to_hub\w*|trackio_\w+|report_to|output_dir|(tensorboard_)?logging_dir|resume_from_checkpoint"
+    r"|deepspeed|fsdp_config|accelerator_config|trust_remote_code"
 )
 _LOCAL_TRACKERS = ("none", "tensorboard")
 
@@ -25,6 +28,22 @@ def acts_outside(name: str, value: Any) -> bool:
         return any(each is not None and each not in _LOCAL_TRACKERS for each in trackers)
     is_off = value is None or (name == "push_to_hub" and value is False)
     return not is_off and _ACTING.fullmatch(name) is not None
+
+
+def reaching_out(record: TrialRecord, asked_for: Collection[str] = ()) -> str | None:
+    """Return an argument that acts elsewhere and that a trial on disk sets, with its value; None if there is none.
+
+    The record may come from someone else.
+
+    Args:
+        record: of the trial.
+        asked_for: the names of arguments that are the user's own, so that they may act.
+    """
+    parts = [*record.schedule, *record.fallbacks]
+    arguments = [record.params, record.arguments, *(part["arguments"] for part in parts)]
+    found = itertools.chain.from_iterable(each.items() for each in arguments)
+    acting = (f"{name}={each!r}" for name, each in found if name not in asked_for and acts_outside(name, each))
+    return next(acting, None)
 
 
 def names_a_place(value: Any) -> bool:

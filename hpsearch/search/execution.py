@@ -24,11 +24,12 @@ from ..errors import (
 from ..files import remove_folder
 from ..surroundings import ctrl_c_as_interruption
 from .budgets import TrialBudget
+from .checked_json import Unreadable
 from .listener import SearchListener
 from .others import OtherTrials
 from .ranks import OneProcess, Ranks
 from .read_parameters import ChecksReadParameters, ReadsParameters
-from .reporting import ReportingCallback, arguments_in, fallbacks_in, plain, reports_in
+from .reporting import ReportingCallback, plain, so_far_in
 from .scoped_weights import ScopedWeights
 from .selection import select_report
 from .study import Study
@@ -304,11 +305,14 @@ class Execution:
     def _checkpoint_to_resume(self, recipe: Trainable, weights: ScopedWeights) -> _Resumption:
         """Return the newest checkpoint from which the trial can go on with the weights selected so far."""
         for checkpoint in recipe.resumable_checkpoints(self.folder):
-            state = recipe.read_state(checkpoint)
-            if weights.would_be_there(reports_in(state)):
-                earlier = arguments_in(state)
-                is_other = earlier is not None and earlier != plain(self._trial.arguments)
-                return _Resumption(checkpoint, is_other, fallbacks_in(state))
+            try:
+                so_far = so_far_in(recipe.read_state(checkpoint))
+            except Unreadable as error:
+                self._listener.on_notice(f"DAMAGED: {str(checkpoint)!r} is not used ({error}); delete it")
+                continue
+            if weights.would_be_there(so_far.reports):
+                is_other = so_far.arguments is not None and so_far.arguments != plain(self._trial.arguments)
+                return _Resumption(checkpoint, is_other, list(so_far.fallbacks))
         return _Resumption(None, False, [])
 
     def _drop_checkpoint(self) -> bool:

@@ -73,7 +73,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / STUDY_FILE
     try:
-        return _checked_settings(_parsed(path))
+        return _checked_settings(read_own_json(path))
     except FileNotFoundError:
         return None
     except Unreadable as error:
@@ -83,7 +83,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
         ) from error
 
 
-def _parsed(path: Path) -> Any:
+def read_own_json(path: Path) -> Any:
     """Return what a JSON file holds.
 
     Raises:
@@ -189,7 +189,7 @@ def read_records(folder: Path) -> list[TrialRecord]:
 def read_run(folder: Path, run: str) -> TrialRecord | None:
     """Return the record in the folder of a run of a study; None if there is none that can be read."""
     with contextlib.suppress(OSError, Unreadable, RecursionError):
-        return record_from_json(_parsed(folder / run / TRIAL_FILE), folder / run)
+        return record_from_json(read_own_json(folder / run / TRIAL_FILE), folder / run)
     return None
 
 
@@ -236,7 +236,7 @@ class TrialReader:
         try:
             if folder.is_symlink():
                 raise Unreadable("the folder is a link, and links are not followed")
-            record = record_from_json(_parsed(folder / TRIAL_FILE), folder)
+            record = record_from_json(read_own_json(folder / TRIAL_FILE), folder)
             counts = {len(each) for each in (record.values, *(each.values for each in record.reports)) if each}
             if self._objectives is not None and counts - {self._objectives}:
                 raise Unreadable(f"its results are not of {self._objectives} objectives")

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..callbacks import ExportableState, TrainerCallback
 from ..errors import MissingMetricError
@@ -18,6 +18,7 @@ from .objective import Objective
 from .others import OtherTrials
 from .ranks import Ranks
 from .scoped_weights import ScopedWeights
+from .stored_record import so_far_from_json
 from .study import Study
 from .trial import Report, Trial, TrialRecord, TrialState, Verdict
 
@@ -99,8 +100,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     @so_far.setter
     def so_far(self, kept: dict[str, Any]) -> None:
-        self.reports = [Report.from_json(each) for each in kept["reports"]]
-        self.schedule = list(kept.get("schedule", ()))
+        kept = so_far_from_json(kept)
+        self.reports = list(kept["reports"])
+        self.schedule = list(kept["schedule"])
         self.epochs = self.reports[-1].epoch if self.reports else 0.0  # until training begins, which knows better
         self._budget.continue_after(float(kept["seconds"]))
         self._is_over = bool(kept["is_over"])
@@ -290,25 +292,34 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return None if pruning is None else self._value(pruning, report.metrics)
 
 
-def reports_in(state: dict[str, Any]) -> list[Report]:
-    """Return the reports that the saved trainer state of a checkpoint holds; none if it is not one of a trial."""
-    return [Report.from_json(each) for each in _so_far_in(state).get("reports", ())]
+class SoFar(NamedTuple):
+    """What a checkpoint tells of its trial.
+
+    Attributes:
+        reports: its reports; none if the checkpoint is not one of a trial.
+        arguments: the parameters that it was trained with; None if it is not one of a trial.
+        fallbacks: what had been changed for want of memory.
+    """
+
+    reports: Sequence[Report] = ()
+    arguments: dict[str, Any] | None = None
+    fallbacks: Sequence[dict[str, Any]] = ()
 
 
-def arguments_in(state: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the parameters that a checkpoint was trained with; None if it is not one of a trial."""
-    schedule = _so_far_in(state).get("schedule")
-    return None if not schedule else dict(schedule[-1]["arguments"])
+def so_far_in(state: Mapping[str, Any]) -> SoFar:
+    """Return what the saved trainer state of a checkpoint tells of its trial.
 
-
-def fallbacks_in(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what had been changed for want of memory when a checkpoint was written."""
-    return list(_so_far_in(state).get("fallbacks", ()))
-
-
-def _so_far_in(state: dict[str, Any]) -> dict[str, Any]:
-    kept = state.get("stateful_callbacks", {}).get(ReportingCallback.__name__, {})
-    return dict(kept.get("attributes", {}).get("so_far", {}))
+    Raises:
+        Unreadable: it tells what no search writes.
+    """
+    kept: Any = state
+    for name in ("stateful_callbacks", ReportingCallback.__name__, "attributes", "so_far"):
+        kept = kept.get(name) if isinstance(kept, Mapping) else None
+    if not kept:
+        return SoFar()
+    read = so_far_from_json(kept)
+    schedule = read["schedule"]
+    return SoFar(read["reports"], dict(schedule[-1]["arguments"]) if schedule else None, read.get("fallbacks", ()))
 
 
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:

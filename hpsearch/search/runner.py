@@ -9,10 +9,11 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from ..errors import SpaceError
+from ..errors import CannotResumeError, SpaceError
 from ..files import remove_partial
 from ..interruption import Interruption
 from ..scratch import remove_scratch_of_the_dead
+from .acting_arguments import reaching_out
 from .assignment import Assignment
 from .budgets import SearchBudget, TrialBudget
 from .ending import Ended, TrialEndedSearch, run_to_end
@@ -313,6 +314,7 @@ class TrialRunner:
                 wanted = self._study.run_name(trial)
                 trial.name = self._folder.begin_run(execution.record(TrialState.RUNNING), wanted)
         else:
+            _check_reach(trial.earlier, suggested)
             trial.arguments, trial.suggested_by_space = suggested, set(trial.params.values_by_name)
             if trial.earlier.schedule:
                 trial.arguments = dict(trial.earlier.arguments)
@@ -365,6 +367,21 @@ class TrialRunner:
             replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each
             for each in ended
         ]
+
+
+def _check_reach(record: TrialRecord, suggested: Mapping[str, Any]) -> None:
+    """Check that no argument of a half-done trial acts elsewhere, unless the space of this search asks for it.
+
+    Raises:
+        CannotResumeError: one does.
+    """
+    reaching = reaching_out(replace(record, params={}), suggested)  # what is no argument configures nothing
+    if reaching is not None:
+        raise CannotResumeError(
+            f"Trial {record.number} does not resume with {reaching}: it comes from the study's folder, not from the "
+            "search space, and reaches beyond the folder. If it is yours, put the parameter back into the space; if "
+            f"the folder is from someone else, move {record.name!r} out of it."
+        )
 
 
 def _epochs(records: Mapping[int, TrialRecord]) -> float:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import socket
+import stat
 import threading
 import uuid
 from pathlib import Path
@@ -103,6 +104,8 @@ class Session:
         if not name or not re.fullmatch(r"[\w-][\w.-]*", name):
             return False
         path = self._folder / name
+        if not _is_file(path):
+            return False
         if is_alive(path):
             return True
         try:
@@ -113,7 +116,8 @@ class Session:
     def _remove_dead(self) -> None:
         for path in entries(self._folder, ""):
             if not self.is_alive(path.name):
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a folder with something in it is nobody's session, and stays
+                    path.unlink(missing_ok=True) if not path.is_dir() or path.is_symlink() else path.rmdir()
 
     def _beat(self) -> None:
         while not self._is_over.wait(HEARTBEAT_SECONDS):
@@ -155,6 +159,14 @@ class Session:
 def has_signed_in(study_folder: Path, name: str) -> bool:
     """Tell whether a session is signed in to a study's folder; one that died is signed out by the next to begin."""
     return (study_folder / SESSIONS_FOLDER / name).exists()
+
+
+def _is_file(path: Path) -> bool:
+    """Tell whether a path is a file: a link, a pipe or a folder is no session, and is neither locked nor read."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _machine_in(file: Path) -> str | None:

@@ -28,6 +28,7 @@ from .trial import Report, Span, TrialRecord, TrialState
 # The last second of the year 9999: no later time can be shown.
 _LAST_SECOND = 253402300799
 _MOST_TRIALS = 1_000_000
+_OF_FALLBACKS = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")
 
 
 def record_from_json(values: Any, folder: Path) -> TrialRecord:
@@ -44,6 +45,16 @@ def record_from_json(values: Any, folder: Path) -> TrialRecord:
     if len(counts) > 1 or 0 in counts:
         raise Unreadable("its reports and its result have different numbers of objectives")
     return record
+
+
+def so_far_from_json(values: Any) -> dict[str, Any]:
+    """Return what a checkpoint keeps of its trial; the schedule stays as it is, to be compared with the trial's own.
+
+    Raises:
+        Unreadable: a field has a type, or a value, that no search writes.
+    """
+    read = fields(values, _FIELDS_OF_A_CHECKPOINT, ("reports", "seconds", "is_over"))
+    return {**read, "schedule": values.get("schedule", [])}
 
 
 def _check_known(read: dict[str, Any], kind: type[TrialRecord] | type[Report]) -> None:
@@ -100,7 +111,24 @@ def _part(value: Any) -> dict[str, Any]:
 
 
 def _fallback(value: Any) -> dict[str, Any]:
-    return fields(value, {"arguments": _PARAMETERS, "reason": text}, ("arguments",))
+    return fields(value, {"arguments": _batches, "reason": text}, ("arguments",))
+
+
+def _batches(value: Any) -> dict[str, int]:
+    """Return what a trial is changed to when it runs out of memory: smaller batches, and nothing else."""
+    return dict(mapping(_at_least_one, one_of(_OF_FALLBACKS))(value))
+
+
+def _at_least_one(value: Any) -> int:
+    if whole(value) == 0:
+        raise Unreadable("it must be at least 1, but is 0")
+    return int(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Unreadable(f"it must be true or false, but is {shown(value)}")
+    return value
 
 
 _PARAMETERS = mapping(plain, _parameter_name)
@@ -133,4 +161,9 @@ _FIELDS: dict[str, Check] = {
     "session": whole,
     "schedule": items(_part),
     "spans": items(_span),
+}
+_FIELDS_OF_A_CHECKPOINT: dict[str, Check] = {
+    **{name: _FIELDS[name] for name in ("reports", "schedule", "fallbacks", "seconds")},
+    "is_over": _flag,
+    "paused_at": whole,
 }

@@ -67,6 +67,7 @@ def test_a_checkpoint_that_is_a_link_is_not_exported(here: Path, told: Told) -> 
 
 NAMES = ["a;touch canary;b", "$(touch canary)", "`touch canary`", "a b", "a\ntouch canary\n", "--help", "a'b", "é"]
 VALUES = ["$(touch canary)", "a'b", "a\ntouch canary\n", "a\x1b[2Jb", '"; touch canary; "', "a b", "\\"]
+ACTING = {"push_to_hub": True, "hub_model_id": "someone/x", "output_dir": "/etc"}
 
 
 def test_flags_of_any_study_run_nothing(here: Path, told: Told) -> None:
@@ -74,6 +75,7 @@ def test_flags_of_any_study_run_nothing(here: Path, told: Told) -> None:
     file = here / f"runs/spirals/run-{number}/trial.json"
     settings_file = here / "runs/spirals/study.json"
     values: dict[str, Any] = {**dict.fromkeys(NAMES, 1), **{f"value_{at}": each for at, each in enumerate(VALUES)}}
+    values.update(ACTING)
     record, settings = json.loads(file.read_text()), json.loads(settings_file.read_text())
     record["params"] = {**record["params"], **values}
     record["hyperparameters"] = {**record.get("hyperparameters", {}), **values}
@@ -85,7 +87,8 @@ def test_flags_of_any_study_run_nothing(here: Path, told: Told) -> None:
     assert code == 0, err
     flags = dict(each.removeprefix("--").split("=", 1) for each in shlex.split(out))
     assert "learning_rate" in flags
-    assert not set(NAMES) & set(flags)
+    assert not {*NAMES, *ACTING} & set(flags)
+    assert "hub_model_id='someone/x'" in err
     assert flags["value_0"] == "$(touch canary)"
     assert "\x1b" not in out + err
     assert "a;touch canary;b=1" in err

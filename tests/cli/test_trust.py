@@ -173,6 +173,20 @@ def test_a_folder_that_modules_would_be_imported_from_is_not_entered(place: Plac
     assert Path.cwd() == Path(os.path.realpath(place.home / folder))
 
 
+@pytest.mark.parametrize("folder", ["runs", "runs/study"])
+def test_a_given_program_does_not_import_modules_of_the_output_folder(
+    place: Place, told: Told, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    place.command()
+    monkeypatch.chdir(place.here / folder)
+    for command in (["resume", str(place.study)], ["replay", "0", str(place.study)]):
+        code, _, err = told(*command, "--file", str(place.home / "program.py"))
+        assert (code, place.canary.exists()) == (2, False)
+        assert "Change to another folder" in err
+    told("resume", str(place.study), "--file", str(place.home / "program.py"), "--trust")
+    assert place.canary.exists()
+
+
 ARGUMENTS: list[tuple[str, Any]] = [
     ("push_to_hub", True),
     ("hub_model_id", "someone"),
@@ -184,6 +198,7 @@ ARGUMENTS: list[tuple[str, Any]] = [
     ("deepspeed", "settings.json"),
     ("fsdp_config", {"version": 2}),
     ("logging_dir", "elsewhere"),
+    ("tensorboard_logging_dir", "elsewhere"),
     ("model.trust_remote_code", True),
     ("model.name", "someone/model"),
     ("optim_args", {"file": ["~/secret.txt"]}),
@@ -368,3 +383,13 @@ def test_no_storage_that_a_folder_names_is_opened_outside_of_it(
     place.settings({"storage": filled(named(storage, place) if storage in STORAGES else storage, place)})
     for command in ("show", "best", "dashboard"):
         assert_harmless(place, capfd, lambda: main([command, "runs/study"]))  # noqa: B023
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_command_file_that_is_no_file_is_not_read(place: Place, kind: str) -> None:
+    file = place.study / "command.json"
+    (place.home / "x.json").write_text(json.dumps({"file": SECRET}))
+    os.mkfifo(file) if kind == "pipe" else file.symlink_to(place.home / "x.json")
+    with pytest.raises(StudyError, match=r"it is a link|it is not a file") as caught:
+        read_command(place.study)
+    assert SECRET not in str(caught.value)

@@ -55,6 +55,10 @@ def test_every_record_of_0_8_0_is_read_as_it_was_written() -> None:
         *(("spans", value) for value in ([3], [[1]], [[1, 2, 3]], [[1, 1e15, "here"]])),
         *((path, 3) for path in ("reason", "traceback", "schedule", "fallbacks", "violations")),
         ("schedule", [{"trial": 0}]),
+        *(
+            ("fallbacks", [{"arguments": value}])
+            for value in ({"output_dir": "/x"}, {"gradient_accumulation_steps": 0})
+        ),
         ("another field", 1),
     ],
 )

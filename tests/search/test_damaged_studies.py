@@ -14,6 +14,7 @@ import pytest
 
 from hpsearch import SearchInterrupted, StudyError, open_study
 from hpsearch.cli import main
+from hpsearch.errors import CannotResumeError
 from hpsearch.search.provenance import is_known
 from hpsearch.search.reading import read_settings
 from tests.support.outside import make_outside, untouched
@@ -163,6 +164,13 @@ def test_damaged_settings_are_an_error_with_a_remedy(
         goes_on(study)
     assert main(["doctor", str(study)]) == 1
     assert "study.json" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{", "3", "{}", "[]", '{"trial": "x"}'])
+def test_a_damaged_best_trial_is_an_error_with_a_remedy(study: Path, content: str) -> None:
+    (study / "best.json").write_text(content)
+    with pytest.raises(StudyError, match=r"best.json' is damaged.*pass the number"):
+        small_trainer(study.parent).replay(study_name="study", progress=False)
 
 
 def test_settings_that_were_moved_away_are_written_anew(study: Path) -> None:
@@ -378,6 +386,32 @@ def test_a_crafted_study_is_continued_without_a_look_outside(study: Path, outsid
     assert told or crafted == "memory of 0.8.0"
     kept = [each.checkpoint for each in records if each.checkpoint is not None]
     assert all(each.resolve().is_relative_to(study.resolve()) for each in kept)
+
+
+@pytest.mark.parametrize("arguments", [{"output_dir": "OUTSIDE"}, {"push_to_hub": True, "hub_model_id": "evil/x"}])
+def test_a_crafted_checkpoint_sets_no_argument(study: Path, outside: Path, arguments: dict[str, Any]) -> None:
+    changed = {name: str(outside) if value == "OUTSIDE" else value for name, value in arguments.items()}
+    for file in study.glob("run-3/checkpoint-*/trainer_state.json"):
+        state = json.loads(file.read_text())
+        so_far = state["stateful_callbacks"]["ReportingCallback"]["attributes"]["so_far"]
+        so_far["fallbacks"] = [{"arguments": changed, "reason": "x"}]
+        file.write_text(json.dumps(state))
+    with untouched(outside):
+        events = HearsNotices()
+        records = records_of(search(study.parent, 4, progress=events, trainer={"save_strategy": "epoch"}))
+    assert (records[3].state.value, records[3].fallbacks) == ("complete", ())
+    assert ["is not used ('fallbacks': item 0: 'arguments'" in each for each in events.notices] == [True]
+
+
+def test_a_crafted_trial_that_is_half_done_sets_nothing_that_acts_elsewhere(study: Path) -> None:
+    file = study / "run-3" / "trial.json"
+    arguments = json.loads(file.read_text())["arguments"]
+    for crafted in ({"hub_model_id": "evil/x"}, {"tensorboard_logging_dir": "/etc"}):
+        rewrite(file, arguments={**arguments, **crafted})
+        with pytest.raises(CannotResumeError, match=f"does not resume with {next(iter(crafted))}=.*move 'run-3' out"):
+            goes_on(study)
+    rewrite(file, arguments=arguments)
+    assert goes_on(study)[0][3].state.value == "complete"
 
 
 def test_a_replay_does_not_write_where_a_link_leads(study: Path, outside: Path) -> None:

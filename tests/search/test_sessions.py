@@ -254,3 +254,16 @@ def test_who_finds_all_gone_at_its_end_is_the_last(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / SESSIONS_FOLDER)
     assert session.is_alone()
     assert session.end() is True
+
+
+def test_what_is_no_file_is_no_session(tmp_path: Path) -> None:
+    place = tmp_path / SESSIONS_FOLDER
+    (place / "a-1-folder").mkdir(parents=True)
+    os.mkfifo(place / "a-1-pipe")
+    (tmp_path / "elsewhere").write_text("precious")
+    (place / "a-1-link").symlink_to(tmp_path / "elsewhere")
+    session = sign_in(tmp_path)
+    assert signed_in(tmp_path) == {session.name}
+    assert session.is_alone()
+    assert session.end()
+    assert (tmp_path / "elsewhere").read_text() == "precious"

@@ -201,6 +201,20 @@ def entries(folder: str | os.PathLike[str], *prefixes: str) -> list[Path]:
     return []
 
 
+def leads_out(path: Path, root: Path) -> bool:
+    """Tell whether a path is a link that leads out of the folder `root`, or a folder with such a link in it."""
+    top = os.path.realpath(root)
+    if is_link_out(str(path), top):
+        return True
+    walk = os.walk(path, followlinks=False)
+    return any(is_link_out(os.path.join(at, name), top) for at, folders, files in walk for name in (*folders, *files))
+
+
+def is_link_out(path: str, top: str) -> bool:
+    """Tell whether a path is a link that leads out of `top`, a path without links."""
+    return os.path.islink(path) and not f"{os.path.realpath(path)}{os.sep}".startswith(f"{top}{os.sep}")
+
+
 def _delete(entry: Path) -> None:
     """Delete a file, a folder, or a link."""
     if entry.is_dir() and not entry.is_symlink():

@@ -19,10 +19,15 @@ from typing import Any
 from filelock import FileLock
 
 PARTIAL_MARK = ".partial-"
+_PROBE_BYTES = 64 * 1024
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _ATTEMPTS = 3
 _REMOVED_MARK, _REPLACED_MARK = "-removed-", "-replaced-"
 _SECONDS_BETWEEN_ATTEMPTS = 0.005
+
+
+class FolderNotWritten(OSError):
+    """A disk was full or read-only when a whole folder, such as a checkpoint, had to be written."""
 
 
 # Of what only this user may read.
@@ -71,15 +76,46 @@ def disk_problem(error: BaseException | None) -> str | None:
 
     Libraries hide the system's error behind their own, or tell only its text.
     """
+    for each in _causes(error):
+        code = each.errno if isinstance(each, OSError) else None
+        said = str(each).partition("\n")[0]
+        if code in _DISK_ERRORS or any(os.strerror(code) in said for code in _DISK_ERRORS):
+            return said
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that it came from."""
     seen: set[int] = set()  # an error may be among those that it came from
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        code = error.errno if isinstance(error, OSError) else None
-        said = str(error).partition("\n")[0]
-        if code in _DISK_ERRORS or any(os.strerror(each) in said for each in _DISK_ERRORS):
-            return said
+        yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return None
+
+
+def is_disk_of(folder: Path, error: BaseException) -> bool:
+    """Tell whether an error for which there is a `disk_problem` is one of the disk of a folder.
+
+    It may be of another disk, such as a small /dev/shm or a read-only cache. A folder that was too large for the disk
+    has been removed again, so that small files fit.
+    """
+    return any(isinstance(each, FolderNotWritten) for each in _causes(error)) or not _can_be_written(folder)
+
+
+def _can_be_written(folder: Path) -> bool:
+    """Tell whether the disk of a folder is neither full nor read-only now."""
+    probe = folder / f"{PARTIAL_MARK}{os.getpid()}-probe"
+    try:
+        with open(probe, "wb", opener=_open_no_link) as stream:
+            stream.write(bytes(_PROBE_BYTES))
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        return error.errno not in _DISK_ERRORS
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    return True
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -164,8 +200,11 @@ def whole_folder(path: str | os.PathLike[str], sync: bool = True) -> Iterator[Pa
             raise
         if sync:
             _sync_folder(target.parent)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        problem = disk_problem(error)
+        if problem is not None and isinstance(error, Exception):
+            raise FolderNotWritten(problem) from error
         raise
     if replaced is not None:
         _delete(replaced)
@@ -199,6 +238,20 @@ def entries(folder: str | os.PathLike[str], *prefixes: str) -> list[Path]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         return [Path(folder, name) for name in os.listdir(folder) if name.startswith(prefixes)]
     return []
+
+
+def leads_out(path: Path, root: Path) -> bool:
+    """Tell whether a path is a link that leads out of the folder `root`, or a folder with such a link in it."""
+    top = os.path.realpath(root)
+    if is_link_out(str(path), top):
+        return True
+    walk = os.walk(path, followlinks=False)
+    return any(is_link_out(os.path.join(at, name), top) for at, folders, files in walk for name in (*folders, *files))
+
+
+def is_link_out(path: str, top: str) -> bool:
+    """Tell whether a path is a link that leads out of `top`, a path without links."""
+    return os.path.islink(path) and not f"{os.path.realpath(path)}{os.sep}".startswith(f"{top}{os.sep}")
 
 
 def _delete(entry: Path) -> None:

@@ -10,10 +10,12 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, unquote_plus
 
 # In place of a secret.
 HIDDEN = "***"
-_SECRET_NAME = re.compile(
-    r"passw(or)?d|passphrase|pwd|secret|credential"
-    r"|(?<!(bos|eos|pad|unk|sep|cls)_)token(?![a-z]|_id|_type)"  # but for those of texts
-    r"|(?<![a-z])(pass|(access|api|auth|private)?key)(?![a-z])"
+_PASSWORD_NAME = re.compile(r"passw(or)?d|passphrase|pwd|secret|credential|(?<![a-z])pass(?![a-z])")
+# At the end of a part of a name, but for tokens of texts, and for keys of attention and of rows.
+_KEY_NAME = re.compile(
+    r"((?<!(bos|eos|pad|unk|sep|cls)_)(?<!(mask|stop)_)(?<!(start|image|audio|video)_)token"
+    r"|(?<![a-z])(?<!(sort|text|mask)_)(?<!(query|label|image|group)_)(access|api|auth|private)?key)"
+    r"(?=_?\d*(?![\w-]))"
 )
 _LEAST_LETTERS = 4
 
@@ -24,18 +26,24 @@ def is_secret_name(name: str) -> bool:
     >>> [is_secret_name(each) for each in ("hub_token", "dbPassword", "apikey", "PASSWD", "max_new_tokens", "sslkey")]
     [True, True, True, True, False, False]
     """
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    return _SECRET_NAME.search(words) is not None
+    words = _words(name)
+    return (_PASSWORD_NAME.search(words) or _KEY_NAME.search(words)) is not None
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def holds_secret(name: str, value: Any) -> bool:
     """Tell whether an argument holds a secret: by its name, in a URL, or in a part of a mapping or list.
 
+    A number is no token and no key, but may be a password.
+
     >>> holds_secret("storage", "postgresql://user:word@host/name"), holds_secret("seed", 3)
     (True, False)
     """
-    if is_secret_name(name) and value is not None:
-        return True
+    if value is not None and is_secret_name(name):
+        return not isinstance(value, (int, float)) or _PASSWORD_NAME.search(_words(name)) is not None
     if isinstance(value, Mapping):
         return any(holds_secret(str(key), each) for key, each in value.items())
     if isinstance(value, (list, tuple)):

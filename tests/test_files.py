@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from hpsearch.files import disk_problem, read_json, remove_folder, remove_partial, whole_folder, write_json, write_text
+from hpsearch.files import (
+    disk_problem,
+    is_disk_of,
+    read_json,
+    remove_folder,
+    remove_partial,
+    whole_folder,
+    write_json,
+    write_text,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -258,3 +267,17 @@ def test_a_leftover_that_was_to_replace_nothing_is_cleaned_up(tmp_path: Path) ->
     (tmp_path / ".partial-1-replaced-").write_text("")
     remove_partial(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_an_error_of_another_disk_is_not_one_of_the_disk_of_the_folder(tmp_path: Path, code: int) -> None:
+    error = OSError(code, os.strerror(code), "/another/disk/cache.lock")
+    assert disk_problem(error) is not None
+    assert not is_disk_of(tmp_path, error)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_too_large_for_the_disk_is_an_error_of_its_disk(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as raised, whole_folder(tmp_path / "checkpoint"):
+        raise hidden_behind(KeyError())
+    assert is_disk_of(tmp_path, raised.value)

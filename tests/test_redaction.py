@@ -82,6 +82,8 @@ def test_a_message_that_repeats_a_secret_hides_it_in_every_spelling(url: str, te
         "credentials",
         "pass",
         "hubToken",
+        "server.auth-token",
+        "api_key_2",
     ],
 )
 def test_what_is_secret_by_its_name_is(name: str) -> None:
@@ -102,6 +104,11 @@ def test_what_is_secret_by_its_name_is(name: str) -> None:
         "bypass",
         "monkey",
         "token_type_ids",
+        "max_token_length",
+        "token_dropout",
+        "mask_token",
+        "model.key_dim",
+        "query_key",
     ],
 )
 def test_other_names_are_not(name: str) -> None:
@@ -114,6 +121,9 @@ def test_other_names_are_not(name: str) -> None:
         ("hub_token", "hf_x", True),
         ("hub_token", None, False),
         ("password", 12345, True),
+        ("model.token", 64, False),
+        ("key", True, False),
+        ("api_key", ["x"], True),
         ("storage", f"postgresql://u:{WORD}/x@host/name", True),
         ("storage", f"postgresql://host/name?pwd={WORD}", True),
         ("storage", "postgresql://user@host/name", False),

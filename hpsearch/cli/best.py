@@ -87,7 +87,7 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     values = ", ".join(f"{objective.name} {format_value(value)}" for objective, value in named)
     weights = "not kept" if record.checkpoint is None else str(record.checkpoint)
     width = max((len(name) for name in record.hyperparameters), default=0)
-    parameters = [f"  {name:<{width}}  {value}" for name, value in record.hyperparameters.items()]
+    parameters = [f"  {name:<{width}}  {printable(str(value))}" for name, value in record.hyperparameters.items()]
     return "\n".join(
         [f"trial {record.number}: {values} (scope {summary.study.scope})", *parameters, f"weights: {weights}"]
     )

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..search.best_run import BestRun
+from ..search.checked_json import printable
 from ..search.selection import best_records, closest, ranking
 from ..search.stored import StoredStudy
 from ..search.study import Study
@@ -19,14 +20,14 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def format_value(value: Any) -> str:
-    """Return a parameter's or objective's value in at most about eight characters.
+    """Return a parameter's or objective's value in at most about eight characters, which a terminal can show.
 
     >>> format_value(0.00012345), format_value(0.97512), format_value(16), format_value("adamw")
     ('0.0001234', '0.9751', '16', 'adamw')
     """
     if isinstance(value, float):
         return f"{value:.4g}"
-    return str(value)
+    return printable(str(value))
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -1,5 +1,7 @@
 """Parsed JSON, checked: each value has the type that its field must have, and each text can be shown in a terminal.
 
+The values of parameters stay as they are, and are made printable where they are shown.
+
 Pure functions: a check takes a value and returns it, or raises `Unreadable`.
 """
 
@@ -41,6 +43,14 @@ def plain(value: Any) -> Any:
         return {printable(str(name)): plain(each) for name, each in value.items()}
     if isinstance(value, list):
         return [plain(each) for each in value]
+    return as_written(value)
+
+
+def as_written(value: Any) -> Any:
+    """Return any value of JSON as it is, if its whole numbers fit into 64 bits; its texts may not be printable."""
+    parts = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    for each in parts:
+        as_written(each)
     if isinstance(value, int) and not -_LARGEST_WHOLE <= value < _LARGEST_WHOLE:
         raise _refused(value, "a number of at most 64 bits")
     return value

@@ -18,7 +18,7 @@ from ..errors import (
     StorageError,
     StudyError,
 )
-from ..files import disk_problem
+from ..files import disk_problem, is_disk_of
 from ..machine import whereabouts
 from ..surroundings import ctrl_c_as_interruption
 from .execution import Execution, described, without_frames
@@ -56,9 +56,9 @@ class TrialEndedSearch(Exception):
 def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str | None]]) -> Ended:
     """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
 
-    An error is the trial's: it failed. A mistake in the study refuses the trial, and ends the search; so does the user,
-    a storage that is gone, a disk that is full, a checkpoint of another model, or processes that have lost each other:
-    the trial is interrupted, and resumes another time.
+    An error is the trial's: it failed; also one of a disk that its folder is not on. A mistake in the study refuses the
+    trial, and ends the search; so does the user, a storage that is gone, a disk that is full, a checkpoint of another
+    model, or processes that have lost each other: the trial is interrupted, and resumes another time.
     """
     trace: str | None = None
     cause: BaseException | None = None
@@ -73,7 +73,7 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
         state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
     except Exception as error:
         problem = disk_problem(error)
-        if problem is None:
+        if problem is None or not is_disk_of(execution.folder, error):
             state, reason, trace = TrialState.FAILED, described(error), traceback.format_exc()
         else:
             state, reason, cause = (

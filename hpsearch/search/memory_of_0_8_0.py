@@ -47,7 +47,7 @@ def copy_to_disk(study_folder: Path) -> list[str]:
             else:
                 link.unlink()
                 lost.append(run.name)
-    if _holds_only_those_of(place, study_folder):
+    if _holds_only_copied(place, study_folder):
         shutil.rmtree(place, ignore_errors=True)
     (study_folder / _PLACE_FILE).unlink()
     return lost
@@ -73,8 +73,11 @@ def _is_linked_from(target: Path, run: Path) -> bool:
     return is_own and noted == os.fsencode(run.resolve())
 
 
-def _holds_only_those_of(place: Path, study_folder: Path) -> bool:
-    """Tell whether a folder in memory is this user's, and every checkpoint in it is noted as one of a study."""
+def _holds_only_copied(place: Path, study_folder: Path) -> bool:
+    """Tell whether a folder in memory is this user's, and every checkpoint in it is a study's, and on its disk.
+
+    The link to a checkpoint is not recognised if its run folder was renamed: its only copy is in memory.
+    """
     try:
         notes = entries(place, _LINKED_FROM)
         studies = {os.path.dirname(each.read_bytes()) for each in notes}
@@ -83,7 +86,15 @@ def _holds_only_those_of(place: Path, study_folder: Path) -> bool:
     except OSError:
         return False
     noted = {each.name.removeprefix(_LINKED_FROM) for each in notes}
-    return is_own and studies == {os.fsencode(study_folder.resolve())} and checkpoints <= noted
+    is_noted = studies == {os.fsencode(study_folder.resolve())} and checkpoints <= noted
+    return is_own and is_noted and all(_is_on_disk(each, study_folder) for each in checkpoints)
+
+
+def _is_on_disk(name: str, study_folder: Path) -> bool:
+    """Tell whether the checkpoint that has this name in memory was copied to the folder of its run."""
+    checkpoint, _, run = name.partition("@")
+    copy = study_folder / run / checkpoint
+    return copy.is_dir() and not copy.is_symlink()
 
 
 def _is_of_this_user(folder: Path) -> bool:

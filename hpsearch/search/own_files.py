@@ -7,7 +7,7 @@ import stat
 import uuid
 from pathlib import Path
 
-from ..files import entries
+from ..files import entries, is_link_out, leads_out
 from .checked_json import Unreadable
 from .retention import CHECKPOINT, SELECTED
 
@@ -44,19 +44,6 @@ def read_own_text(path: Path) -> str:
         os.close(descriptor)
 
 
-def leads_out(path: Path, root: Path) -> bool:
-    """Tell whether a path is a link that leads out of the folder `root`, or a folder with such a link in it."""
-    top = os.path.realpath(root)
-    if _is_link_out(str(path), top):
-        return True
-    walk = os.walk(path, followlinks=False)
-    return any(_is_link_out(os.path.join(at, name), top) for at, folders, files in walk for name in (*folders, *files))
-
-
-def _is_link_out(path: str, top: str) -> bool:
-    return os.path.islink(path) and not f"{os.path.realpath(path)}{os.sep}".startswith(f"{top}{os.sep}")
-
-
 def is_own_folder(path: Path, root: Path) -> bool:
     """Tell whether a path is a folder, and all that is in it lies in the folder `root`."""
     return path.is_dir() and not path.is_symlink() and not leads_out(path, root)
@@ -67,7 +54,7 @@ def links_out(run_folder: Path) -> list[str]:
     top = os.path.realpath(run_folder)
     with os.scandir(run_folder) as found:
         links = [each for each in found if each.is_symlink() and not each.name.startswith((CHECKPOINT, SELECTED, "."))]
-    return sorted(each.name for each in links if _is_link_out(each.path, top))
+    return sorted(each.name for each in links if is_link_out(each.path, top))
 
 
 def hide_checkpoints_outside(run_folder: Path) -> None:

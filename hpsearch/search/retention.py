@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..files import entries, remove_folder, remove_partial
+from ..files import entries, leads_out, remove_folder, remove_partial
 from .objective import Objective
 from .selection import best_records, dominates, ranking
 from .trial import TrialRecord
@@ -51,6 +51,7 @@ def remove_surplus(
     """Delete, from the run folders of ended trials, every checkpoint but the scoped ones of the `keep` best trials.
 
     Of several objectives, those of the Pareto front stay. None keeps everything. Trials that are to go on keep theirs.
+    A checkpoint that is a link out of its run folder, or holds one, is not read, and so not deleted either.
 
     Args:
         records: all trials of the study.
@@ -63,8 +64,9 @@ def remove_surplus(
     surplus = (SELECTED,) if keep is None else (SELECTED, CHECKPOINT)
     for record in records if among is None else among:
         if record.state.is_counted:
-            for each in entries(folder / record.name, *surplus):
-                if each not in kept:
+            run = folder / record.name
+            for each in entries(run, *surplus):
+                if each not in kept and not leads_out(each, run):
                     remove_folder(each)
 
 

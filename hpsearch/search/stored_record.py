@@ -10,6 +10,7 @@ from .checked_json import (
     Check,
     Unreadable,
     amount,
+    as_written,
     fields,
     is_folder_name,
     items,
@@ -17,7 +18,6 @@ from .checked_json import (
     number,
     one_of,
     optional,
-    plain,
     printable,
     shown,
     text,
@@ -131,7 +131,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-_PARAMETERS = mapping(plain, _parameter_name)
+_PARAMETERS = mapping(as_written, _parameter_name)
 _FIELDS_OF_A_REPORT: dict[str, Check] = {
     "values": items(number),
     "resource": amount,

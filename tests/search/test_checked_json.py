@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hpsearch.reports.tables import format_value
 from hpsearch.search.checked_json import Unreadable, printable
 from hpsearch.search.reading import _checked_settings
 from hpsearch.search.stored_record import record_from_json
@@ -104,9 +105,22 @@ def test_what_no_search_writes_into_the_settings_is_refused(path: str, value: An
 
 def test_texts_are_printable_wherever_they_are() -> None:
     dirty = "\x1b]0;title\x07\x1b[2J \u202e\x9b1m\r\ud800"
-    record = changed(changed(RECORD, "reason", dirty), "params", {dirty: dirty})
+    record = changed(changed(RECORD, "reason", dirty), "params", {dirty: "adamw"})
     read = record_from_json(record, Path("run-1"))
     settings = _checked_settings(changed(SETTINGS, "objective", dirty))
-    for text in (read.reason, *read.params, *read.params.values(), settings["objective"]):
+    for text in (read.reason, *read.params, settings["objective"]):
         assert text == "\\x1b]0;title\\x07\\x1b[2J \\u202e\\x9b1m\\r\\ud800"
     assert printable("a\tb\nc äöü 漢字 👩‍🔬") == "a\tb\nc äöü 漢字 👩‍🔬"
+
+
+def test_values_of_parameters_are_kept_as_they_are_and_printable_where_they_are_shown() -> None:
+    values = {"model.sep": "a\r\nb", "lora.targets": ["q\x1b", {"c\rd": 1}]}
+    record = RECORD
+    for name in ("params", "arguments", "hyperparameters"):
+        record = changed(record, name, values)
+    record = changed(record, "fallbacks", [{"arguments": values, "reason": "memory"}])
+    record = changed(record, "schedule", [{"trial": 0, "step": 1, "arguments": values}])
+    read = record_from_json(record, Path("run-1"))
+    parts = [read.fallbacks[0]["arguments"], read.schedule[0]["arguments"]]
+    assert [read.params, read.arguments, read.hyperparameters, *parts] == [values] * 5
+    assert format_value("a\r\x1b[2J") == "a\\r\\x1b[2J"

@@ -147,6 +147,18 @@ def test_a_checkpoint_whose_copy_was_interrupted_is_copied(memory: Path, study: 
     assert list(memory.iterdir()) == []
 
 
+@pytest.mark.parametrize("others", [[], ["run-1"]], ids=["alone", "beside another one"])
+def test_the_only_copy_of_a_checkpoint_whose_run_folder_was_renamed_stays_in_memory(
+    memory: Path, study: Path, others: list[str]
+) -> None:
+    for run in ("run-0", *others):
+        move_to_memory(make_checkpoint(study, run), memory)
+    (study / "run-0").rename(study / "best-run")
+    assert copy_to_disk(study) == []
+    assert (study / "best-run" / "checkpoint-4" / "weights").read_text() == "run-0"
+    assert [(study / run / "checkpoint-4").is_symlink() for run in others] == [False] * len(others)
+
+
 @pytest.mark.parametrize("content", ["", "[]", "null", '{"place": "PRECIOUS", "host": "HOST"}'])
 def test_whatever_the_file_of_0_8_0_names_only_its_own_folders_are_deleted(
     tmp_path: Path, memory: Path, study: Path, content: str

@@ -60,6 +60,16 @@ def test_only_the_scoped_checkpoints_of_the_best_trials_stay(
         assert (tmp_path / f"run-{number}" / "checkpoint-4" / "inner" / "weights").read_bytes() == b"1234"
 
 
+def test_a_checkpoint_that_is_not_read_because_of_a_link_is_not_deleted(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("notes")
+    records = [ended_trial(tmp_path / "study", number, value) for number, value in enumerate([0.1, 0.9])]
+    (tmp_path / "study" / "run-0" / "checkpoint-4" / "inner" / "notes").symlink_to(tmp_path / "outside")
+    records[0] = dataclasses.replace(records[0], checkpoint=None)  # as the reader of the study returns it
+    remove_surplus(records, tmp_path / "study", MINIMIZE, 1)
+    assert on_disk(tmp_path / "study") == ["run-0/checkpoint-4"]
+    assert (tmp_path / "study" / "run-0" / "checkpoint-4" / "inner" / "weights").read_bytes() == b"1234"
+
+
 def test_keep_none_deletes_nothing(tmp_path: Path) -> None:
     records = [ended_trial(tmp_path, number, float(number)) for number in range(3)]
     before = on_disk(tmp_path)

@@ -20,7 +20,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
 
 from ...errors import MissingPackageError, StorageError, StudyError, nearest_name
-from ...files import PARTIAL_MARK
+from ...files import PARTIAL_MARK, disk_problem
 from ...redaction import has_unquoted_at, redacted_text, redacted_url, safe_cause
 from .journal import JournalFile
 
@@ -119,7 +119,9 @@ def naming_the_storage(storage: optuna.storages.BaseStorage) -> Iterator[None]:
     """
     try:
         yield
-    except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
+    except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+        if isinstance(error, OSError) and disk_problem(error) is None:
+            raise
         url = str(getattr(getattr(storage, "_backend", storage), "url", ""))
         first_line = redacted_text(first_cause(error), url)
         raise StorageError(

@@ -333,7 +333,7 @@ class TrialRunner:
 
     def _not_known(self, trial: Trial, suggested: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a new trial; of another configuration, if the result of this one is known."""
-        if self._study.goes_by_number:
+        if self._study.goes_by_number or isinstance(trial, FixedTrial):  # a replay's parameters are given
             return suggested
         self.refresh()
         stream = f"{self._study.seed}/{trial.number}"

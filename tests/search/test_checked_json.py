@@ -118,9 +118,7 @@ def test_values_of_parameters_are_kept_as_they_are_and_printable_where_they_are_
     record = RECORD
     for name in ("params", "arguments", "hyperparameters"):
         record = changed(record, name, values)
-    record = changed(record, "fallbacks", [{"arguments": values, "reason": "memory"}])
     record = changed(record, "schedule", [{"trial": 0, "step": 1, "arguments": values}])
     read = record_from_json(record, Path("run-1"))
-    parts = [read.fallbacks[0]["arguments"], read.schedule[0]["arguments"]]
-    assert [read.params, read.arguments, read.hyperparameters, *parts] == [values] * 5
+    assert [read.params, read.arguments, read.hyperparameters, read.schedule[0]["arguments"]] == [values] * 4
     assert format_value("a\r\x1b[2J") == "a\\r\\x1b[2J"

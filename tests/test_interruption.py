@@ -248,6 +248,12 @@ def test_the_program_exits_with_the_code_of_the_signal_and_other_errors_are_show
         assert pickle.loads(pickle.dumps(error)).exit_code == error.exit_code
 
 
+def forget_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what tests of notebooks have left in this process."""
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.delattr(sys, "ps1", raising=False)
+
+
 @pytest.mark.parametrize(
     ("words", "is_shown"),
     [
@@ -264,7 +270,7 @@ def test_the_program_exits_with_the_code_of_the_signal_and_other_errors_are_show
 def test_the_command_that_continues_is_not_shown_if_it_holds_a_secret(
     words: list[str], is_shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # of another test
+    forget_notebooks(monkeypatch)
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", *words])
     command = own_command()
     assert (None if command is None else shlex.split(command)[2:]) == (words if is_shown else None)
@@ -274,7 +280,7 @@ def test_the_command_that_continues_is_not_shown_if_it_holds_a_secret(
 def test_the_command_of_one_process_of_several_is_not_known(
     processes: str, is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    forget_notebooks(monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", processes)
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
     assert own_command() == ("python train.py" if is_known else None)

@@ -261,7 +261,7 @@ class CannotBegin(TrainerCallback):
 @pytest.mark.parametrize(
     ("error", "in_callback", "said"),
     [
-        pytest.param(OSError(errno.ENOSPC, "No space left on device"), False, "StorageError: .*No space", id="disk"),
+        pytest.param(OSError(errno.ENOSPC, "No space left on device"), False, "No space left", id="disk"),
         pytest.param(distributed.DistNetworkError("reset by peer"), False, "reset by peer", id="peer"),
         pytest.param(ArgumentError("no such value"), False, "no such value", id="ours"),
         pytest.param(RuntimeError("no server for the tracker"), True, "no server for the tracker", id="callback"),

@@ -181,7 +181,7 @@ def _has_secret(words: Sequence[str]) -> bool:
 class _ExitHook:
     """A `sys.excepthook` by which `SearchInterrupted` ends the program with its exit code.
 
-    An interruption by a signal is told in a line, without a traceback; everything else as the earlier hook does.
+    An interruption by a signal is printed in a line, without a traceback; everything else as the earlier hook does.
     """
 
     def __init__(self, earlier: Callable[..., Any]) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ..interruption import Interruption
 from .ranks import Ranks
 
-# Several processes communicate about this once in so many seconds: each time costs one small all-reduce, and on a GPU
-# the wait for what it computes.
+# The interval, in seconds, at which several processes agree: each time costs one small all-reduce, and on a GPU the
+# wait for what it computes.
 _SECONDS_BETWEEN_AGREEMENTS = 1.0
 
 

@@ -34,7 +34,7 @@ class Assignment:
         return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
 
     def after(self, seconds: float) -> Assignment:
-        """Return the assignment as it is so many seconds after its receipt."""
+        """Return the assignment as it is `seconds` after its receipt."""
         return self if self.seconds is None else replace(self, seconds=max(self.seconds - seconds, 0.0))
 
     @classmethod

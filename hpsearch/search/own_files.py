@@ -58,7 +58,7 @@ def links_out(run_folder: Path) -> list[str]:
 
 
 def hide_checkpoints_outside(run_folder: Path) -> None:
-    """Rename the checkpoints of a run that lie outside of its folder, so that the trial does not go on from them."""
+    """Rename the checkpoints of a run that lie outside of its folder, so that the trial does not resume from them."""
     for path in entries(run_folder, CHECKPOINT, SELECTED):
         if leads_out(path, run_folder):
             path.rename(path.with_name(f"{HIDDEN}{uuid.uuid4().hex[:8]}-{path.name}"))

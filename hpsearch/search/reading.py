@@ -268,7 +268,7 @@ def _with_weights(record: TrialRecord, folder: Path) -> _Run:
 
 
 def version_of(path: Path) -> _Version:
-    """Return what is another one when the file has been written again; of a file that is gone, as well."""
+    """Return a stamp that changes when the file is rewritten or deleted."""
     try:
         stamp = path.stat(follow_symlinks=False)
     except OSError:

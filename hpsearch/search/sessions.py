@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ..files import entries
+from ..files import PARTIAL_MARK, entries
 from ..liveness import is_alive, show_alive
 
 SESSIONS_FOLDER = "sessions"
@@ -125,13 +125,19 @@ class Session:
                 self._touch()
 
     def _sign_in(self) -> None:
-        """Make the session's file; it is written in place, as a file that replaced it would not be locked."""
+        """Make the session's file, which nobody sees before it is locked and written.
+
+        Of half a file, which a killed process has left, nobody knows the machine: it would be alive until it is silent.
+        """
         path, process = self._folder / self.name, {"machine": machine(), "pid": os.getpid()}
+        partial = self._folder.with_name(f"{PARTIAL_MARK}{os.getpid()}-{self.name}")
         self._sign_out()
-        self._lock = show_alive(path)
+        self._lock = show_alive(partial)
         try:
-            path.write_text(f"{json.dumps(process)}\n{_LEAVING if self._is_leaving else ''}\n", encoding="utf-8")
+            partial.write_text(f"{json.dumps(process)}\n{_LEAVING if self._is_leaving else ''}\n", encoding="utf-8")
+            os.replace(partial, path)  # the lock is on the file, whatever its name
         except BaseException:
+            partial.unlink(missing_ok=True)
             self._sign_out()
             raise
 

@@ -184,6 +184,24 @@ def test_a_damaged_file_is_deleted_once_nobody_touches_it(tmp_path: Path, sessio
     assert signed_in(tmp_path) == {session.name}
 
 
+def test_nobody_sees_a_session_before_its_file_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def observed(path: Path, *args: Any, **kwargs: Any) -> int:
+        seen.append((signed_in(tmp_path), is_alive(path)))  # a process that is killed now leaves this
+        return write(path, *args, **kwargs)
+
+    write = Path.write_text
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", observed)
+        session = sign_in(tmp_path)
+    assert seen == [(set(), True)]
+    assert signed_in(tmp_path) == {session.name}
+    assert is_alive(tmp_path / SESSIONS_FOLDER / session.name)
+    session.end()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_disk_that_is_full_leaves_no_session_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError("No space left on device")

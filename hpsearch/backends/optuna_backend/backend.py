@@ -50,10 +50,10 @@ class OptunaBackend(Backend):
     Args:
         sampler: an `optuna.samplers.BaseSampler`; None: with rungs, a model of the learning curves of all trials (see
             `hpsearch.search.curves`), else TPE; seeded with the study's seed.
-        pruner: ``"rungs"``, the default: trials pause, and the best of them go on (see `hpsearch.search.rungs`); with
+        pruner: ``"rungs"``, the default: trials pause, and the best of them resume (see `hpsearch.search.rungs`); with
             several objectives, median pruning by the `pruning_metric`, if there is one; for trainers of `tune`
             that cannot resume exactly, median pruning; a sampler that tries everything there is, or
-            fewer than four trials: all in full. Or an `optuna.pruners.BasePruner`, or ``"median"``,
+            fewer than four trials: all to completion. Or an `optuna.pruners.BasePruner`, or ``"median"``,
             ``"successive_halving"``, ``"hyperband"``. None, ``"none"``: every trial is trained in full.
         storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.
@@ -375,7 +375,7 @@ def _said_of_rebuilt(count: int, total: int) -> str:
 def _check_same_trials(
     engine: optuna.Study, study: Study, records: Sequence[TrialRecord], left_alone: frozenset[int], is_own: bool
 ) -> list[str]:
-    """Refuse to go on if the storage and the folder hold different trials; say which folders were deleted.
+    """Check that the storage and the folder hold the same trials; return which folders were deleted, in words.
 
     That the storage knows more is no other study, if the folder has later trials, or the storage lies in it.
     """

@@ -30,7 +30,7 @@ JOURNAL, JOURNAL_FILE = "journal", "study.log"
 _BESIDE = ("-wal", "-shm", "-journal", ".flock")
 _SECONDS_TO_WAIT_FOR_SQLITE = 60
 _ATTEMPTS = 10
-_CONTINUES = "Nothing is lost: run the same command again to go on."
+_CONTINUES = "Nothing is lost: run the same command again to continue."
 
 
 def is_in_study_folder(storage: Any) -> bool:

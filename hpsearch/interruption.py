@@ -161,11 +161,11 @@ if hasattr(os, "register_at_fork"):
 def own_command() -> str | None:
     """Return the command line of this program; None if it is not known, or holds a secret.
 
-    It is not known of one process of a launcher, nor of a notebook or a console.
+    It is not known of one process of a launcher, nor of a notebook or a console, which both set `sys.ps1`.
     """
     processes = os.environ.get("WORLD_SIZE", "")
     is_part = "TORCHELASTIC_RUN_ID" in os.environ or (processes.isdecimal() and int(processes) > 1)
-    if is_part or hasattr(sys, "ps1") or "ipykernel" in sys.modules or _has_secret(sys.orig_argv):
+    if is_part or hasattr(sys, "ps1") or _has_secret(sys.orig_argv):
         return None
     return shlex.join(sys.orig_argv)
 

@@ -8,6 +8,7 @@ import pickle
 import shlex
 import signal
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -250,7 +251,6 @@ def test_the_program_exits_with_the_code_of_the_signal_and_other_errors_are_show
 
 def forget_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what tests of notebooks have left in this process."""
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     monkeypatch.delattr(sys, "ps1", raising=False)
 
 
@@ -283,4 +283,16 @@ def test_the_command_of_one_process_of_several_is_not_known(
     forget_notebooks(monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", processes)
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
+    assert own_command() == ("python train.py" if is_known else None)
+
+
+@pytest.mark.parametrize(("is_console", "is_known"), [(False, True), (True, False)])
+def test_the_command_is_known_of_a_program_that_imports_ipykernel_and_not_of_a_console(
+    is_console: bool, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_notebooks(monkeypatch)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
+    if is_console:
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     assert own_command() == ("python train.py" if is_known else None)

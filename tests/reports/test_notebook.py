@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hpsearch import FixedTrial, TrialState
+from hpsearch.interruption import own_command
 from hpsearch.reports.notebook import NotebookView
 from tests.support.rendering import make_study, record
 
@@ -66,6 +67,21 @@ def shell() -> Iterator[Any]:
     yield InteractiveShell.instance()
     InteractiveShell.clear_instance()
     sys.displayhook = displayhook
+
+
+def test_a_shell_of_a_kernel_has_no_command_that_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "ps1", "", raising=False)  # so that it is removed again
+    monkeypatch.delattr(sys, "ps1")
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "ipykernel_launcher"])
+    command = own_command()
+    shell = pytest.importorskip("ipykernel.zmqshell").ZMQInteractiveShell
+    displayhook = sys.displayhook
+    try:
+        shell.instance()
+        assert (command, own_command()) == ("python -m ipykernel_launcher", None)
+    finally:
+        shell.clear_instance()
+        sys.displayhook = displayhook
 
 
 def test_the_cell_has_one_output_that_ends_with_all_trials_and_the_best(shell: Any) -> None:

@@ -106,6 +106,7 @@ class Search:
             with self.backend.connected(self.study, self.trainer), runner.at_work():
                 self._open(folder, runner)
                 self._run_trials(runner)
+                folder.note_end(runner.records)
             limit = self.study.max_failures
             if limit is not None and len(runner.failures) >= limit:
                 raise _too_many_failures(runner.failures, self._best(runner.records))

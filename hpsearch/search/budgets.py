@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ..interruption import Interruption
 from .others import OtherTrials
 from .study import Study
+from .trial import TrialRecord, TrialState
 
 # How the reason of a budget begins that is the trial's own.
-OF_THE_TRIAL = "the trial's "
+OF_THE_TRIAL, _OF_THE_STUDY = "the trial's ", "the study's "
 # Epochs are sums of fractions.
 _ROUNDING = 1e-6
 
@@ -61,10 +62,10 @@ class SearchBudget:
     def passed(self, epochs: float) -> Stop | None:
         """Return why no more may be trained after so many epochs of all trials, or None."""
         if self._end is not None and self.clock() >= self._end:
-            return Stop(f"the study's timeout of {self._study.timeout} s is over", ends_study=True)
+            return Stop(f"{_OF_THE_STUDY}timeout of {self._study.timeout} s is over", ends_study=True)
         limit = self._study.max_epochs
         if limit is not None and epochs >= limit - _ROUNDING:
-            return Stop(f"the study's {limit:g} epochs are used up", ends_study=True)
+            return Stop(f"{_OF_THE_STUDY}{limit:g} epochs are used up", ends_study=True)
         return None
 
 
@@ -111,3 +112,15 @@ class TrialBudget:
         if study.trial_max_epochs is not None and epochs >= study.trial_max_epochs - _ROUNDING:
             return Stop(f"{OF_THE_TRIAL}{study.trial_max_epochs:g} epochs are used up", ends_study=False)
         return None
+
+
+def was_cut_short(record: TrialRecord, study: Study) -> bool:
+    """Tell whether a budget stopped a trial before the budgets that this study has for each trial would stop it.
+
+    A budget of the whole study that stopped a trial says nothing about what one of the next search may take.
+    """
+    if record.state is not TrialState.STOPPED or not (record.reason or "").startswith((OF_THE_TRIAL, _OF_THE_STUDY)):
+        return False
+    has_its_time = study.trial_timeout is not None and record.seconds >= study.trial_timeout
+    has_its_epochs = study.trial_max_epochs is not None and record.epochs >= study.trial_max_epochs - _ROUNDING
+    return not (has_its_time or has_its_epochs)

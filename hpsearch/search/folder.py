@@ -29,6 +29,7 @@ LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
 _STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
 _MOST_SESSIONS = 10_000
+_ENDED_BEFORE = "ended_before"  # in `study.json`
 _TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 # What the command line leaves in a study's folder.
 COMMAND_FILE, REPORT_FILE = "command.json", "report.html"
@@ -54,6 +55,8 @@ class StudyFolder:
         problems: what was damaged when the study was opened, in one line each.
         left_alone: numbers of trials that could not be read then, as far as they are known.
         same_sessions: those whose trials have the results that trials of this one would have.
+        ended_before: the number of the first trial that began after a search of the study ended the last time; one that
+            was interrupted, or killed, has not ended.
     """
 
     def __init__(self, study: Study) -> None:
@@ -63,6 +66,7 @@ class StudyFolder:
         self.problems: list[str] = []
         self.left_alone: frozenset[int] = frozenset()
         self.same_sessions: Collection[int] = (0,)
+        self.ended_before = 0
         self._lock = file_lock(self.path / LOCK_FILE)
         self._trials = TrialReader(self.path, len(study.objectives))
         self._has_been_checked = False
@@ -145,11 +149,30 @@ class StudyFolder:
             for place, each in enumerate(known)
             if place == self.session or (is_known(each) and not differences_in_results(each, now))
         }
+        self.ended_before = 0 if earlier is None else earlier.get(_ENDED_BEFORE, 0)
         own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
         write_json(
             self.path / STUDY_FILE,
-            {**own, **study.about_choosing(), **about, "session": self.session, "sessions": sessions},
+            {
+                **own,
+                **study.about_choosing(),
+                **about,
+                **({_ENDED_BEFORE: self.ended_before} if self.ended_before else {}),
+                "session": self.session,
+                "sessions": sessions,
+            },
         )
+
+    def note_end(self, records: Sequence[TrialRecord]) -> None:
+        """Write that a search of the study has ended, with these trials; see `ended_before`.
+
+        A search that ends with no trial that failed has nothing to write.
+        """
+        ended_before = max((each.number + 1 for each in records if each.state is TrialState.FAILED), default=0)
+        with self.locked():
+            settings = self.read_settings()
+            if settings is not None and settings.get(_ENDED_BEFORE, 0) < ended_before:
+                write_json(self.path / STUDY_FILE, {**settings, _ENDED_BEFORE: ended_before})
 
     def read_records(self) -> list[TrialRecord]:
         """Return the records of all trials on disk, by number; files that have not changed are not read again."""

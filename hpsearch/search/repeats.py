@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import SpaceError
+from .budgets import was_cut_short
 from .parameters import Categorical, Int, Parameter
 from .space import SearchSpace
+from .study import Study
 from .trial import Trial, TrialRecord, TrialState, configuration
 
 # How often a sampler is asked for a configuration that is not known.
@@ -26,35 +28,45 @@ class Tried:
     """The configurations that a study has tried.
 
     Attributes:
-        known: those whose result is known, or that a trial is training or will resume.
-        failed: those that failed in this session; they count as tried until the next one.
+        known: those whose result is known, or that a trial is training or will resume; with the first such trial.
+        failed: those that have failed since a search of the study ended the last time.
     """
 
-    known: frozenset[str] = frozenset()
+    known: Mapping[str, TrialRecord] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
 
+    @property
+    def avoided(self) -> Collection[str]:
+        """The configurations that are not trained while others are left."""
+        return self.known.keys() | self.failed
+
     @classmethod
-    def of(cls, records: Collection[TrialRecord], sessions: Collection[int], failed: Collection[int] = ()) -> Tried:
+    def of(
+        cls, records: Sequence[TrialRecord], study: Study, sessions: Collection[int], ended_before: int = 0
+    ) -> Tried:
         """Return what these trials have tried.
 
+        Nothing counts that is of one session only, as a search that was killed and continued is to choose as one that
+        was not.
+
         Args:
-            records: all trials of the study.
+            records: all trials of the study, by number.
+            study: the settings; a trial that they would train for longer has no known result.
             sessions: the sessions whose arguments, data and functions are those of this one.
-            failed: the numbers of the trials that failed in this session.
+            ended_before: the number of the first trial that began after a search of the study ended the last time.
         """
-        with_result = (
-            each for each in records if each.state in _WITH_RESULT and each.session in sessions and not each.schedule
-        )
+        of_this = [each for each in records if each.session in sessions and each.params]
+        with_result = [
+            each
+            for each in of_this
+            if each.state in _WITH_RESULT and not each.schedule and not was_cut_short(each, study)
+        ]
         # What the model_init of a running trial will suggest is not known yet.
         suggests_more = any(each.hyperparameters.keys() - each.arguments.keys() for each in records)
-        under_way = () if suggests_more else (each for each in records if each.state in _UNDER_WAY)
-        known = frozenset(each.configuration for each in (*with_result, *under_way) if each.params)
-        return cls(known, frozenset(each.configuration for each in records if each.number in failed))
-
-
-def may_have_result(record: TrialRecord) -> bool:
-    """Tell whether a trial has a result, or will have one, that is of its parameters: they did not change meanwhile."""
-    return record.state in (*_WITH_RESULT, *_UNDER_WAY) and not record.schedule
+        under_way = [] if suggests_more else [each for each in records if each.state in _UNDER_WAY and each.params]
+        known = {each.configuration: each for each in reversed([*with_result, *under_way])}
+        failed = (each for each in of_this if each.state is TrialState.FAILED and each.number >= ended_before)
+        return cls(known, frozenset(each.configuration for each in failed))
 
 
 def choose(
@@ -63,8 +75,8 @@ def choose(
     """Return the arguments of a trial; where its configuration is known, those of another one that is proposed.
 
     The sampler is asked up to ten times. A sampler of the user has the last word; in place of the default one, a
-    configuration that was not tried is taken then, if there is one. What has failed in this session, the default
-    sampler is not to propose again either.
+    configuration that was not tried is taken then, if there is one. What has failed since a search ended the last time,
+    the default sampler is not to propose again either.
 
     Args:
         trial: has its first proposal.
@@ -73,14 +85,15 @@ def choose(
         tried: what the study has tried.
         stream: seeds the choice among those that were not tried.
     """
-    avoided = tried.known | tried.failed if trial.may_be_given else tried.known
+    known = tried.known.keys()
+    avoided = tried.avoided if trial.may_be_given else known
     for _ in range(ASKS - 1):
         if not is_among(avoided, trial, arguments) or not trial.propose_again():
             return arguments
         arguments = suggest(trial)
     if not is_among(avoided, trial, arguments) or not trial.may_be_given:
         return arguments
-    left = untried(suggest, trial.number, stream, avoided) or untried(suggest, trial.number, stream, tried.known)
+    left = untried(suggest, trial.number, stream, avoided) or untried(suggest, trial.number, stream, known)
     if left is None or not trial.propose_again(left.params):
         return arguments
     return suggest(trial)
@@ -101,8 +114,8 @@ def is_everything_tried(suggest: Suggest, number: int, tried: Tried, reserved: i
         tried: what the study has tried.
         reserved: the number of trials that have begun, and whose configuration is not known yet.
     """
-    known = tried.known | tried.failed
-    return bool(known) and untried(suggest, number, "", known, reserved) is None
+    avoided = tried.avoided
+    return bool(avoided) and untried(suggest, number, "", avoided, reserved) is None
 
 
 @dataclass(frozen=True)

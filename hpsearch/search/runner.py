@@ -24,7 +24,7 @@ from .memory_of_0_8_0 import copy_to_disk
 from .others import OtherTrials
 from .own_files import hide_checkpoints_outside
 from .ranks import Ranks
-from .repeats import Tried, choose, is_everything_tried, may_have_result
+from .repeats import Tried, choose, is_everything_tried
 from .retention import remove_surplus
 from .sessions import Session
 from .study import Study
@@ -69,7 +69,6 @@ class TrialRunner:
         self.under_way: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
         self._begun: dict[int, tuple[float, TrialRecord | None]] = {}  # when, and what was known
-        self._failed_before: set[int] = set()
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
         self._all_epochs = 0.0
@@ -100,7 +99,6 @@ class TrialRunner:
 
     def open(self, records: list[TrialRecord]) -> None:
         """Take over the trials on disk; under `locked()`."""
-        self._failed_before = {each.number for each in records if each.state is TrialState.FAILED}
         self._tidy(records, among=None)
 
     def refresh(self) -> None:
@@ -164,8 +162,8 @@ class TrialRunner:
 
     def tried(self) -> Tried:
         """Return which configurations have been tried; under `locked()`."""
-        failed = {each.number for each in self.records if each.state is TrialState.FAILED}
-        return Tried.of(self.known_trials(), self._folder.same_sessions, failed - self._failed_before)
+        folder = self._folder
+        return Tried.of(self.known_trials(), self._study, folder.same_sessions, folder.ended_before)
 
     def known_trial(self, params: Mapping[str, Any]) -> TrialRecord | None:
         """Return the trial that has these proposed parameters, if its result is known or will be; under `locked()`.
@@ -177,11 +175,9 @@ class TrialRunner:
             arguments = self._study.suggest(proposed)
         except SpaceError:  # it asks for more than is proposed, or the trial will show it
             return None
-        wanted = configuration({**proposed.params.values_by_name, **arguments})
-        if self._study.goes_by_number or wanted not in self.tried().known:
+        if self._study.goes_by_number:
             return None
-        has_result = (each for each in self.known_trials() if may_have_result(each))
-        return next((each for each in has_result if each.configuration == wanted), None)
+        return self.tried().known.get(configuration({**proposed.params.values_by_name, **arguments}))
 
     def is_everything_tried(self, number: int, begun: Collection[int]) -> bool:
         """Tell whether no configuration is left for trial `number`; `begun` are those that processes are at."""

@@ -36,6 +36,10 @@ def record(number: int, state: TrialState = TrialState.COMPLETE, session: int = 
     return TrialRecord(number, f"run-{number}", state, params, dict(params), dict(params), session=session)
 
 
+def study_of(**budgets: Any) -> Study:
+    return Study("study", Path("study"), BRANCHES, objectives=(), n_trials=9, **budgets)
+
+
 def all_of(space: SearchSpace, stream: str = "") -> list[Any]:
     return [dict(each.params) for each in leaves(space.suggest, 0, stream)]
 
@@ -64,19 +68,52 @@ def all_of(space: SearchSpace, stream: str = "") -> list[Any]:
 def test_a_result_is_known_of_a_trial_with_the_same_parameters_under_the_same_settings(
     trial: TrialRecord, is_known: bool
 ) -> None:
-    tried = Tried.of([trial, record(1, x=9)], sessions={0})
+    tried = Tried.of([trial, record(1, x=9)], study_of(), sessions={0})
     assert (configuration({"x": 1}) in tried.known) is is_known
 
 
 def test_a_trial_under_way_is_not_known_where_model_init_suggests_more() -> None:
     ended = TrialRecord(0, "run-0", TrialState.COMPLETE, {"x": 1, "width": 3}, {"x": 1}, {"x": 1, "width": 3})
-    assert configuration({"x": 1}) not in Tried.of([ended, record(1, TrialState.RUNNING, x=1)], sessions={0}).known
+    found = Tried.of([ended, record(1, TrialState.RUNNING, x=1)], study_of(), sessions={0})
+    assert configuration({"x": 1}) not in found.known
 
 
-def test_failed_trials_of_this_session_are_tried_but_not_known() -> None:
-    failed = [record(0, TrialState.FAILED, x=1), record(1, TrialState.FAILED, x=2)]
-    tried = Tried.of(failed, sessions={0}, failed={1})
-    assert (tried.known, tried.failed) == (frozenset(), {configuration({"x": 2})})
+@pytest.mark.parametrize(
+    ("ended_before", "session", "is_tried"), [(0, 0, True), (3, 0, True), (4, 0, False), (0, 1, False)]
+)
+def test_what_has_failed_is_not_known_but_tried_until_a_search_ends_or_the_settings_change(
+    ended_before: int, session: int, is_tried: bool
+) -> None:
+    failed = record(3, TrialState.FAILED, session, x=1)
+    tried = Tried.of([failed], study_of(), sessions={0}, ended_before=ended_before)
+    assert not tried.known
+    assert tried.failed == ({failed.configuration} if is_tried else set())
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "budgets", "is_known"),
+    [
+        ("stopped", "the trial's 2 epochs are used up", {"trial_max_epochs": 2}, True),
+        ("stopped", "the trial's 2 epochs are used up", {"trial_max_epochs": 1.5}, True),
+        ("stopped", "the trial's 2 epochs are used up", {"trial_max_epochs": 3}, False),
+        ("stopped", "the trial's 2 epochs are used up", {}, False),
+        ("stopped", "the trial's 2 epochs are used up", {"trial_max_epochs": 3, "trial_timeout": 5.0}, True),
+        ("stopped", "the trial's timeout of 5.0 s is over", {"trial_timeout": 5.0}, True),
+        ("stopped", "the trial's timeout of 5.0 s is over", {"trial_timeout": 6.0}, False),
+        ("stopped", "the trial's timeout of 5.0 s is over", {"trial_timeout": 6.0, "trial_max_epochs": 2}, True),
+        ("stopped", "the study's timeout of 5.0 s is over", {"timeout": 5.0}, False),
+        ("stopped", "the study's 2 epochs are used up", {"max_epochs": 2}, False),
+        ("stopped", "the study's 2 epochs are used up", {"trial_max_epochs": 2}, True),
+        ("stopped", "ASHAScheduler lets no trial go on after epochs=2", {"trial_max_epochs": 3}, True),
+        ("complete", None, {"trial_max_epochs": 1}, True),
+        ("pruned", "pruned after 2 epochs", {"trial_max_epochs": 3}, True),
+    ],
+)
+def test_a_result_is_not_known_if_this_call_would_train_the_trial_for_longer(
+    state: str, reason: str | None, budgets: dict[str, Any], is_known: bool
+) -> None:
+    trial = replace(record(0, TrialState(state), x=1), reason=reason, epochs=2.0, seconds=5.5)
+    assert bool(Tried.of([trial], study_of(**budgets), sessions={0}).known) is is_known
 
 
 # What is left of a space.
@@ -109,13 +146,13 @@ def test_the_last_configuration_is_found_and_then_none() -> None:
 def test_all_is_tried_when_trials_have_or_will_have_every_configuration(
     tried: int, reserved: int, is_over: bool
 ) -> None:
-    known = frozenset(configuration(each) for each in all_of(BRANCHES)[:tried])
+    known = {configuration(each): record(0) for each in all_of(BRANCHES)[:tried]}
     assert is_everything_tried(BRANCHES.suggest, 9, Tried(known), reserved) is is_over
 
 
 def test_a_space_without_end_is_never_tried() -> None:
     space = SearchSpace({"learning_rate": Float(1e-3, 1e-1), "optim": Categorical(["sgd"])})
-    known = frozenset(each.configuration for each in leaves(space.suggest, 0))
+    known = {each.configuration: record(0) for each in leaves(space.suggest, 0)}
     assert not is_everything_tried(space.suggest, 1, Tried(known))
 
 
@@ -249,6 +286,38 @@ def test_a_failed_configuration_is_tried_again_by_the_next_call_only(tmp_path: P
     assert len(params_of(second)) == 4
     assert params_of(second)[-1] == {"per_device_train_batch_size": 4}
     assert states(second)[-1] == "complete"
+
+
+@pytest.mark.parametrize("run", [3, 5])
+def test_a_killed_search_with_a_failed_configuration_makes_the_choices_of_one_that_was_not(
+    tmp_path: Path, run: int
+) -> None:
+    space = {"per_device_train_batch_size": Int(1, 4), "num_train_epochs": Int(1, 2)}
+
+    def fail_with_four(trial: Any) -> None:
+        if trial.arguments["per_device_train_batch_size"] == 4:
+            raise ValueError("four")
+
+    def searched(folder: str, *callbacks: Any) -> Any:
+        trainer = {"model_init": CountsModels(fail_with_four)}
+        return search(tmp_path / folder, 10, callbacks, space=space, trainer=trainer)
+
+    at_once = searched("at once")
+    assert states(at_once).count("failed") == 2
+    with pytest.raises(SearchInterrupted) as interrupted:
+        searched("in parts", AtStep(interrupt, run=run, step=1))
+    assert "failed" in states(interrupted.value.best_run)
+    in_parts = searched("in parts")
+    assert params_of(in_parts) == params_of(at_once)
+    assert states(in_parts) == states(at_once)
+
+
+def test_results_of_shorter_trials_are_not_known(tmp_path: Path) -> None:
+    options = {"space": {"per_device_train_batch_size": Categorical([2, 4])}, "trainer": {"num_train_epochs": 2}}
+    assert states(search(tmp_path, 9, trial_max_epochs=1, **options)) == ["stopped"] * 2
+    assert states(search(tmp_path, 9, trial_max_epochs=1, **options)) == ["stopped"] * 2
+    assert states(search(tmp_path, 9, **options)) == ["stopped"] * 2 + ["complete"] * 2
+    assert len(states(search(tmp_path, 9, trial_max_epochs=1, **options))) == 4
 
 
 def test_results_under_other_arguments_or_data_are_not_known(tmp_path: Path) -> None:

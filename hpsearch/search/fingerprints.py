@@ -158,7 +158,7 @@ class _Description:
             if _is_of_package(value.__name__, getattr(value, "__file__", None) or ""):
                 return ["module", value.__name__]
             return ["module", {name: self.of(vars(value)[name]) for name in uses.attributes if name in vars(value)}]
-        is_record = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        is_record = dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_model_config(value)
         if is_record or isinstance(value, (argparse.Namespace, types.SimpleNamespace)):
             plain = {name: each for name, each in vars(value).items() if isinstance(each, _PLAIN)}
             return ["settings", {name: repr(plain[name]) for name in uses.attributes if name in plain}]
@@ -192,7 +192,7 @@ class _Description:
         """Describe an object by its class; what can be called, also by what it was made with and has kept."""
         kind = type(value)
         described: list[Any] = ["object", self.of(kind)]
-        if any(each.__name__ in ("PretrainedConfig", "PreTrainedConfig") for each in kind.__mro__):
+        if _is_model_config(value):
             plain = {name: each for name, each in value.to_dict().items() if not name.startswith("_")}
             return [
                 *described,
@@ -257,6 +257,11 @@ def _made_with(value: Any) -> Iterator[tuple[str, Any]]:
             if kept in getattr(value, "__dict__", {}):
                 yield name, value.__dict__[kept]
                 break
+
+
+def _is_model_config(value: Any) -> bool:
+    """Tell whether an object is a model's configuration of transformers, which is a dataclass since version 5."""
+    return any(each.__name__ in ("PretrainedConfig", "PreTrainedConfig") for each in type(value).__mro__)
 
 
 def _is_empty(cell: types.CellType) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from hpsearch import StudyError
+from hpsearch.backends.optuna_backend.learning import ORIGIN
 from hpsearch.backends.optuna_backend.ranges import check_ranges
 from hpsearch.search.study import Study
 
@@ -51,3 +52,29 @@ def test_a_range_that_agrees_with_the_latest_trial_is_not_refused_for_an_older_o
             check_ranges(engine_with(*trials), study)
     else:
         check_ranges(engine_with(*trials), study)
+
+
+def test_a_range_of_a_branch_is_refused_that_the_latest_trial_did_not_take(tmp_path: Path) -> None:
+    def function(trial: Any) -> None:
+        if trial.suggest_categorical("kind", ["x", "y"]) == "y":
+            trial.suggest_float("b", 0.0, 3.0)
+        trial.suggest_float("a", 0.0, 2.0)
+
+    study = Study("study", tmp_path, function, objectives=(), n_trials=9)
+    with pytest.raises(StudyError, match="another space of 'b'"):
+        check_ranges(engine_with(("y", 2.0), ("x", 2.0)), study)
+
+
+def test_trials_of_another_study_and_errors_of_the_function_refuse_nothing(tmp_path: Path) -> None:
+    def function(trial: Any) -> None:
+        trial.suggest_float("a", 0.0, 2.0)
+        raise ValueError("for the next trial to show")
+
+    study = Study("study", tmp_path, function, objectives=(), n_trials=9)
+    engine = engine_with(("x", 2.0))
+    distributions = {"a": FloatDistribution(0.0, 9.0)}
+    learned = optuna.trial.create_trial(
+        params={"a": 0.5}, distributions=distributions, value=0.0, user_attrs={ORIGIN: "another"}
+    )
+    engine.add_trial(learned)
+    check_ranges(engine, study)

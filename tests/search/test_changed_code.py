@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import transformers
 
-from hpsearch import Float, SearchInterrupted, StudyError, tune
+from hpsearch import Float, SearchInterrupted, StudyError, WeightsMismatchError, tune
 from hpsearch.search.folder import read_records
 from hpsearch.search.trial import TrialState
-from tests.support.searching import AtStep, Events, interrupt, states
+from tests.support.searching import AtStep, Events, interrupt, states, without_result
 from tests.support.short_searches import RATE, params_of, rates, search
 from tests.support.small_trainer import TwoLayers, points, transformers_trainer
 
@@ -193,6 +193,14 @@ def test_a_half_done_trial_whose_model_is_another_one_is_not_begun_again(tmp_pat
     assert list((tmp_path / "study" / record.name).glob("checkpoint-*"))
     switch.is_on.clear()
     assert states(run()) == ["complete"]
+
+
+def test_a_new_trial_whose_own_code_loads_weights_of_another_model_fails_like_any_other(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> TwoLayers:
+        raise WeightsMismatchError("weights of another model")
+
+    ended = without_result(search, tmp_path, 1, trainer={"model_init": model_init})
+    assert states(ended) == ["failed"]
 
 
 def test_an_edit_changes_no_choice_of_parameters(tmp_path: Path) -> None:

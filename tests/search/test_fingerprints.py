@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from hpsearch.search.fingerprints import fingerprints, function_fingerprint, is_comparable
 
@@ -111,6 +112,43 @@ def test_an_edit_that_changes_nothing_is_not_seen(edited: str) -> None:
     assert of(BASE) == of(edited)
 
 
+COUNTS = """
+calls = 0
+def f():
+    global calls
+    calls += 1
+"""
+MAKES_A_CLASS = """
+def f():
+    class Net:
+        size = 3
+    return Net
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (COUNTS, COUNTS.replace("calls = 0", "calls = 5")),
+        (MAKES_A_CLASS, MAKES_A_CLASS.replace("class Net:", 'class Net:\n        "A model."')),
+    ],
+    ids=["a global that it assigns", "the docstring of a class in it"],
+)
+def test_what_a_function_assigns_and_docstrings_inside_it_do_not_count(before: str, after: str) -> None:
+    assert before != after
+    assert of(before) == of(after)
+
+
+def test_of_the_configuration_of_a_model_what_transformers_writes_there_does_not_count() -> None:
+    def init_with(**values: Any) -> Any:
+        config = transformers.BertConfig(**values)
+        return lambda trial: config
+
+    before = function_fingerprint(init_with(hidden_size=8))
+    assert before == function_fingerprint(init_with(hidden_size=8, problem_type="regression"))
+    assert before != function_fingerprint(init_with(hidden_size=16))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "is_same"),
     [
@@ -126,6 +164,9 @@ def test_an_edit_that_changes_nothing_is_not_seen(edited: str) -> None:
         ("(Net, {'lr': 1})", "(Net, {'lr': 2})", False),
         ("object()", "object()", True),
         ("lambda: threading", "lambda: threading", True),
+        ("lambda x=1: x", "lambda x=2: x", False),
+        ("lambda *, x=1: x", "lambda *, x=2: x", False),
+        ("type('Sub', (Base,), {})", "type('Sub', (Net,), {})", False),
     ],
 )
 def test_objects_that_can_be_called_have_one_too(before: str, after: str, is_same: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from typing import Any
 import optuna
 import pytest
 
-from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, TrialRecord, TrialState
+from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, SpaceError, Trial, TrialRecord, TrialState
 from hpsearch.backends.optuna_backend.proposer import proposed_by
 from hpsearch.search.folder import StudyFolder
 from hpsearch.search.listener import SearchListener
 from hpsearch.search.ranks import OneProcess
-from hpsearch.search.repeats import Tried, configuration, is_everything_tried, leaves, untried
+from hpsearch.search.repeats import Tried, choose, configuration, is_everything_tried, leaves, untried, values_of
 from hpsearch.search.runner import TrialRunner
 from hpsearch.search.study import Study
 from tests.support.searching import AtStep, HearsNotices, interrupt, states
@@ -156,6 +157,61 @@ def test_a_space_without_end_is_never_tried() -> None:
     assert not is_everything_tried(space.suggest, 1, Tried(known))
 
 
+def test_a_space_that_raises_is_never_tried_so_that_a_trial_shows_the_error() -> None:
+    def suggest(trial: Trial) -> dict[str, Any]:
+        raise SpaceError("no space")
+
+    assert not is_everything_tried(suggest, 1, Tried({"{}": record(0)}))
+
+
+class FirstOf(Trial):
+    """A trial whose sampler always proposes the first value."""
+
+    def __init__(self, may_be_given: bool) -> None:
+        super().__init__(7)
+        self.may_be_given, self._given = may_be_given, dict[str, Any]()
+
+    def report(self, value: float, resource: int) -> None:
+        raise AssertionError("nothing is trained")
+
+    def should_prune(self) -> bool:
+        raise AssertionError("nothing is trained")
+
+    def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:
+        self.params.values_by_name.clear()
+        self._given = dict(params or {})
+        return True
+
+    def _choose(self, name: str, parameter: Any) -> Any:
+        return self._given.get(name, (values_of(parameter) or [None])[0])
+
+
+@pytest.mark.parametrize(
+    ("known", "failed", "may_be_given", "chosen"),
+    [
+        ({}, {}, True, {1}),
+        ({1}, {}, True, {2, 3}),
+        ({1}, {2}, True, {3}),
+        ({2, 3}, {1}, True, {1}),  # nothing else is left
+        ({1, 3}, {2}, True, {2}),
+        ({1, 2, 3}, {}, True, {1}),
+        ({1}, {}, False, {1}),
+        ({}, {1}, False, {1}),
+    ],
+)
+def test_in_place_of_the_default_proposal_one_is_given_that_was_not_tried_else_one_that_failed(
+    known: set[int], failed: set[int], may_be_given: bool, chosen: set[int]
+) -> None:
+    space, trial = SearchSpace({"x": Int(1, 3)}), FirstOf(may_be_given)
+    tried = Tried(
+        {configuration({"x": each}): record(0, x=each) for each in known},
+        frozenset(configuration({"x": each}) for each in failed),
+    )
+    arguments = choose(trial, space.suggest, space.suggest(trial), tried, "42/7")
+    assert arguments["x"] in chosen
+    assert trial.params.values_by_name == arguments
+
+
 class Searcher:
     """Proposes one value after the other, and remembers what was rejected."""
 
@@ -199,6 +255,7 @@ def test_a_proposal_is_compared_with_what_the_space_adds_to_it(
         replace(record(1, x=1, **both), schedule=({"trial": 0},)),
         record(2, x=1, **both),
         record(3, TrialState.FAILED, x=2, **both),
+        record(4, x=1, **both),
     ]
     known = runner.known_trial(proposed)
     assert (None if known is None else known.number) == number

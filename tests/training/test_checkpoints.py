@@ -293,6 +293,18 @@ def test_a_saved_language_model_with_tied_weights_loads_with_them_tied(tmp_path:
 
 
 @pytest.mark.parametrize("read", [load_weights, check_fits])
+@pytest.mark.parametrize("other", [{"bias": False}, {"out_features": 3}], ids=["unexpected name", "other shape"])
+def test_weights_with_other_names_or_shapes_are_of_another_model(
+    tmp_path: Path, read: Any, other: dict[str, Any]
+) -> None:
+    one = {"in_features": 2, "out_features": 2}
+    safetensors.torch.save_model(torch.nn.Linear(**one), str(tmp_path / "model.safetensors"))
+    read(torch.nn.Linear(**one), tmp_path)
+    with pytest.raises(WeightsMismatchError, match="belong to another model"):
+        read(torch.nn.Linear(**{**one, **other}), tmp_path)
+
+
+@pytest.mark.parametrize("read", [load_weights, check_fits])
 def test_weights_of_another_size_whose_names_are_converted_are_of_another_model(tmp_path: Path, read: Any) -> None:
     def mixtral(size: int) -> transformers.MixtralForCausalLM:
         sizes = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 2, "vocab_size": 8}

@@ -84,7 +84,8 @@ def _problems(folder: Path) -> tuple[list[str], int]:
         settings = read_settings(folder)
     except StudyError as error:
         problems.append(str(error))
-    trials = read_trials(folder, None if settings is None else len(StoredStudy.read(folder).objectives))
+    objectives = None if settings is None else len(StoredStudy.read(folder).objectives)
+    trials = read_trials(folder, objectives)
     if settings is None and not problems:
         if not trials.records and not trials.problems:
             raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE} and no trials.")
@@ -92,8 +93,9 @@ def _problems(folder: Path) -> tuple[list[str], int]:
     if settings is not None:
         from ..backends.optuna_backend.checkup import problems_of_storage
 
-        numbers = [each.number for each in trials.records]
-        problems += problems_of_storage(folder, settings, numbers)
+        problems += problems_of_storage(
+            folder, settings, lambda: [each.number for each in read_trials(folder, objectives).records]
+        )
     return [*trials.problems, *problems], len(trials.records)
 
 

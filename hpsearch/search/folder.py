@@ -19,6 +19,7 @@ from .provenance import differences_in_results, is_known
 from .reading import STUDY_FILE, TRIAL_FILE, TrialReader, read_records, read_run, read_settings, read_trials, version_of
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
+from .storage_files import STORAGE_FILES
 from .study import Study
 from .trial import TrialRecord, TrialState
 
@@ -27,7 +28,6 @@ __all__ = ["STUDY_FILE", "TRIAL_FILE", "read_records", "read_settings", "read_tr
 BEST_FILE = "best.json"
 LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
-_STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
 _MOST_SESSIONS = 10_000
 _TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 # What the command line leaves in a study's folder.
@@ -40,7 +40,7 @@ _RESERVED_NAMES = {
     LOCK_FILE,
     SESSIONS_FOLDER,
     REPLAYS_FOLDER,
-    *_STORAGE_FILES,
+    *STORAGE_FILES,
 }
 
 
@@ -200,7 +200,7 @@ class StudyFolder:
         """Delete a study that was refused in its first trial."""
         for record in records:
             remove_folder(self.path / record.name)
-        for name in (STUDY_FILE, BEST_FILE, COMMAND_FILE, REPORT_FILE, *_STORAGE_FILES):
+        for name in (STUDY_FILE, BEST_FILE, COMMAND_FILE, REPORT_FILE, *STORAGE_FILES):
             remove_folder(self.path / name)
 
 

@@ -17,14 +17,13 @@ from optuna.trial import TrialState as EngineState
 from ...errors import StorageError, StudyError
 from ...redaction import HIDDEN, redacted_url
 from ...search.space import SearchSpace
+from ...search.storage_files import DATABASE_FILE, JOURNAL_FILE
 from ...search.stored import StoredStudy
 from ...search.trial import TrialRecord
 from .importances import importances
 from .learning import distribution
 from .quiet import quiet_optuna
 from .storage import (
-    DATABASE_FILE,
-    JOURNAL_FILE,
     dashboard_command_of,
     file_of,
     open_storage,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import ArgumentError, ObjectiveError, StudyError, nearest_name
+from .errors import ArgumentError, ObjectiveError, SearchInterrupted, StudyError, nearest_name
 from .files import remove_folder
 from .hyperparameter_search import telling_the_others
+from .interruption import Interruption, noticing_signals, set_exit_code
 from .search.acting_arguments import acts_outside, reaching_out
 from .search.checked_json import Unreadable, whole
 from .search.ending import TrialEndedSearch
@@ -163,15 +164,30 @@ def replay(
         trial_max_epochs=original.epochs if original.state is TrialState.STOPPED else None,
         hp_name=lambda trial: original.name,
     )
-    if not ranks.is_main:
-        [record] = follow(trainer, study, ranks)
-        return Replay(record, original, notes)
+    interruption = Interruption()
+    with noticing_signals(interruption):
+        if not ranks.is_main:
+            [record] = follow(trainer, study, ranks, interruption)
+            return Replay(record, original, notes)
+        return Replay(_train(trainer, study, original, listener, ranks, interruption, notes), original, notes)
+
+
+def _train(
+    trainer: Any,
+    study: Study,
+    original: TrialRecord,
+    listener: SearchListener,
+    ranks: Ranks,
+    interruption: Interruption,
+    notes: list[str],
+) -> TrialRecord:
+    """Train the trial again and return its record; if that is interrupted, or refused, its folder is deleted."""
     study.folder.mkdir(exist_ok=True)
     if study.folder.is_symlink():
         raise StudyError(f"{str(study.folder)!r} is a link, where the replay would write: delete it.")
     remove_folder(study.folder / original.name)
-    runner = TrialRunner(trainer, study, StudyFolder(study), _EndsParts(listener), ranks)
-    with telling_the_others(ranks, runner):
+    runner = TrialRunner(trainer, study, StudyFolder(study), _EndsParts(listener), ranks, interruption=interruption)
+    with _deleted_after_an_error(study.folder / original.name), telling_the_others(ranks, runner):
         listener.on_search_begin(study, [], [f"replay of trial {original.number}", *notes])
         try:
             record = replace(_run(runner, original), hyperparameters=original.hyperparameters, number=original.number)
@@ -179,9 +195,30 @@ def replay(
             raise ended.cause from None
         finally:
             listener.on_search_end(study, [])
+        if interruption.signal:
+            set_exit_code()
+            raise interruption.error or _interrupted(original, interruption)
         runner.records = [record]
         listener.on_trial_end(record)
-    return Replay(record, original, notes)
+    return record
+
+
+@contextlib.contextmanager
+def _deleted_after_an_error(folder: Path) -> Iterator[None]:
+    """Delete a folder if the block raises: a replay does not resume."""
+    try:
+        yield
+    except BaseException:
+        remove_folder(folder)
+        raise
+
+
+def _interrupted(original: TrialRecord, interruption: Interruption) -> SearchInterrupted:
+    return SearchInterrupted(
+        f"The replay of trial {original.number} was interrupted by {interruption.name}. The study is unchanged; a "
+        "replay does not resume, so the same call trains the trial from the beginning.",
+        signal=interruption.signal,
+    )
 
 
 def _run(runner: TrialRunner, original: TrialRecord) -> TrialRecord:

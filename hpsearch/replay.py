@@ -42,7 +42,7 @@ class Replay(NamedTuple):
     """A trial that was run again, and how it compares.
 
     Attributes:
-        record: of the replay; its checkpoint has the weights that stand for the trial.
+        record: of the replay; its checkpoint has the selected weights of the trial.
         original: the record of the trial in the study.
         notes: in what the replay differed from the study before it began: arguments (those of the study were taken),
             versions, data.
@@ -54,12 +54,12 @@ class Replay(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """True if the replay made the same reports: the same values after the same updates."""
+        """True if the replay made the same reports: the same values after the same optimizer steps."""
         return self.first_difference is None
 
     @property
     def first_difference(self) -> str | None:
-        """The first report that is another one, in words; None if all are the same."""
+        """The first report that differs, in words; None if all are the same."""
         before, now = self.original.reports, self.record.reports
         for old, new in zip(before, now, strict=False):
             if repr((old.step, old.values)) != repr((new.step, new.values)):
@@ -119,7 +119,7 @@ class _EndsParts(PassingListener):
         self._listener.on_report(trial, report)
 
     def on_checkpoint(self, trial: Any, step: int) -> None:
-        """End the part if this is the checkpoint that the next one goes on from."""
+        """End the part if this is the checkpoint that the next one resumes from."""
         if step == trial.until:
             raise _PartIsOver
 
@@ -136,7 +136,7 @@ def replay(
     """Run trial `number` (None: the best) of the study in `folder` again; `objectives` None: those of the study.
 
     Raises:
-        StudyError: there is no such study or trial, or its objectives are other ones.
+        StudyError: there is no such study or trial, or its objectives differ.
     """
     settings = _read_settings(folder)
     check_own_files(folder)
@@ -282,7 +282,7 @@ def _best_number(folder: Path) -> int:
 
 
 def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:
-    """Return a trainer with the arguments that the trial had, and which of them were other ones."""
+    """Return a trainer with the arguments that the trial had, and notes on those that differed."""
     now = describe_surroundings(trainer.args, {})["arguments"]
     different = {
         name: value

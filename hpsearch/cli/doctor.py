@@ -67,8 +67,8 @@ def _show_problems(folder: Path) -> bool:
     console = Console(highlight=False, soft_wrap=True)
     for each in problems:
         console.print(each, style="yellow", markup=False)
-    told = f"{len(problems)} problems" if len(problems) > 1 else "1 problem" if problems else "sound"
-    console.print(f"{folder}: {count} trials can be read; {told}", markup=False)
+    verdict = f"{len(problems)} problems" if len(problems) > 1 else "1 problem" if problems else "sound"
+    console.print(f"{folder}: {count} trials can be read; {verdict}", markup=False)
     return bool(problems)
 
 

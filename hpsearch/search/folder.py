@@ -29,7 +29,7 @@ BEST_FILE = "best.json"
 LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
 _MOST_SESSIONS = 10_000
-_TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
+_WILL_RESUME = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 # What the command line leaves in a study's folder.
 COMMAND_FILE, REPORT_FILE = "command.json", "report.html"
 _RESERVED_NAMES = {
@@ -89,7 +89,7 @@ class StudyFolder:
             self._lock.release()
 
     def open(self) -> list[TrialRecord]:
-        """Make the folder, or go on in one this study made earlier; return the trials in it, running ones included.
+        """Make the folder, or open the one that this study made earlier; return its trials, running ones included.
 
         What killed processes have left half-written is deleted. The caller holds the lock.
 
@@ -225,9 +225,9 @@ def check_own_files(folder: Path) -> None:
 
 
 def has_ended(study_folder: Path, run: str) -> bool:
-    """Tell whether the trial of a run has ended, and will not go on."""
+    """Tell whether the trial of a run has ended, and will not resume."""
     record = read_run(study_folder, run)
-    return record is not None and record.state not in _TO_GO_ON
+    return record is not None and record.state not in _WILL_RESUME
 
 
 def write_record(study_folder: Path, record: TrialRecord) -> None:

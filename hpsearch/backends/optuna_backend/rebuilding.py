@@ -103,7 +103,7 @@ def open_own_or_other(storage: Any, folder: Path) -> optuna.storages.BaseStorage
 
 
 def _why_unreadable(storage: Any, folder: Path, name: str) -> str | None:
-    """Return why a storage in the study's folder is damaged; None if it is not, or if that cannot be told now."""
+    """Return why a storage in the study's folder is damaged; None if it is not, or if that cannot be determined now."""
     if storage is None:
         reason = _damage_of_sqlite(folder / DATABASE_FILE)
         if reason is not None:
@@ -131,8 +131,8 @@ def _damage_of_sqlite(file: Path) -> str | None:
             found = connection.execute("PRAGMA quick_check(1)").fetchall()
     except sqlite3.Error as error:
         return str(error) if is_damage(error) else None
-    said = str(found[0][0]).removeprefix("*** in database main ***\n")
-    return None if said == "ok" else said.partition("\n")[0]
+    result = str(found[0][0]).removeprefix("*** in database main ***\n")
+    return None if result == "ok" else result.partition("\n")[0]
 
 
 def is_damage(error: BaseException) -> bool:
@@ -148,8 +148,8 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    told = _cause(error)
-    return printable(f"{type(told).__name__}: {str(told).strip().partition(chr(10))[0]}")
+    cause = _cause(error)
+    return printable(f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
 
 
 def was_made_in(settings: Mapping[str, Any] | None, storage: Any) -> bool:
@@ -230,7 +230,7 @@ def _stored(record: TrialRecord, study: Study, place: int | None) -> FrozenTrial
 def _parameters_of(record: TrialRecord, study: Study) -> dict[str, Parameter]:
     """Return the parameters that the space asks for, of those that a trial has; user code may have asked for more."""
     asked = _Asked(record)
-    with contextlib.suppress(SpaceError):  # the trial ended before it had the next one, or the space is another one
+    with contextlib.suppress(SpaceError):  # the trial ended before it had the next one, or the space has changed
         study.suggest(asked)
     return asked.parameters
 

@@ -84,8 +84,8 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
         extra = ": pip install 'hpsearch[postgresql]'" if storage.startswith("postgresql://") else f" for it. {error}"
         raise MissingPackageError(f"storage={redacted_url(storage)!r} needs a driver{extra}") from error
     except Exception as error:
-        told = redacted_text(str(error), storage)
-        raise StudyError(f"storage={redacted_url(storage)!r} cannot be opened: {told}") from safe_cause(error, storage)
+        text = redacted_text(str(error), storage)
+        raise StudyError(f"storage={redacted_url(storage)!r} cannot be opened: {text}") from safe_cause(error, storage)
 
 
 def close(storage: optuna.storages.BaseStorage) -> None:
@@ -116,7 +116,7 @@ def check_storage(storage: Any) -> None:
 
 @contextlib.contextmanager
 def naming_the_storage(storage: optuna.storages.BaseStorage) -> Iterator[None]:
-    """Turn an error of the storage, such as a server that is gone or a full disk, into one that says what is wrong.
+    """Turn an error of the storage, such as a lost server or a full disk, into one that names the cause.
 
     Raises:
         StorageError: in place of Optuna's, which blames the data.
@@ -134,7 +134,7 @@ def naming_the_storage(storage: optuna.storages.BaseStorage) -> Iterator[None]:
 
 
 def first_cause(error: BaseException) -> str:
-    """Return the first line of the error that another one came from."""
+    """Return the first line of the first error in a chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What Optuna tells of a study that is on disk, without its storage: from the records of its trials."""
+"""Optuna's view of a study on disk, from the records of its trials: the storage is not needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .storage import (
 
 
 class StoredEngine:
-    """Stands for the backend that ran a search, for a summary of its folder.
+    """Takes the place of the backend that ran a search, in a summary of its folder.
 
     Args:
         study: as its folder knows it.
@@ -58,7 +58,7 @@ class StoredEngine:
         """
         storage, name = self.storage(), self._study.name
         if storage is None:
-            raise StorageError(f"The storage of the study {name!r} was in memory, and is gone.")
+            raise StorageError(f"The storage of the study {name!r} was in memory, and ended with its process.")
         shown = redacted_url(storage) if isinstance(storage, str) else type(storage).__name__
         if isinstance(storage, str):
             if HIDDEN in unquote(storage):

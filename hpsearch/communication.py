@@ -27,7 +27,7 @@ def is_of_communication(error: BaseException) -> bool:
 
 
 def communication_error(error: BaseException) -> CommunicationError:
-    """Return an error of the communication as one that says what to do."""
+    """Return an error of the communication as a `CommunicationError`, which names the remedy."""
     if isinstance(error, CommunicationError):
         return error
     first_line = str(error).strip().partition("\n")[0]
@@ -42,7 +42,7 @@ def communication_error(error: BaseException) -> CommunicationError:
 
 @contextlib.contextmanager
 def naming_lost_processes() -> Iterator[None]:
-    """Turn an error of the communication into one that says what to do.
+    """Turn an error of the communication into one that names the remedy.
 
     Raises:
         CommunicationError: in place of the error of torch, gloo or NCCL.

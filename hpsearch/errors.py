@@ -98,7 +98,7 @@ class NoCompletedTrialError(HpsearchError):
 
 
 class StorageError(HpsearchError):
-    """The storage of a study cannot be reached or written; the same command goes on once it can."""
+    """The storage of a study cannot be reached or written; the same command continues once it can."""
 
 
 class CommunicationError(HpsearchError):

@@ -113,7 +113,7 @@ class Search:
         return self._result(runner.records)
 
     def _open(self, folder: StudyFolder, runner: TrialRunner) -> None:
-        """Open folder and storage; say what was decided, and what is other than before."""
+        """Open folder and storage; announce the decisions, and what has changed since the last session."""
         surroundings = describe_surroundings(self.trainer.args, self.data, self.functions)
         with folder.locked():
             records = folder.open()
@@ -128,7 +128,7 @@ class Search:
             if self.trainer.args.save_total_limit is not None:
                 notes.append("save_total_limit is left aside: the search decides which checkpoints stay")
             if self.trainer.args.enable_jit_checkpoint:
-                notes.append("enable_jit_checkpoint is off in a search: trials go on from their last checkpoint")
+                notes.append("enable_jit_checkpoint is off in a search: trials resume from their last checkpoint")
             earlier = folder.read_settings()
             if earlier is not None:
                 now = {**self.study.about_choosing(), **self.backend.describe()}
@@ -201,9 +201,9 @@ def telling_the_others(ranks: Ranks, runner: TrialRunner) -> Iterator[None]:
     except CommunicationError:
         raise
     except BaseException as error:
-        told = SearchIsOver(runner.records, _bare(error))
+        ending = SearchIsOver(runner.records, _bare(error))
         with contextlib.suppress(CommunicationError):
-            ranks.decide(lambda: told)
+            ranks.decide(lambda: ending)
         raise
     ranks.decide(lambda: SearchIsOver(runner.records))
 

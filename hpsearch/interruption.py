@@ -70,9 +70,9 @@ class Interruption:
 def noticing_signals(interruption: Interruption, clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
     """Note SIGTERM and SIGUSR1 while the block runs, in place of ending the process; only in the main thread.
 
-    A handler of the program is called at once too; what it raises is kept until the search has ended. A signal that is
-    ignored, or that a handler outside Python catches, is left alone. A signal that comes again later does what it does
-    without a search. Children by fork do not inherit this.
+    A handler of the program is called immediately, too; what it raises is kept until the search has ended. A signal
+    that is ignored, or that a handler outside Python catches, is left alone. A signal that comes again later does what
+    it does without a search. Children by fork do not inherit this.
     """
     is_main = threading.current_thread() is threading.main_thread()
     numbers = [getattr(signal, name) for name in NAMES if is_main and hasattr(signal, name)]
@@ -129,7 +129,7 @@ def _act_as_before(number: int, frame: Any, earlier: Any) -> None:
 
 
 def _is_of_ray(handler: Any) -> bool:
-    """Tell whether `ray.init` has set a handler; it ends the process at once."""
+    """Tell whether `ray.init` has set a handler; it ends the process immediately."""
     return str(getattr(handler, "__module__", "")).startswith("ray.")
 
 

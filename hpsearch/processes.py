@@ -1,10 +1,10 @@
 """The processes that `torchrun` or `accelerate launch` started, working on the same trials.
 
-What they tell each other goes through torch's process group. A process that fails leaves the others waiting in that
-group for ever, so a failure is told another way, through the store that the group was made with; then the group is
-broken, so that those who wait get an error, and built anew.
+They communicate through torch's process group. A process that fails would leave the others waiting in that group for
+ever, so it reports the failure through the store that the group was made with; then the group is broken, so that the
+waiting processes get an error, and built anew.
 
-None of this helps when a process has died, or the agent that keeps the store: then every process that is left raises a
+None of this helps when a process has died, or the agent that keeps the store: then every remaining process raises a
 `CommunicationError`, and the search ends.
 """
 
@@ -46,7 +46,7 @@ def ranks_of(args: TrainingArguments) -> Ranks:
     """Return the processes that train together under these arguments.
 
     Raises:
-        CommunicationError: the store of their group is gone.
+        CommunicationError: the store of their group cannot be reached.
     """
     if args.world_size == 1:
         return OneProcess()
@@ -114,7 +114,7 @@ class DistributedRanks:
 
     @naming_lost_processes()
     def together(self, action: Callable[[], Result]) -> Result:
-        """Return `action()`; if it raises in any process, raise the first error in all of them, at once."""
+        """Return `action()`; if it raises in any process, raise the first error immediately in all of them."""
         key = f"hpsearch/{self._name}/{next(self._actions)}"
         with self._watching(key):
             try:
@@ -146,7 +146,7 @@ class DistributedRanks:
         """Wait at the store, without the group, until every process is here.
 
         Raises:
-            CommunicationError: one of them has not come for as long as the group waits for anything.
+            CommunicationError: one of them has not arrived within the timeout of the group.
         """
         self._store.set(f"{key}/{self._rank}", "here")
         places = [f"{key}/{rank}" for rank in range(self.size)]
@@ -232,11 +232,11 @@ def _packed(error: BaseException, rank: int) -> str:
 
 def _unpacked(text: bytes) -> tuple[int, BaseException]:
     """Return the number of the process that failed, and its error."""
-    told = json.loads(text)
-    error: BaseException = pickle.loads(base64.b64decode(told["error"]))  # noqa: S301 - from a process of this program
-    error.add_note(f"in process {told['rank']}")
-    error.__cause__ = ErrorElsewhere(f"\n{told['trace']}")
-    return told["rank"], error
+    sent = json.loads(text)
+    error: BaseException = pickle.loads(base64.b64decode(sent["error"]))  # noqa: S301 - from a process of this program
+    error.add_note(f"in process {sent['rank']}")
+    error.__cause__ = ErrorElsewhere(f"\n{sent['trace']}")
+    return sent["rank"], error
 
 
 class _Connection(NamedTuple):

@@ -83,7 +83,7 @@ def redacted_text(text: str, url: str) -> str:
 
 
 def safe_cause(error: BaseException, url: str) -> BaseException | None:
-    """Return an error to raise another one from; None if what a traceback shows of it repeats a secret of the URL."""
+    """Return an error if it may be shown as a cause; None if its traceback would show a secret of the URL."""
     shown = "".join(traceback.format_exception(error))
     return error if redacted_text(shown, url) == shown else None
 

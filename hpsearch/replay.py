@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import ArgumentError, ObjectiveError, StudyError, nearest_name
+from .errors import ArgumentError, ObjectiveError, SearchInterrupted, StudyError, nearest_name
 from .files import remove_folder
 from .hyperparameter_search import telling_the_others
+from .interruption import Interruption, noticing_signals, set_exit_code
 from .search.acting_arguments import acts_outside, reaching_out
 from .search.checked_json import Unreadable, whole
 from .search.ending import TrialEndedSearch
@@ -41,7 +42,7 @@ class Replay(NamedTuple):
     """A trial that was run again, and how it compares.
 
     Attributes:
-        record: of the replay; its checkpoint has the weights that stand for the trial.
+        record: of the replay; its checkpoint has the selected weights of the trial.
         original: the record of the trial in the study.
         notes: in what the replay differed from the study before it began: arguments (those of the study were taken),
             versions, data.
@@ -53,12 +54,12 @@ class Replay(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """True if the replay made the same reports: the same values after the same updates."""
+        """True if the replay made the same reports: the same values after the same optimizer steps."""
         return self.first_difference is None
 
     @property
     def first_difference(self) -> str | None:
-        """The first report that is another one, in words; None if all are the same."""
+        """The first report that differs, in words; None if all are the same."""
         before, now = self.original.reports, self.record.reports
         for old, new in zip(before, now, strict=False):
             if repr((old.step, old.values)) != repr((new.step, new.values)):
@@ -118,7 +119,7 @@ class _EndsParts(PassingListener):
         self._listener.on_report(trial, report)
 
     def on_checkpoint(self, trial: Any, step: int) -> None:
-        """End the part if this is the checkpoint that the next one goes on from."""
+        """End the part if this is the checkpoint that the next one resumes from."""
         if step == trial.until:
             raise _PartIsOver
 
@@ -135,7 +136,7 @@ def replay(
     """Run trial `number` (None: the best) of the study in `folder` again; `objectives` None: those of the study.
 
     Raises:
-        StudyError: there is no such study or trial, or its objectives are other ones.
+        StudyError: there is no such study or trial, or its objectives differ.
     """
     settings = _read_settings(folder)
     check_own_files(folder)
@@ -163,15 +164,30 @@ def replay(
         trial_max_epochs=original.epochs if original.state is TrialState.STOPPED else None,
         hp_name=lambda trial: original.name,
     )
-    if not ranks.is_main:
-        [record] = follow(trainer, study, ranks)
-        return Replay(record, original, notes)
+    interruption = Interruption()
+    with noticing_signals(interruption):
+        if not ranks.is_main:
+            [record] = follow(trainer, study, ranks, interruption)
+            return Replay(record, original, notes)
+        return Replay(_train(trainer, study, original, listener, ranks, interruption, notes), original, notes)
+
+
+def _train(
+    trainer: Any,
+    study: Study,
+    original: TrialRecord,
+    listener: SearchListener,
+    ranks: Ranks,
+    interruption: Interruption,
+    notes: list[str],
+) -> TrialRecord:
+    """Train the trial again and return its record; if that is interrupted, or refused, its folder is deleted."""
     study.folder.mkdir(exist_ok=True)
     if study.folder.is_symlink():
         raise StudyError(f"{str(study.folder)!r} is a link, where the replay would write: delete it.")
     remove_folder(study.folder / original.name)
-    runner = TrialRunner(trainer, study, StudyFolder(study), _EndsParts(listener), ranks)
-    with telling_the_others(ranks, runner):
+    runner = TrialRunner(trainer, study, StudyFolder(study), _EndsParts(listener), ranks, interruption=interruption)
+    with _deleted_after_an_error(study.folder / original.name), telling_the_others(ranks, runner):
         listener.on_search_begin(study, [], [f"replay of trial {original.number}", *notes])
         try:
             record = replace(_run(runner, original), hyperparameters=original.hyperparameters, number=original.number)
@@ -179,9 +195,30 @@ def replay(
             raise ended.cause from None
         finally:
             listener.on_search_end(study, [])
+        if interruption.signal:
+            set_exit_code()
+            raise interruption.error or _interrupted(original, interruption)
         runner.records = [record]
         listener.on_trial_end(record)
-    return Replay(record, original, notes)
+    return record
+
+
+@contextlib.contextmanager
+def _deleted_after_an_error(folder: Path) -> Iterator[None]:
+    """Delete a folder if the block raises: a replay does not resume."""
+    try:
+        yield
+    except BaseException:
+        remove_folder(folder)
+        raise
+
+
+def _interrupted(original: TrialRecord, interruption: Interruption) -> SearchInterrupted:
+    return SearchInterrupted(
+        f"The replay of trial {original.number} was interrupted by {interruption.name}. The study is unchanged; a "
+        "replay does not resume, so the same call trains the trial from the beginning.",
+        signal=interruption.signal,
+    )
 
 
 def _run(runner: TrialRunner, original: TrialRecord) -> TrialRecord:
@@ -245,7 +282,7 @@ def _best_number(folder: Path) -> int:
 
 
 def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:
-    """Return a trainer with the arguments that the trial had, and which of them were other ones."""
+    """Return a trainer with the arguments that the trial had, and notes on those that differed."""
     now = describe_surroundings(trainer.args, {})["arguments"]
     different = {
         name: value

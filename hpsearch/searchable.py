@@ -35,7 +35,7 @@ class SearchableRecipe(Recipe, Searching):
         return self.train_dataset is not None
 
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
-        """Return the checkpoints in a folder that training can go on from, newest first."""
+        """Return the checkpoints in a folder that training can resume from, newest first."""
         return resume.resumable_checkpoints(folder)
 
     def read_state(self, checkpoint: Path) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class SearchableRecipe(Recipe, Searching):
             return {}
 
     def check_changeable(self, name: str) -> None:
-        """Check that training can go on from a checkpoint with another value of a parameter, and that it takes effect.
+        """Check that training can resume from a checkpoint with another value of a parameter, and that it takes effect.
 
         Raises:
             ArgumentError: it cannot.
@@ -55,7 +55,7 @@ class SearchableRecipe(Recipe, Searching):
         hyperparameters.check_changeable(name, self.args, kind)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error says that the memory, of the host or of a device, was used up."""
+        """Tell whether an error is one of memory, of the host or of a device, that is exhausted."""
         return batch_size.is_out_of_memory(error)
 
     def smaller_batches(self) -> dict[str, Any] | None:

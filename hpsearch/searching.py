@@ -60,7 +60,7 @@ class Searching(ABC):
 
     @abstractmethod
     def check_changeable(self, name: str) -> None:
-        """Raise an ArgumentError if training cannot go on from a checkpoint with another value of a parameter."""
+        """Raise an ArgumentError if training cannot resume from a checkpoint with another value of a parameter."""
 
     @abstractmethod
     def with_arguments(self, **parameters: Any) -> Any:
@@ -126,8 +126,9 @@ class Searching(ABC):
 
         Each trial is a new trainer with the trial's parameters as arguments, a new model from `model_init`, and the
         trial's own seed; this trainer is not changed. A trial that fails is recorded with its reason, and the search
-        goes on. The same call again goes on with the same study, half-done trials first, from their last checkpoint;
-        several processes may make it at once. Under `torchrun`, all processes make it, and train each trial together.
+        continues. The same call again continues the same study, half-done trials first, from their last checkpoint;
+        several processes may make it at the same time. Under `torchrun`, all processes make it, and train each trial
+        together.
 
         Args:
             hp_space: a mapping of names to `Float`, `Int` or `Categorical` (or a `SearchSpace`); a function of a trial
@@ -156,7 +157,7 @@ class Searching(ABC):
             max_epochs: passes over the data, of all trials of the study together.
             trial_max_epochs: passes over the data for one trial, whatever its `num_train_epochs`, which its
                 learning-rate schedule is made for.
-            max_failures: so many failures one after the other end the search; None: no limit.
+            max_failures: stop after this many consecutive failures; None: no limit.
             oom_fallback: run a trial that is out of memory again with half the micro-batch and twice the accumulation.
             start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
                 own arguments), or a list of these; what they leave open, the sampler chooses.
@@ -174,7 +175,7 @@ class Searching(ABC):
             InvalidInputError: something about the search cannot be right; raised before the first trial where it can
                 be known, and in the first trial otherwise.
             MissingPackageError: the backend's package is not installed.
-            StorageError: the storage cannot be reached or written; the same call goes on once it can.
+            StorageError: the storage cannot be reached or written; the same call continues once it can.
             NoCompletedTrialError: no trial may be the best, since none has a result or all break a constraint. It says
                 why, and carries all trials (`run_summary`). If a budget ended the search before the first evaluation,
                 the same call continues.

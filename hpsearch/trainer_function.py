@@ -171,7 +171,7 @@ class TrainerFunction(Searching):
         """Do nothing: what a parameter may be, `make_trainer` knows."""
 
     def check_changeable(self, name: str) -> None:
-        """Refuse: transformers goes on from a checkpoint with the optimizer and schedule as they were.
+        """Refuse: transformers resumes from a checkpoint with the optimizer and schedule as they were.
 
         Raises:
             ArgumentError: always.
@@ -258,8 +258,8 @@ class TrainerFunction(Searching):
 
     def _checked(self, made: Any) -> transformers.Trainer:
         if not isinstance(made, transformers.Trainer):
-            told = "an hpsearch.Trainer, which searches itself" if isinstance(made, Searching) else repr(made)
-            raise StudyError(f"make_trainer(trial) must return a transformers.Trainer, but returned {told}.")
+            shown = "an hpsearch.Trainer, which searches itself" if isinstance(made, Searching) else repr(made)
+            raise StudyError(f"make_trainer(trial) must return a transformers.Trainer, but returned {shown}.")
         args = made.args
         for name, why in _REFUSED.items():
             if getattr(args, name, None):

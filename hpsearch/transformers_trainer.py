@@ -137,7 +137,7 @@ class TransformersTrainer:
         except Exception as error:
             if relay.has_begun or relay.is_turn_of_others or is_of_outside(error):
                 raise
-            raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be gone on from: {error}") from error
+            raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be resumed from: {error}") from error
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model that was trained."""
@@ -157,7 +157,7 @@ class TransformersTrainer:
         return {**(state or {}), "stateful_callbacks": {ReportingCallback.__name__: reported}}
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error says that the memory, of the host or of a device, was used up."""
+        """Tell whether an error is one of memory, of the host or of a device, that is exhausted."""
         return batch_size.is_out_of_memory(error)
 
     def smaller_batches(self) -> None:
@@ -200,7 +200,7 @@ class TransformersTrainer:
         trainer, self._trainer, self._relay, self._exact = self._trainer, None, None, None
         if trainer is None:
             return
-        end_trial(trainer.callback_handler.callbacks, "failed")  # nobody has told them otherwise
+        end_trial(trainer.callback_handler.callbacks, "failed")  # nothing else has notified them
         handler = trainer.callback_handler
         for loader in (handler.train_dataloader, handler.eval_dataloader):
             forget_loader(loader)

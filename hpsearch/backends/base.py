@@ -84,7 +84,7 @@ class Backend(ABC):
             is_alone: no other search is at work there, so what is damaged can be mended.
 
         Raises:
-            StudyError: the stored study cannot go on with these settings, or is not the one in the folder.
+            StudyError: the stored study cannot continue with these settings, or is not the one in the folder.
         """
 
     @abstractmethod
@@ -95,11 +95,11 @@ class Backend(ABC):
     def search(self, study: Study, runner: TrialRunner) -> None:
         """Run trials until the study has its total, or `runner` has a reason to stop.
 
-        Trials that a session left half-done, or whose process has died, go on first. Returns when all trials have
+        Trials that a session left half-done, or whose process has died, resume first. Returns when all trials have
         ended, those of other processes included.
 
         Raises:
-            TrialEndedSearch: a trial found that the search must end; the storage has been told.
+            TrialEndedSearch: a trial found that the search must end; the storage has its end.
         """
 
     @abstractmethod

@@ -95,8 +95,8 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
 
 def _flags(values: Mapping[str, Any], known: Collection[str]) -> str:
     """Return parameters as options of a program: those that `_is_flag` allows."""
-    told = {name: value for name, value in values.items() if value is not None and _is_flag(name, value, known)}
-    return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in told.items())
+    flags = {name: value for name, value in values.items() if value is not None and _is_flag(name, value, known)}
+    return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in flags.items())
 
 
 def _is_flag(name: str, value: Any, known: Collection[str]) -> bool:

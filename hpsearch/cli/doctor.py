@@ -67,8 +67,8 @@ def _show_problems(folder: Path) -> bool:
     console = Console(highlight=False, soft_wrap=True)
     for each in problems:
         console.print(each, style="yellow", markup=False)
-    told = f"{len(problems)} problems" if len(problems) > 1 else "1 problem" if problems else "sound"
-    console.print(f"{folder}: {count} trials can be read; {told}", markup=False)
+    verdict = f"{len(problems)} problems" if len(problems) > 1 else "1 problem" if problems else "sound"
+    console.print(f"{folder}: {count} trials can be read; {verdict}", markup=False)
     return bool(problems)
 
 
@@ -84,7 +84,8 @@ def _problems(folder: Path) -> tuple[list[str], int]:
         settings = read_settings(folder)
     except StudyError as error:
         problems.append(str(error))
-    trials = read_trials(folder, None if settings is None else len(StoredStudy.read(folder).objectives))
+    objectives = None if settings is None else len(StoredStudy.read(folder).objectives)
+    trials = read_trials(folder, objectives)
     if settings is None and not problems:
         if not trials.records and not trials.problems:
             raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE} and no trials.")
@@ -92,8 +93,9 @@ def _problems(folder: Path) -> tuple[list[str], int]:
     if settings is not None:
         from ..backends.optuna_backend.checkup import problems_of_storage
 
-        numbers = [each.number for each in trials.records]
-        problems += problems_of_storage(folder, settings, numbers)
+        problems += problems_of_storage(
+            folder, settings, lambda: [each.number for each in read_trials(folder, objectives).records]
+        )
     return [*trials.problems, *problems], len(trials.records)
 
 

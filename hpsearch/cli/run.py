@@ -20,7 +20,7 @@ from .which_study import study_folder
 
 StudyFile = Annotated[Path, typer.Argument(help="Python that defines study = SearchPlan(...), or TOML.")]
 Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Trials of the study in total.")]
-Jobs = Annotated[int | None, typer.Option("--n-jobs", "-j", help="Trials at once on this machine; -1: as many as fit.")]
+Jobs = Annotated[int | None, typer.Option("--n-jobs", "-j", help="Parallel trials here; -1: as many as fit.")]
 Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one trial on each.")]
 Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
 BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]

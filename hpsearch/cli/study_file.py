@@ -46,7 +46,9 @@ class Command:
         try:
             os.chdir(self.folder)
         except OSError as error:
-            raise StudyError(f"The folder {self.folder!r}, in which the study was begun, is gone: {error}.") from error
+            raise StudyError(
+                f"The folder {self.folder!r}, where the study was begun, cannot be entered: {error}."
+            ) from error
         return read_plan(Path(self.file))
 
     def write(self, study: Path) -> None:

@@ -152,7 +152,7 @@ def _with_safe_storage(command: Command, study: Path, given: Given, again: str) 
     """Return the command with a storage that the user gives, or that lies in the study's folder.
 
     Raises:
-        StudyError: the recorded storage is another one.
+        StudyError: the recorded storage differs.
     """
     from ..backends.optuna_backend.storage import is_in_study_folder
     from ..backends.optuna_backend.stored import outside_of_folder, storage_in_folder

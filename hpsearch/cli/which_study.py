@@ -43,8 +43,8 @@ def study_folder(named: Path | None) -> Path:
     if found:
         return found[0]
     here = [str(each) for each in _below(Path())[:5]]
-    told = f" There are: {', '.join(here)}." if here else ""
-    raise StudyError(f"There is no study in {str(named)!r}: it has no {STUDY_FILE}.{told}")
+    names = f" There are: {', '.join(here)}." if here else ""
+    raise StudyError(f"There is no study in {str(named)!r}: it has no {STUDY_FILE}.{names}")
 
 
 def say_problems(summary: SearchSummary) -> None:

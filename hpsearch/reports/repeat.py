@@ -1,4 +1,4 @@
-"""How to go on with a study, or repeat it, and one of its trials: the commands, or what to write in Python."""
+"""How to continue a study, or repeat it, and one of its trials: the commands, or the Python code."""
 
 from __future__ import annotations
 

@@ -123,15 +123,15 @@ def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
     epochs, seconds = sum(each.epochs for each in records), sum(each.seconds for each in records)
     if not epochs or not seconds:
         return []
-    told = [f"All trials together trained {epochs:.4g} epochs in {format_duration(seconds)} of training."]
+    lines = [f"All trials together trained {epochs:.4g} epochs in {format_duration(seconds)} of training."]
     in_full = sum(_epochs_in_full(each) for each in records if each.reports)
     if in_full > 1.05 * epochs:
-        told.append(f"In full they would have been {in_full:.4g} epochs; {1 - epochs / in_full:.0%} of it was saved.")
-    return told
+        lines.append(f"In full they would have been {in_full:.4g} epochs; {1 - epochs / in_full:.0%} of it was saved.")
+    return lines
 
 
 def _epochs_in_full(record: TrialRecord) -> float:
-    """Return how many epochs a trial would have been; only what it was if it has failed, or goes on another time."""
+    """Return how many epochs a trial would have been; only those trained if it has failed, or will resume."""
     last = record.reports[-1]
     if record.state not in (TrialState.COMPLETE, TrialState.PRUNED):
         return record.epochs

@@ -25,13 +25,13 @@ def explain_absence(
     """
     if not records:
         return "No trial has run. The same call continues the study."
-    said = [_overview(records, constraints), _first_reason(records)]
+    sentences = [_overview(records, constraints), _first_reason(records)]
     unfinished = [each.number for each in records if not each.state.is_counted and each.state is not TrialState.REFUSED]
     if unfinished:
         is_exhausted = max_epochs is not None and sum(each.epochs for each in records) >= max_epochs - _ROUNDING
         call = "The same call with a larger max_epochs" if is_exhausted else "The same call"
-        said.append(f"{call} continues with trial {unfinished[0]}.")
-    return " ".join(each for each in said if each)
+        sentences.append(f"{call} continues with trial {unfinished[0]}.")
+    return " ".join(each for each in sentences if each)
 
 
 def _overview(records: Sequence[TrialRecord], constraints: Sequence[Constraint]) -> str:

@@ -1,4 +1,4 @@
-"""When a trial or the whole search has used up what it may take: time, epochs."""
+"""When the budget of a trial or of the whole search is exhausted: time, epochs."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class SearchBudget:
         return None if self._end is None else max(self._end - self.clock(), 0.0)
 
     def passed(self, epochs: float) -> Stop | None:
-        """Return why no more may be trained after so many epochs of all trials, or None."""
+        """Return why no more may be trained after this number of epochs of all trials, or None."""
         if self._end is not None and self.clock() >= self._end:
             return Stop(f"{_OF_THE_STUDY}timeout of {self._study.timeout} s is over", ends_study=True)
         limit = self._study.max_epochs
         if limit is not None and epochs >= limit - _ROUNDING:
-            return Stop(f"{_OF_THE_STUDY}{limit:g} epochs are used up", ends_study=True)
+            return Stop(f"{_OF_THE_STUDY}{limit:g} epochs are exhausted", ends_study=True)
         return None
 
 
@@ -102,7 +102,7 @@ class TrialBudget:
         self._earlier_seconds = max(self._earlier_seconds, seconds - (self._clock() - self._begin))
 
     def passed(self, epochs: float) -> Stop | None:
-        """Return why to stop after so many epochs of this trial, or None while there is something left."""
+        """Return why to stop after this number of epochs of this trial, or None while its budget lasts."""
         stop = self._search.passed(self._others.epochs + epochs)
         if stop is not None:
             return stop
@@ -110,7 +110,7 @@ class TrialBudget:
         if study.trial_timeout is not None and self.seconds >= study.trial_timeout:
             return Stop(f"{OF_THE_TRIAL}timeout of {study.trial_timeout} s is over", ends_study=False)
         if study.trial_max_epochs is not None and epochs >= study.trial_max_epochs - _ROUNDING:
-            return Stop(f"{OF_THE_TRIAL}{study.trial_max_epochs:g} epochs are used up", ends_study=False)
+            return Stop(f"{OF_THE_TRIAL}{study.trial_max_epochs:g} epochs are exhausted", ends_study=False)
         return None
 
 

@@ -160,7 +160,7 @@ def _refused(value: Any, allowed: str) -> Unreadable:
 def shown(value: Any) -> str:
     """Return a value in a few characters that a terminal can show."""
     try:
-        told = printable(repr(value)).replace("\n", "\\n")
+        shown = printable(repr(value)).replace("\n", "\\n")
     except (ValueError, RecursionError):  # a number with thousands of digits, objects in objects in objects
-        told = f"{type(value).__name__} that is too large to show"
-    return told if len(told) <= _SHOWN else f"{told[:_SHOWN]}..."
+        shown = f"{type(value).__name__} that is too large to show"
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

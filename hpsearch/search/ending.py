@@ -57,8 +57,8 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
 
     An error is the trial's: it failed; also one of a disk that its folder is not on. A mistake in the study refuses the
-    trial, and ends the search; so does the user, a storage that is gone, a disk that is full, a checkpoint of another
-    model, or processes that have lost each other: the trial is interrupted, and resumes another time.
+    trial, and ends the search; so does the user, a storage that cannot be reached, a disk that is full, a checkpoint
+    of another model, or processes that have lost each other: the trial is interrupted, and resumes another time.
     """
     trace: str | None = None
     cause: BaseException | None = None
@@ -97,7 +97,7 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
 
 
 def disk_message(folder: Path, problem: str) -> str:
-    """Return what to tell the user about a disk that is full or read-only."""
+    """Return a message for the user about a disk that is full or read-only."""
     return (
         f"{str(folder)!r} cannot be written: {problem}. Nothing that was written before is lost: make space, or make "
         "the disk writable, then the same call continues."
@@ -106,7 +106,7 @@ def disk_message(folder: Path, problem: str) -> str:
 
 @contextlib.contextmanager
 def naming_the_disk(folder: Path) -> Iterator[None]:
-    """Turn an error of a disk that is full or read-only, outside of trials, into one that says what to do.
+    """Turn an error of a full or read-only disk, outside of trials, into one that names the remedy.
 
     Raises:
         StorageError: in place of the system's error, and of those of libraries.

@@ -49,7 +49,7 @@ class Searchable(Protocol):
         """Return a new trainer with the trial's parameters, which writes to `output_dir`."""
 
     def check_changeable(self, name: str) -> None:
-        """Check that a trial can go on from a checkpoint with another value of a parameter."""
+        """Check that a trial can resume from a checkpoint with another value of a parameter."""
 
     def is_read_by_user_code(self, name: str) -> bool:
         """Tell whether user code has to read a parameter; the others are arguments, which are applied."""
@@ -69,20 +69,20 @@ class Trainable(ReadsParameters, Protocol):
     def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> Any:
         """Train a new model to the end, or until a callback stops it.
 
-        With `reapply_arguments`, it goes on from the checkpoint with other arguments than it was written with.
+        With `reapply_arguments`, the run resumes with its own arguments in place of those of the checkpoint.
         """
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model that was trained."""
 
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
-        """Return the checkpoints in a folder that training can go on from, newest first."""
+        """Return the checkpoints in a folder that training can resume from, newest first."""
 
     def read_state(self, checkpoint: Path) -> dict[str, Any]:
         """Return the trainer state that a checkpoint holds, as JSON gives it."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error says that the memory was used up."""
+        """Tell whether an error is one of memory that is exhausted."""
 
     def smaller_batches(self) -> dict[str, Any] | None:
         """Return arguments for less memory and the same updates; None if the batch cannot be divided any further."""
@@ -143,8 +143,8 @@ class Execution:
     def run(self) -> tuple[TrialState, str | None]:
         """Train and score; return how the trial ended and why.
 
-        A trial that was begun before goes on from its last checkpoint. With `oom_fallback`, one that runs out of memory
-        goes on in smaller micro-batches.
+        A trial that was begun before resumes from its last checkpoint. With `oom_fallback`, one that runs out of memory
+        continues in smaller micro-batches.
         """
         while True:
             try:
@@ -203,7 +203,7 @@ class Execution:
         return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
 
     def check_changes(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        """Check that the trial can go on from a checkpoint that was trained with other arguments.
+        """Check that the trial can resume from a checkpoint that was trained with other arguments.
 
         Raises:
             StudyError: it cannot.
@@ -211,7 +211,7 @@ class Execution:
         others = sorted(before.keys() ^ after.keys())
         if others:
             raise StudyError(
-                f"Trial {self._trial.number} cannot go on with {sorted(after)} from a trial with {sorted(before)}: a "
+                f"Trial {self._trial.number} cannot resume with {sorted(after)} from a trial with {sorted(before)}: a "
                 f"perturbation (custom_explore_fn) may change values only, but {others[0]!r} is in one of them."
                 f"{nearest_name(others[0], before)}"
             )
@@ -219,7 +219,7 @@ class Execution:
             try:
                 self._base.check_changeable(name)
             except ArgumentError as error:
-                about = f"Trial {self._trial.number} cannot go on with {name}={after[name]!r}"
+                about = f"Trial {self._trial.number} cannot resume with {name}={after[name]!r}"
                 raise StudyError(f"{about}: {error}") from error
 
     @property
@@ -303,7 +303,7 @@ class Execution:
         return recipe, self._reporting, weights
 
     def _checkpoint_to_resume(self, recipe: Trainable, weights: ScopedWeights) -> _Resumption:
-        """Return the newest checkpoint from which the trial can go on with the weights selected so far."""
+        """Return the newest checkpoint from which the trial can resume with the weights selected so far."""
         for checkpoint in recipe.resumable_checkpoints(self.folder):
             try:
                 so_far = so_far_in(recipe.read_state(checkpoint))
@@ -377,7 +377,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 class _Resumption(NamedTuple):
-    """Where a trial goes on.
+    """Where a trial resumes.
 
     Attributes:
         checkpoint: from which; None: it begins.

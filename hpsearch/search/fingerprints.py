@@ -36,7 +36,7 @@ _OF_TRANSFORMERS = ("problem_type", "transformers_version", "dtype", "torch_dtyp
 
 
 def fingerprints(functions: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fingerprints of functions by name; without those of which nothing can be said."""
+    """Return the fingerprints of functions by name; without those that have no source."""
     found = {name: function_fingerprint(each) for name, each in functions.items() if each is not None}
     return {name: each for name, each in found.items() if each is not None}
 
@@ -117,7 +117,7 @@ class _Description:
     def _of_container(self, value: Any) -> Any:
         self._depth += 1
         try:
-            if isinstance(value, (set, frozenset)):  # its order may be another one in each process
+            if isinstance(value, (set, frozenset)):  # its order may differ between processes
                 found = {**self._seen, id(value): value}
                 inside = [_Description(dict(found), self._depth).of(each) for each in value]
             elif isinstance(value, dict):

@@ -19,6 +19,7 @@ from .provenance import differences_in_results, is_known
 from .reading import STUDY_FILE, TRIAL_FILE, TrialReader, read_records, read_run, read_settings, read_trials, version_of
 from .selection import best_records
 from .sessions import SESSIONS_FOLDER
+from .storage_files import STORAGE_FILES
 from .study import Study
 from .trial import TrialRecord, TrialState
 
@@ -27,10 +28,9 @@ __all__ = ["STUDY_FILE", "TRIAL_FILE", "read_records", "read_settings", "read_tr
 BEST_FILE = "best.json"
 LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
-_STORAGE_FILES = ("study.db", "study.db-wal", "study.db-shm", "study.log", "study.log.flock")
 _MOST_SESSIONS = 10_000
 _ENDED_BEFORE = "ended_before"  # in `study.json`
-_TO_GO_ON = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
+_WILL_RESUME = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 # What the command line leaves in a study's folder.
 COMMAND_FILE, REPORT_FILE = "command.json", "report.html"
 _RESERVED_NAMES = {
@@ -41,7 +41,7 @@ _RESERVED_NAMES = {
     LOCK_FILE,
     SESSIONS_FOLDER,
     REPLAYS_FOLDER,
-    *_STORAGE_FILES,
+    *STORAGE_FILES,
 }
 
 
@@ -93,7 +93,7 @@ class StudyFolder:
             self._lock.release()
 
     def open(self) -> list[TrialRecord]:
-        """Make the folder, or go on in one this study made earlier; return the trials in it, running ones included.
+        """Make the folder, or open the one that this study made earlier; return its trials, running ones included.
 
         What killed processes have left half-written is deleted. The caller holds the lock.
 
@@ -223,7 +223,7 @@ class StudyFolder:
         """Delete a study that was refused in its first trial."""
         for record in records:
             remove_folder(self.path / record.name)
-        for name in (STUDY_FILE, BEST_FILE, COMMAND_FILE, REPORT_FILE, *_STORAGE_FILES):
+        for name in (STUDY_FILE, BEST_FILE, COMMAND_FILE, REPORT_FILE, *STORAGE_FILES):
             remove_folder(self.path / name)
 
 
@@ -248,9 +248,9 @@ def check_own_files(folder: Path) -> None:
 
 
 def has_ended(study_folder: Path, run: str) -> bool:
-    """Tell whether the trial of a run has ended, and will not go on."""
+    """Tell whether the trial of a run has ended, and will not resume."""
     record = read_run(study_folder, run)
-    return record is not None and record.state not in _TO_GO_ON
+    return record is not None and record.state not in _WILL_RESUME
 
 
 def write_record(study_folder: Path, record: TrialRecord) -> None:

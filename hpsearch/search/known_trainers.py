@@ -125,8 +125,8 @@ def notices_about_loss(trainer: type, searched: Iterable[str], objectives: Seque
         return []
     if is_rewarded(trainer):
         return [
-            f"WARNING: the objective {loss.name!r} is noise for {trainer.__name__}: it does not tell how good a model "
-            "is. Pass compute_objective='reward', with another study_name if this study exists already."
+            f"WARNING: the objective {loss.name!r} is noise for {trainer.__name__}: it does not measure how good a "
+            "model is. Pass compute_objective='reward', with another study_name if this study exists already."
         ]
     scales = [each for each in LOSS_SCALES if _derives_from(trainer, each.package, each.trainers)]
     found: dict[str, str] = {}

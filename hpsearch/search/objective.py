@@ -154,7 +154,7 @@ def resolve_objectives(
     Args:
         compute_objective: the name of a metric (its ``eval_`` prefix may be left out), a function from the metrics
             of an evaluation to a number, or None for the default: the evaluation loss if there is no
-            `compute_metrics`, else the sum of all metrics other than losses, speed and memory. A list of names and
+            `compute_metrics`, else the sum of all metrics except losses, speed and memory. A list of names and
             functions: several objectives.
         direction: ``"minimize"`` or ``"maximize"``; None derives it: losses and errors are minimised, other metrics
             maximised. A function needs one. With several objectives, a list of them.
@@ -265,7 +265,7 @@ def sum_of_losses(metrics: Mapping[str, float]) -> float:
 
 
 def sum_of_metrics(metrics: Mapping[str, float]) -> float:
-    """Return the sum of all metrics other than losses, speed and memory; without any, the sum of the losses.
+    """Return the sum of all metrics except losses, speed and memory; without any, the sum of the losses.
 
     >>> sum_of_metrics({"eval_loss": 9.0, "eval_accuracy": 0.5, "eval_f1": 0.25, "eval_runtime": 3.0, "epoch": 1.0})
     0.75

@@ -12,7 +12,7 @@ from .checked_json import Unreadable
 from .retention import CHECKPOINT, SELECTED
 
 # Put before the name of a checkpoint, so that nothing finds it any more.
-HIDDEN = ".outside-"
+_OUTSIDE = ".outside-"
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -61,4 +61,4 @@ def hide_checkpoints_outside(run_folder: Path) -> None:
     """Rename the checkpoints of a run that lie outside of its folder, so that the trial does not resume from them."""
     for path in entries(run_folder, CHECKPOINT, SELECTED):
         if leads_out(path, run_folder):
-            path.rename(path.with_name(f"{HIDDEN}{uuid.uuid4().hex[:8]}-{path.name}"))
+            path.rename(path.with_name(f"{_OUTSIDE}{uuid.uuid4().hex[:8]}-{path.name}"))

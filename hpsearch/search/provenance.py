@@ -68,7 +68,7 @@ def differences_in_results(
 
 
 def _changed_functions(earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> list[str]:
-    """Return which functions are other ones, as far as both descriptions know them."""
+    """Return which functions have changed, of those that both sessions recorded."""
     before, found = earlier.get("functions", {}), []
     for name, value in now.get("functions", {}).items():
         known = before.get(name, value)

@@ -1,7 +1,7 @@
-"""What the files of a study say, checked while they are read: its settings, its trials, and what is damaged.
+"""Read the files of a study and check them: its settings, its trials, and the damage.
 
-A study that somebody else has sent, or that a disk has damaged, is read like any other: nothing that a file says makes
-the reader look outside of the folder, and what cannot be right is named in one line and left alone.
+A study that somebody else has sent, or that a disk has damaged, is read like any other: no content of a file makes
+the reader look outside of the folder, and a part that no search writes is named in one line and left alone.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def read_run(folder: Path, run: str) -> TrialRecord | None:
 
 
 class _Run(NamedTuple):
-    """What the folder of a run says: its record, unless it cannot be read, and what is wrong, if anything is."""
+    """The content of a run's folder: its record, unless it cannot be read, and the damage, if there is any."""
 
     record: TrialRecord | None
     problem: str | None = None
@@ -232,7 +232,7 @@ class TrialReader:
         return Trials(sorted(kept, key=lambda each: each.number), [*problems, *others, *gaps], left_alone)
 
     def _read(self, run: str) -> _Run | None:
-        """Return what a run says; None if it has just been deleted."""
+        """Return the record of a run, or its damage; None if it has just been deleted."""
         folder = self._folder / run
         try:
             if folder.is_symlink():

@@ -28,7 +28,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     With several evaluation sets, one report is made when all of them are evaluated. The last evaluation of a trial
     that has reached its end is reported but not pruned: nothing would be saved. The reports are part of every
-    checkpoint, so a trial that goes on from one has those that were made before it, and no others.
+    checkpoint, so a trial that resumes from one has those that were made before it, and no others.
 
     Args:
         study, trial: what is searched, and the trial.
@@ -115,7 +115,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     @property
     def is_at_its_end(self) -> bool:
-        """True if the trial does not go on from its checkpoint.
+        """True if the trial does not continue after its checkpoint.
 
         A callback had stopped it there (early stopping); or it was told to pause, and its process died before the
         study knew.
@@ -148,7 +148,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         if self.stop is not None:
             control.should_training_stop = True
             if self.stop.ends_study and not self.was_evaluated:
-                control.should_save = True  # the next session goes on here
+                control.should_save = True  # the next session resumes here
         is_end_of_epoch = float(state.epoch).is_integer()
         if not (is_end_of_epoch or control.should_evaluate):  # else after the end of the epoch, or the evaluation
             self._leave_if_interrupted(state, control)
@@ -176,7 +176,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Spare a trial that was stopped another evaluation: it has been evaluated, or goes on in the next session.
+        """Spare a trial that was stopped another evaluation: it has been evaluated, or resumes in the next session.
 
         Unless the epoch that ends is a whole one, which was not evaluated.
         """
@@ -293,11 +293,11 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
 
 class SoFar(NamedTuple):
-    """What a checkpoint tells of its trial.
+    """The part of a trial's record that a checkpoint holds.
 
     Attributes:
         reports: its reports; none if the checkpoint is not one of a trial.
-        arguments: the parameters that it was trained with; None if it is not one of a trial.
+        arguments: the parameters that it was trained with; None if the checkpoint is not one of a trial.
         fallbacks: what had been changed for want of memory.
     """
 
@@ -307,10 +307,10 @@ class SoFar(NamedTuple):
 
 
 def so_far_in(state: Mapping[str, Any]) -> SoFar:
-    """Return what the saved trainer state of a checkpoint tells of its trial.
+    """Return the part of a trial's record in the saved trainer state of a checkpoint.
 
     Raises:
-        Unreadable: it tells what no search writes.
+        Unreadable: no search has written it.
     """
     kept: Any = state
     for name in ("stateful_callbacks", ReportingCallback.__name__, "attributes", "so_far"):

@@ -50,7 +50,7 @@ def remove_surplus(
 ) -> None:
     """Delete, from the run folders of ended trials, every checkpoint but the scoped ones of the `keep` best trials.
 
-    Of several objectives, those of the Pareto front stay. None keeps everything. Trials that are to go on keep theirs.
+    Of several objectives, those of the Pareto front stay. None keeps everything. Trials that will resume keep theirs.
     A checkpoint that is a link out of its run folder, or holds one, is not read, and so not deleted either.
 
     Args:

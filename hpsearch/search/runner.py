@@ -42,7 +42,7 @@ class TrialRunner:
     Attributes:
         listener: hears of the search.
         session: the name of this search at work in the study's folder; tells other processes whose a trial is.
-        records: the trials of the study that have ended or are to go on, those of other processes included.
+        records: the trials of the study that have ended or will resume, those of other processes included.
         failures: how the last trials of this session failed, one after the other.
         interruption: notes a signal that ends the search.
         under_way: by number, the records so far of trials that other processes train for this one.
@@ -138,7 +138,7 @@ class TrialRunner:
         return self.used_up()
 
     def used_up(self) -> str | None:
-        """Return which budget of the study is used up; None while something is left for the trials under way."""
+        """Return which budget of the study is exhausted; None while something is left for the running trials."""
         if self._study.max_epochs is not None and self._epochs_of is not self.records:
             self._epochs_of, self._epochs = self.records, {each.number: each.epochs for each in self.records}
             self._all_epochs = sum(self._epochs.values())
@@ -357,7 +357,7 @@ class TrialRunner:
 
     @staticmethod
     def _present(records: list[TrialRecord]) -> list[TrialRecord]:
-        """Return the records of trials that are not running, by number, without checkpoints that are gone."""
+        """Return the records of trials that are not running, by number, without checkpoints that were deleted."""
         ended = (each for each in sorted(records, key=attrgetter("number")) if each.state is not TrialState.RUNNING)
         return [
             replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each

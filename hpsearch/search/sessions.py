@@ -28,8 +28,8 @@ class Session:
     """One search at work in a study's folder, from `begin()` to `end()`.
 
     Its file in ``<study>/sessions`` records which process it is. The process holds the lock on the file, so every
-    process of the machine knows at once when it dies. On a machine that does not see the lock, a session is alive while
-    its file is touched, which a thread does every ten seconds.
+    process of the machine knows immediately when it dies. On a machine that does not see the lock, a session is alive
+    while its file is touched, which a thread does every ten seconds.
 
     Attributes:
         name: names the session, and its file.

@@ -45,7 +45,7 @@ class Study:
         max_epochs: passes over the data, of all trials of all sessions together. None: no limit.
         trial_max_epochs: passes over the data for one trial; its schedule is that of its `num_train_epochs`. None: no
             limit.
-        max_failures: so many failures one after the other end the search; None: no limit.
+        max_failures: stop after this many consecutive failures; None: no limit.
         oom_fallback: run a trial that is out of memory again with half the micro-batch and twice the accumulation.
         seed: seed of the sampler.
         hp_name: a function from a trial to the name of its run; None: ``run-<number>``.
@@ -221,7 +221,7 @@ class Study:
                 raise StudyError(f"{shown} {_REMEDY}")
 
     def made_with_other_range(self, name: str, before: Parameter, now: Parameter) -> StudyError:
-        """Return the error for a parameter whose range is another one than in the study on disk."""
+        """Return the error for a parameter whose range differs from that of the study on disk."""
         shown = (_shown(flat(SearchSpace({name: each}).describe())[name]) for each in (before, now))
         return StudyError(f"{self._was_made_with(f'space of {name!r}', *shown)} {_REMEDY}")
 

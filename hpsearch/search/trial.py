@@ -22,9 +22,9 @@ class TrialState(enum.StrEnum):
     """How a trial stands.
 
     COMPLETE, PRUNED, STOPPED (by a budget, after an evaluation) and FAILED count as trials of the study. RUNNING and
-    INTERRUPTED (by the user, or by a budget of the study before any evaluation) are to go on: the same trial, from its
-    last checkpoint. PAUSED waits at a rung, and goes on if it turns out to be one of the best there, else it is pruned.
-    REFUSED: the study was found to be mistaken in it, so it neither counts nor goes on.
+    INTERRUPTED (by the user, or by a budget of the study before any evaluation) resume: the same trial, from its last
+    checkpoint. PAUSED waits at a rung, and resumes if it turns out to be one of the best there, else it is pruned.
+    REFUSED: a mistake in the study was found in it, so it neither counts nor resumes.
     """
 
     RUNNING = "running"
@@ -213,8 +213,8 @@ class Verdict:
     """What a study makes of a report.
 
     Attributes:
-        prune: the trial is not worth going on with.
-        pause: the trial waits from here on, with a checkpoint, and may go on later.
+        prune: the trial is not worth continuing.
+        pause: the trial waits from here on, with a checkpoint, and may resume later.
         stop: why the trial ends here with the result it has; None if it does not.
         save: a checkpoint is wanted here, so that the trial can be paused, or copied.
     """
@@ -258,7 +258,7 @@ class Trial(ABC):
         suggested_by_space: the names among `params` that the space asked for, or gave as constants; `model_init` may
             ask for more.
         fixed: the values that were given for it, of parameters that it may ask for.
-        priors: what the study was told of before its first trial; None for a trial of no study.
+        priors: those that the study knows before its first trial; None for a trial of no study.
         earlier: what an earlier session left of this trial; None for a new one.
         ranks: the processes that train the trial; the main one chooses values.
         may_be_given: whether a configuration that was never tried may take the place of what the sampler proposes.
@@ -281,7 +281,7 @@ class Trial(ABC):
         """Return the trial's value for a parameter, choosing it at the first call.
 
         Raises:
-            SpaceError: the trial has another value already, or the parameter a prior that the study was not told of.
+            SpaceError: the trial has another value already, or the parameter a prior that the study does not know.
         """
         known = self.params.values_by_name
         if name not in known:
@@ -326,7 +326,7 @@ class Trial(ABC):
 
     @abstractmethod
     def should_prune(self) -> bool:
-        """Tell whether the study would rather not go on with this trial."""
+        """Tell whether the study asks to prune this trial."""
 
     def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
         """Return what the study makes of the trial's last report.

@@ -1,4 +1,4 @@
-"""Whether the weights in a folder are whole: read without a model, and without running what a file says."""
+"""Whether the weights in a folder are whole: they are read without a model, and no code in them runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _check_index(index: Path) -> None:
             raise CheckpointError(f"{str(file)!r} is missing: {index.name!r} names it as a part of the weights.")
         absent = names - _names_in(file) if file.suffix == ".safetensors" else None
         if absent:
-            raise CheckpointError(f"{str(file)!r} lacks {sorted(absent)[:3]}, which {index.name!r} says are in it.")
+            raise CheckpointError(f"{str(file)!r} lacks {sorted(absent)[:3]}, which {index.name!r} lists.")
 
 
 def _names_in(file: Path) -> set[str]:
@@ -103,5 +103,7 @@ def _check_torch(file: Path) -> None:
 
 
 def _damaged(file: Path, reason: Any) -> CheckpointError:
-    told = str(reason).strip() or type(reason).__name__
-    return CheckpointError(f"{str(file)!r} is damaged, as by a copy that was cut off ({told}). Use another checkpoint.")
+    shown = str(reason).strip() or type(reason).__name__
+    return CheckpointError(
+        f"{str(file)!r} is damaged, as by a copy that was cut off ({shown}). Use another checkpoint."
+    )

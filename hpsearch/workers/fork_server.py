@@ -38,7 +38,7 @@ def main(search: Connection) -> None:
 
 @contextlib.contextmanager
 def _ending_with(search: Connection) -> Iterator[None]:
-    """End this process at once if the searching process closes the connection while the block runs."""
+    """End this process immediately if the searching process closes the connection while the block runs."""
     stop, stopper = Pipe(duplex=False)
 
     def watch() -> None:

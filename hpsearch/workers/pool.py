@@ -25,7 +25,7 @@ from .worker import Abandon, Finish, Job, Ready, Unusable, receive, send
 from .worker_process import WorkerProcess
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
-# A process that was killed gives back all that it has of a GPU before it is gone.
+# A killed process releases all its memory of a GPU before it ends.
 _SECONDS_TO_DIE = 30.0
 _MOST_FAILED_STARTS = 3
 logger = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class Workers:
         is_exhausted = self._most_trials is not None and worker.trials >= self._most_trials
         memory = 0 if self._most_memory is None else worker.memory
         is_too_large = self._most_memory is not None and memory > self._most_memory
-        if is_suspect:  # end it at once: the next worker needs its memory of the GPU
+        if is_suspect:  # end it immediately: the next worker needs its memory of the GPU
             self._replace(worker)
         elif is_exhausted or is_too_large:
             if is_too_large and not is_exhausted and worker.trials == 1:

@@ -154,7 +154,7 @@ def keep_sockets_in(folder: Path) -> None:
 class _SearchingProcess(Line):
     """Sends messages to the searching process, and receives its messages.
 
-    This process ends at once when the searching process does: another search may resume its trials.
+    This process ends immediately when the searching process ends: another search may resume its trials.
     """
 
     def __init__(self, connection: Connection) -> None:

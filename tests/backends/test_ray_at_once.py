@@ -90,7 +90,7 @@ def test_trials_at_once_share_the_epochs_of_the_study(tmp_path: Path) -> None:
     records = best.run_summary.records
     assert len(records) == 2
     assert set(states(best)) == {"stopped"}
-    assert all("the study's 20 epochs are used up" in record.reason for record in records)
+    assert all("the study's 20 epochs are exhausted" in record.reason for record in records)
     # Each may be an evaluation further than it should be, since the other one trains in the meantime.
     assert 20 <= sum(record.epochs for record in records) <= 23
 

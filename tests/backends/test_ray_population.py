@@ -257,7 +257,7 @@ def with_another_seed(config: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({**TINY, "seed": Categorical([1])}, r"cannot go on with seed=7: 'seed' cannot change while a run goes on"),
+        ({**TINY, "seed": Categorical([1])}, r"cannot resume with seed=7: 'seed' cannot change while a run goes on"),
         (TINY, r"custom_explore_fn\) may change values only, but 'seed' is in one of them"),
     ],
 )

@@ -28,14 +28,14 @@ def test_a_trial_stops_at_the_update_that_uses_up_its_epochs(tmp_path: Path) -> 
     assert [step for _, step in steps.steps] == [1, 2, 3, 4, 5] * 2
     assert states(best) == ["stopped", "stopped"]
     for record in records_of(best):
-        assert record.reason == "the trial's 1.25 epochs are used up"
+        assert record.reason == "the trial's 1.25 epochs are exhausted"
         assert [report.step for report in record.reports] == [4]
         assert record.epochs == 1.25
         assert record.value == record.reports[0].value
     assert best.checkpoint.name == "checkpoint-4"
     measured = small_trainer(tmp_path / "again", model=best.load_model()).evaluate()["eval_loss"]
     assert measured == pytest.approx(best.objective, rel=1e-6)
-    assert_stopped_on_disk_and_in_storage(tmp_path / "study", "the trial's 1.25 epochs are used up")
+    assert_stopped_on_disk_and_in_storage(tmp_path / "study", "the trial's 1.25 epochs are exhausted")
     assert_nothing_is_left_over(tmp_path / "study")
 
 
@@ -64,7 +64,7 @@ def test_the_study_stops_at_the_update_that_uses_up_its_epochs(tmp_path: Path) -
     assert states(best) == ["complete", "complete", "stopped"]
     assert len(steps.steps) == 8 + 8 + 6
     record = records_of(best)[2]
-    assert record.reason == "the study's 5.5 epochs are used up"
+    assert record.reason == "the study's 5.5 epochs are exhausted"
     assert [report.step for report in record.reports] == [4]
     assert states(search(tmp_path, 9, steps, max_epochs=5.5)) == states(best)
     assert len(steps.steps) == 8 + 8 + 6
@@ -104,7 +104,7 @@ def test_a_trial_that_the_study_s_budget_stopped_before_its_first_evaluation_goe
     assert slow.steps[-1] == (1, 2)
     assert states(stopped) == ["complete", "interrupted"]
     record = records_of(stopped)[1]
-    words = "the study's timeout of 4.0 s is over" if budget == "timeout" else "the study's 2.5 epochs are used up"
+    words = "the study's timeout of 4.0 s is over" if budget == "timeout" else "the study's 2.5 epochs are exhausted"
     assert record.reason == f"{words}, before its first evaluation"
     assert record.reports == ()
     assert stopped.run_id == "0"

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpsearch import HpsearchError, SearchInterrupted, open_study
+from hpsearch import HpsearchError, open_study
 from hpsearch.cli import main
 from tests.support.outside import make_outside, untouched
-from tests.support.searching import AtStep, interrupt
-from tests.support.small_search import search
+from tests.support.small_search import interrupted_study, search
 from tests.support.stored_studies_0_8_0 import STORED
 
 EVIL: list[Any] = [
@@ -124,10 +123,7 @@ STEPS = st.lists(st.one_of(crafted(), damaged()), min_size=1, max_size=3)
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of two trials that have ended, and one that was interrupted after its first checkpoint."""
-    folder = tmp_path_factory.mktemp("whole")
-    with pytest.raises(SearchInterrupted):
-        search(folder, 3, AtStep(interrupt, run=2, step=6), trainer={"save_strategy": "epoch"})
-    return folder / "study"
+    return interrupted_study(tmp_path_factory.mktemp("whole"), 3)
 
 
 @contextlib.contextmanager

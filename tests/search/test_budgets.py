@@ -24,9 +24,9 @@ from tests.support.clock import Clock
 from tests.support.small_trainer import small_trainer
 
 STUDY_TIME = Stop("the study's timeout of 10.0 s is over", ends_study=True)
-STUDY_EPOCHS = Stop("the study's 5.5 epochs are used up", ends_study=True)
+STUDY_EPOCHS = Stop("the study's 5.5 epochs are exhausted", ends_study=True)
 TRIAL_TIME = Stop("the trial's timeout of 3.0 s is over", ends_study=False)
-TRIAL_EPOCHS = Stop("the trial's 1.25 epochs are used up", ends_study=False)
+TRIAL_EPOCHS = Stop("the trial's 1.25 epochs are exhausted", ends_study=False)
 
 
 def study_with(**budgets: Any) -> Study:

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from hpsearch import SearchInterrupted, StudyError, open_study
+from hpsearch import StudyError, open_study
 from hpsearch.cli import main
 from hpsearch.errors import CannotResumeError
 from hpsearch.search.provenance import is_known
 from hpsearch.search.reading import read_settings
 from tests.support.outside import make_outside, untouched
-from tests.support.searching import AtStep, HearsNotices, interrupt
-from tests.support.small_search import records_of, search
+from tests.support.searching import HearsNotices
+from tests.support.small_search import interrupted_study, records_of, search
 from tests.support.small_trainer import small_trainer
 
 NUMBERS = [0, 1, 2, 3]
@@ -28,10 +28,7 @@ NUMBERS = [0, 1, 2, 3]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of three trials that have ended, and one that was interrupted after its first checkpoint."""
-    folder = tmp_path_factory.mktemp("whole")
-    with pytest.raises(SearchInterrupted):
-        search(folder, 4, AtStep(interrupt, run=3, step=6), trainer={"save_strategy": "epoch"})
-    return folder / "study"
+    return interrupted_study(tmp_path_factory.mktemp("whole"), 4)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -405,7 +406,37 @@ def test_a_replay_that_is_interrupted_leaves_the_study_as_it_was(tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         trainer_of(tmp_path, AtStep(interrupt, run=0, step=3)).replay(progress=False)
     assert contents(tmp_path / "study") == before
+    assert not (tmp_path / "study" / "replays" / "run-0").exists()
     assert_equal(replay(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_ends_a_replay_and_leaves_no_folder_of_it(tmp_path: Path, name: str) -> None:
+    search(tmp_path, 1)
+    before, number, called = contents(tmp_path / "study"), signal.Signals[name], list[int]()
+    earlier = signal.signal(number, lambda number, frame: called.append(number))
+    try:
+        callback = AtStep(lambda: signal.raise_signal(number), run=0, step=3)
+        with pytest.raises(SearchInterrupted, match=f"replay of trial 0 was interrupted by {name}") as caught:
+            trainer_of(tmp_path, callback).replay(progress=False)
+    finally:
+        signal.signal(number, earlier)
+    assert (caught.value.exit_code, called) == (128 + number, [number])
+    assert callback.steps[-1] == (0, 3)
+    assert contents(tmp_path / "study") == before
+    assert not (tmp_path / "study" / "replays" / "run-0").exists()
+    assert_equal(replay(tmp_path))
+
+
+def test_a_replay_that_is_refused_leaves_no_folder_of_it(tmp_path: Path) -> None:
+    search(tmp_path, 1)
+
+    def refused(trial: Any) -> WithDropout:
+        raise SpaceError("refused")
+
+    with pytest.raises(SpaceError, match="refused"):
+        replay(tmp_path, trainer={"model_init": refused})
+    assert not (tmp_path / "study" / "replays" / "run-0").exists()
 
 
 @pytest.mark.process

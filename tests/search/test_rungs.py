@@ -201,9 +201,9 @@ def test_at_the_end_the_best_of_the_highest_rung_goes_on_until_one_has_a_result(
     assert rungs().next(waiting, is_last_chance=True) is waiting[2]
     failed = trial(2, 0.3, 0.3, state=TrialState.FAILED)
     assert rungs().next([*waiting[:2], failed], is_last_chance=True) is waiting[0]
-    by_budget = trial(3, 0.2, state=TrialState.STOPPED, reason="the study's 6 epochs are used up")
+    by_budget = trial(3, 0.2, state=TrialState.STOPPED, reason="the study's 6 epochs are exhausted")
     assert rungs().next([*waiting, by_budget], is_last_chance=True) is waiting[2]
-    by_its_own = trial(3, 0.2, state=TrialState.STOPPED, reason="the trial's 6 epochs are used up")
+    by_its_own = trial(3, 0.2, state=TrialState.STOPPED, reason="the trial's 6 epochs are exhausted")
     assert rungs().next([waiting[0], by_its_own], is_last_chance=True) is None
     complete = trial(3, 0.5, 0.4, 0.5, 0.5, state=TrialState.COMPLETE)
     assert rungs().next([waiting[0], complete], is_last_chance=True) is None

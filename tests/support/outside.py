@@ -1,26 +1,26 @@
-"""What a test must not touch: a folder beside a study, and a recorder of all that is done to it in this process."""
+"""What a test must not touch: a folder beside a study, and recorders of all that Python code does to files."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 SECRET = "the secret of somebody else"
 # Each of these has a path as its first argument, some as the second, too.
-_EVENTS = {
+_ON_FILES = {
     "open",
     "sqlite3.connect",
     *(f"os.{name}" for name in ("remove", "rename", "rmdir", "mkdir", "link", "symlink", "truncate", "utime", "chmod")),
-    *(f"os.{name}" for name in ("exec", "posix_spawn", "system", "listdir", "scandir")),
+    *(f"os.{name}" for name in ("listdir", "scandir", "chdir")),
     *(f"shutil.{name}" for name in ("rmtree", "copyfile", "copytree", "move")),
-    "subprocess.Popen",
 }
 _ON_A_LINK_ITSELF = {"os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "shutil.rmtree", "shutil.move"}
-_watched: list[tuple[str, list[str]]] = []  # folders, and what was done in each
+_PROGRAMS = {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"}
+_recorders: list[Callable[[str, list[str]], None]] = []
 _is_installed = False
 
 
@@ -30,18 +30,23 @@ def untouched(folder: Path) -> Iterator[list[str]]:
 
     A program that the block runs is an error as well.
     """
-    global _is_installed
-    if not _is_installed:
-        sys.addaudithook(_notice)
-        _is_installed = True
-    before, done = _content(folder), []
-    _watched.append((os.path.realpath(folder), done))
-    try:
+    before, done, top = _content(folder), list[str](), os.path.realpath(folder)
+
+    def record(event: str, paths: list[str]) -> None:
+        done.extend(f"{event} {each}" for each in paths if event in _PROGRAMS or _is_in(top, event, each))
+
+    with _recording(record):
         yield done
-    finally:
-        _watched.pop()
     if done or _content(folder) != before:
         raise AssertionError(f"{folder} was touched: {done[:5]}")
+
+
+@contextlib.contextmanager
+def recorded_files() -> Iterator[list[Path]]:
+    """Give the list of the files, folders and databases that are opened, changed or entered while the block runs."""
+    found: list[Path] = []
+    with _recording(lambda event, paths: found.extend(map(Path, paths if event in _ON_FILES else ()))):
+        yield found
 
 
 def make_outside(folder: Path) -> Path:
@@ -53,21 +58,42 @@ def make_outside(folder: Path) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def _recording(record: Callable[[str, list[str]], None]) -> Iterator[None]:
+    """Call a function with every event while the block runs: its name, and its absolute paths or the program."""
+    global _is_installed
+    if not _is_installed:  # a hook stays as long as its process
+        sys.addaudithook(_notice)
+        _is_installed = True
+    _recorders.append(record)
+    try:
+        yield
+    finally:
+        _recorders.remove(record)
+
+
 def _notice(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _watched or event not in _EVENTS:
+    if not _recorders or event not in _ON_FILES | _PROGRAMS:
         return
-    if event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.system"):
-        for _, done in _watched:
-            done.append(f"{event} {arguments[:2]}")
-        return
-    for path in arguments[:2]:
-        if isinstance(path, str | bytes | os.PathLike):
-            at, name = os.path.split(os.path.abspath(os.fsdecode(path)))
-            real = os.path.join(os.path.realpath(at), name)
-            real = real if event in _ON_A_LINK_ITSELF else os.path.realpath(real)
-            for folder, done in _watched:
-                if f"{real}{os.sep}".startswith(f"{folder}{os.sep}"):
-                    done.append(f"{event} {path!r}")
+    found = [repr(arguments[:2])]
+    if event in _ON_FILES:
+        first = arguments[: 1 if event == "open" else 2]  # its second argument is a mode
+        names = [os.fsdecode(each) for each in first if isinstance(each, str | bytes | os.PathLike) and each]
+        found = [os.path.abspath(_without_scheme(each) if event == "sqlite3.connect" else each) for each in names]
+    for record in _recorders:
+        record(event, found)
+
+
+def _without_scheme(name: str) -> str:
+    return name.removeprefix("file:").partition("?")[0] if name.startswith("file:") else name
+
+
+def _is_in(top: str, event: str, path: str) -> bool:
+    """Tell whether a path lies in the folder `top`; a link counts as what it leads to, unless it is acted on itself."""
+    at, name = os.path.split(path)
+    real = os.path.join(os.path.realpath(at), name)
+    real = real if event in _ON_A_LINK_ITSELF else os.path.realpath(real)
+    return f"{real}{os.sep}".startswith(f"{top}{os.sep}")
 
 
 def _content(folder: Path) -> dict[str, bytes | None]:

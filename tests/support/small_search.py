@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpsearch import BestRun, TrialRecord
+import pytest
+
+from hpsearch import BestRun, SearchInterrupted, TrialRecord
 from tests.support.search_processes import RATE
-from tests.support.searching import AtStep
+from tests.support.searching import AtStep, interrupt
 from tests.support.small_trainer import CountsModels, small_trainer
 
 
@@ -22,6 +24,13 @@ def search(folder: Path, n_trials: int, *callbacks: Any, trainer: dict[str, Any]
 
 def records_of(best: BestRun) -> list[TrialRecord]:
     return list(best.run_summary.records)
+
+
+def interrupted_study(folder: Path, n_trials: int) -> Path:
+    """Return the folder of a study of this many trials, the last one interrupted after its first checkpoint."""
+    with pytest.raises(SearchInterrupted):
+        search(folder, n_trials, AtStep(interrupt, run=n_trials - 1, step=6), trainer={"save_strategy": "epoch"})
+    return folder / "study"
 
 
 class Steps(AtStep):

@@ -346,7 +346,7 @@ def test_trials_at_once_share_the_epochs_of_the_study(tmp_path: Path) -> None:
     best = search(tmp_path, 8, trainer={"num_train_epochs": 50}, max_epochs=20)
     records = best.run_summary.records
     assert set(states(best)) == {"stopped"}
-    assert all("the study's 20 epochs are used up" in record.reason for record in records)
+    assert all("the study's 20 epochs are exhausted" in record.reason for record in records)
     assert 20 <= sum(record.epochs for record in records) <= 22
 
 

@@ -1,55 +1,106 @@
-"""Whether the storage in a study's folder is sound: a copy of it is looked at, and nothing is written to the folder."""
+"""Whether the storage in a study's folder is sound: a copy of it is checked, and nothing in the folder changes."""
 
 from __future__ import annotations
 
+import filecmp
+import os
 import shutil
+import sqlite3
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import optuna
 
+from ...search.storage_files import JOURNAL_FILE, existing_files, why_not_opened
 from .learning import ORIGIN
 from .quiet import quiet_optuna
-from .rebuilding import files_of, was_made_in, why_damaged
-from .storage import DATABASE_FILE, JOURNAL, JOURNAL_FILE, open_storage
+from .rebuilding import is_damage, own_path, was_made_in, why_damaged
+from .storage import JOURNAL, close, open_storage
 
+_SECONDS_TO_WAIT = 5.0
 _AGAIN = "make the call of the search again: it builds the storage again from the folders of the trials"
 
 
-def problems_of_storage(folder: Path, settings: Mapping[str, Any], numbers: Collection[int]) -> list[str]:
+def problems_of_storage(
+    folder: Path, settings: Mapping[str, Any], read_numbers: Callable[[], Collection[int]]
+) -> list[str]:
     """Return what is wrong with the storage in a study's folder, in one line each; nothing of a storage elsewhere.
+
+    A search may be at work in the study meanwhile.
 
     Args:
         folder: of the study.
         settings: what `study.json` holds.
-        numbers: of the trials whose records can be read.
+        read_numbers: returns the numbers of the trials whose records can be read now.
     """
     own = [each for each in (None, JOURNAL) if was_made_in(settings, each)]
     if not own:
         return []
     [storage] = own
-    file = DATABASE_FILE if storage is None else JOURNAL_FILE
-    found = files_of(storage, folder)
-    if folder / file not in found:
+    path, numbers = own_path(storage, folder), set(read_numbers())
+    file = path.name
+    if not os.path.lexists(path):
         return [f"{file} is missing; {_AGAIN}"] if numbers else []
-    links = [each.name for each in found if each.is_symlink() or not each.is_file()]
-    if links:
-        return [f"{links[0]} is not a file, or a link; {_AGAIN}, and sets {links[0]} aside"]
+    problem = why_not_opened(path, folder)
+    if problem is not None:
+        return [f"{problem}; {_AGAIN}, and sets {file} aside"]
     with tempfile.TemporaryDirectory(prefix="hpsearch-") as copy:
-        for each in found:
-            if not each.name.endswith("-shm"):
-                shutil.copy2(each, copy)
+        reason = _why_not_copied(path.resolve(), Path(copy, file))
+        if reason is not None:
+            return [f"{file} cannot be checked now ({reason}): run the same command again"]
         reason = why_damaged(storage, Path(copy), settings["study_name"])
         if reason is not None:
             return [f"{file} is damaged ({reason}); {_AGAIN}, and sets {file} aside"]
         known = _ended_in(storage, Path(copy), settings["study_name"])
-    unknown, lost = sorted(set(numbers) - known.all), sorted(known.ended - set(numbers))
+    # A running search writes the record of a trial after the storage knows it, and before it has ended there.
+    unknown, lost = sorted(numbers - known.all), sorted(known.ended - set(read_numbers()))
     return [
         *([f"{file} does not know the trials {_shown(unknown)}; {_AGAIN}"] if unknown else []),
         *([f"{file} knows the trials {_shown(lost)}, whose folders are missing or unreadable"] if lost else []),
     ]
+
+
+def _why_not_copied(file: Path, copy: Path) -> str | None:
+    """Copy a storage as it is at one moment, and change nothing beside it; return why that is impossible now, if it is.
+
+    A database that nobody has written to meanwhile is copied file by file: opening it could change the files beside it.
+    Else another process has it open, and SQLite copies it under its own locks.
+    """
+    try:
+        if _is_copied_at_rest(file, copy) or copy.name == JOURNAL_FILE:
+            return None
+        for each in existing_files(copy):
+            each.unlink()
+        with (
+            closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", _SECONDS_TO_WAIT, uri=True)) as source,
+            closing(sqlite3.connect(copy)) as target,
+        ):
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()  # waits for the lock, with a limit
+            source.backup(target)
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            return str(error)
+        _is_copied_at_rest(file, copy)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _is_copied_at_rest(file: Path, copy: Path) -> bool:
+    """Copy the files of a storage; return whether none of them has changed before all were copied."""
+    found = {each: each.name.replace(file.name, copy.name, 1) for each in existing_files(file)}
+    wanted = {each: copy.with_name(name) for each, name in found.items() if not name.endswith(("-shm", ".flock"))}
+    try:
+        for each, target in wanted.items():
+            shutil.copyfile(each, target)
+        same = all(filecmp.cmp(each, target, shallow=False) for each, target in wanted.items())
+    except FileNotFoundError:  # SQLite has deleted its own file
+        return False
+    return same and existing_files(file) == list(found)
 
 
 class _Known:
@@ -67,9 +118,7 @@ def _ended_in(storage: Any, folder: Path, name: str) -> _Known:
             known = any(each.study_name == name for each in optuna.get_all_study_summaries(opened))
             return _Known(optuna.load_study(study_name=name, storage=opened).get_trials() if known else [])
         finally:
-            engine = getattr(getattr(opened, "_backend", None), "engine", None)
-            if engine is not None:
-                engine.dispose()
+            close(opened)
 
 
 def _shown(numbers: list[int]) -> str:

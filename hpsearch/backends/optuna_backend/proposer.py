@@ -26,10 +26,10 @@ class Proposer(Protocol):
         """Return the parameters of a trial by its number; WAIT if there are none now, None if there are no more."""
 
     def reject(self, number: int, known: TrialRecord) -> None:
-        """Hear that the parameters proposed last are those of a known trial; other ones are asked for."""
+        """Note that the last proposed parameters are those of a known trial; `propose` is called again."""
 
     def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
-        """Hear how a trial has ended, and what it reported last."""
+        """Note how a trial has ended, and what it reported last."""
 
 
 def proposed_by(

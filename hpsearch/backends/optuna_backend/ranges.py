@@ -1,4 +1,4 @@
-"""The ranges that a function as space has suggested: other ones make a study whose trials cannot be compared."""
+"""The ranges that a function as space suggests: trials of one study must have the same, or they cannot be compared."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ...search.study import Study
 from ...search.trial import Trial
 from .learning import ORIGIN, distribution
 
-# So many trials are asked about, each of other parameters.
+# The largest number of earlier trials to compare with, each with another set of parameters.
 _MOST = 8
 
 
 def check_ranges(engine: optuna.Study, study: Study) -> None:
     """Call a function as space with the parameters of earlier trials, and compare the ranges that it suggests.
 
-    With the same parameters, ranges that depend on other parameters are the same too. What the function raises, the
-    next trial will show.
+    With the same parameters, ranges that depend on other parameters are the same too. If the function raises,
+    nothing is compared: the next trial will show the error.
 
     Raises:
-        StudyError: a range is another one.
+        StudyError: a range has changed.
     """
     if isinstance(study.space, SearchSpace):
         return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,14 +20,14 @@ from optuna.trial import TrialState as EngineState
 from ...errors import HpsearchError, SpaceError, StorageError, StudyError
 from ...search.checked_json import printable
 from ...search.parameters import Parameter
+from ...search.storage_files import DATABASE_FILE, JOURNAL_FILE, existing_files, why_not_opened
 from ...search.study import Study
 from ...search.trial import FixedTrial, TrialRecord, TrialState
 from .learning import distribution
 from .quiet import quiet_optuna
-from .storage import DATABASE_FILE, JOURNAL_FILE, file_of, open_storage
+from .storage import close, file_of, open_storage
 from .trials import attributes_of
 
-_BESIDE = {DATABASE_FILE: ("", "-wal", "-shm"), JOURNAL_FILE: ("", ".flock")}
 # Building it again would take longer than a search does.
 _MOST_MISSING = 10_000
 # Where Optuna keeps the values of a trial that has been given them.
@@ -47,21 +46,20 @@ def set_aside_damaged(storage: Any, study: Study) -> list[str]:
         storage: the argument of the search: None for the database in the folder, or ``"journal"``.
         study: the settings.
     """
-    file = study.folder / (DATABASE_FILE if storage is None else JOURNAL_FILE)
-    there, reason = files_of(storage, study.folder), why_damaged(storage, study.folder, study.name)
+    file = own_path(storage, study.folder)
+    found, reason = existing_files(file), why_damaged(storage, study.folder, study.name)
     if reason is None:
         return []
     aside = _free_name(file)
-    for each in there:
+    for each in found:
         with contextlib.suppress(FileNotFoundError):  # SQLite has just deleted its own file
             each.rename(each.with_name(f"{aside}{each.name.removeprefix(file.name)}"))
     return [f"DAMAGED: {file.name} ({reason}); it was set aside as {aside}"]
 
 
-def files_of(storage: Any, folder: Path) -> list[Path]:
-    """Return the files of the storage in a study's folder that exist."""
-    name = DATABASE_FILE if storage is None else JOURNAL_FILE
-    return [path for path in (folder / f"{name}{suffix}" for suffix in _BESIDE[name]) if os.path.lexists(path)]
+def own_path(storage: Any, folder: Path) -> Path:
+    """Return the file of the storage in a study's folder: of the database for None, else of the journal."""
+    return folder / (DATABASE_FILE if storage is None else JOURNAL_FILE)
 
 
 def why_damaged(storage: Any, folder: Path, name: str) -> str | None:
@@ -72,19 +70,13 @@ def why_damaged(storage: Any, folder: Path, name: str) -> str | None:
         folder: of the study.
         name: of the study.
     """
-    file, there = folder / (DATABASE_FILE if storage is None else JOURNAL_FILE), files_of(storage, folder)
-    reason = next((_no_file(each) for each in there if _no_file(each) is not None), None)
-    if reason is not None:
-        return reason
-    if file in there:
+    file = own_path(storage, folder)
+    found, problem = existing_files(file), why_not_opened(file, folder)
+    if problem is not None:
+        return problem
+    if file in found:
         return _why_unreadable(storage, folder, name)
-    return "the rest of it was deleted" if there and storage is None else None
-
-
-def _no_file(path: Path) -> str | None:
-    if path.is_symlink():
-        return f"{path.name} is a link, and links are not followed"
-    return None if path.is_file() else f"{path.name} is not a file"
+    return "the rest of it was deleted" if found and storage is None else None
 
 
 def _free_name(file: Path) -> str:
@@ -111,7 +103,7 @@ def open_own_or_other(storage: Any, folder: Path) -> optuna.storages.BaseStorage
 
 
 def _why_unreadable(storage: Any, folder: Path, name: str) -> str | None:
-    """Return why a storage in the study's folder is damaged; None if it is not, or if that cannot be told now."""
+    """Return why a storage in the study's folder is damaged; None if it is not, or if that cannot be determined now."""
     if storage is None:
         reason = _damage_of_sqlite(folder / DATABASE_FILE)
         if reason is not None:
@@ -120,7 +112,7 @@ def _why_unreadable(storage: Any, folder: Path, name: str) -> str | None:
         with quiet_optuna():
             opened = open_storage(storage, folder)
     except Exception as error:  # Optuna reads a journal where it opens it; a database may be of another version
-        return _first_line(error) if storage is not None and _is_damage(_cause(error)) else None
+        return _first_line(error) if storage is not None and is_damage(_cause(error)) else None
     try:
         with quiet_optuna():
             known = [each.study_name for each in optuna.get_all_study_summaries(opened)]
@@ -128,11 +120,9 @@ def _why_unreadable(storage: Any, folder: Path, name: str) -> str | None:
                 optuna.load_study(study_name=name, storage=opened).get_trials(deepcopy=False)
         return None
     except Exception as error:  # what is damaged may make any part of Optuna fail
-        return _first_line(error) if _is_damage(_cause(error)) else None
+        return _first_line(error) if is_damage(_cause(error)) else None
     finally:
-        engine = getattr(getattr(opened, "_backend", None), "engine", None)
-        if engine is not None:
-            engine.dispose()  # a connection that is closed later would delete files of the next database
+        close(opened)
 
 
 def _damage_of_sqlite(file: Path) -> str | None:
@@ -140,11 +130,12 @@ def _damage_of_sqlite(file: Path) -> str | None:
         with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as connection:
             found = connection.execute("PRAGMA quick_check(1)").fetchall()
     except sqlite3.Error as error:
-        return str(error) if _is_damage(error) else None
-    return None if found == [("ok",)] else str(found[0][0]).partition("\n")[0]
+        return str(error) if is_damage(error) else None
+    result = str(found[0][0]).removeprefix("*** in database main ***\n")
+    return None if result == "ok" else result.partition("\n")[0]
 
 
-def _is_damage(error: BaseException) -> bool:
+def is_damage(error: BaseException) -> bool:
     """Tell whether an error says that a file is damaged, not that it is locked, or that the disk is full."""
     code = getattr(error, "sqlite_errorcode", None)
     return not isinstance(error, OSError | MemoryError) if code is None else code & 0xFF in _DAMAGE
@@ -157,8 +148,8 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _first_line(error: BaseException) -> str:
-    told = _cause(error)
-    return printable(f"{type(told).__name__}: {str(told).strip().partition(chr(10))[0]}")
+    cause = _cause(error)
+    return printable(f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
 
 
 def was_made_in(settings: Mapping[str, Any] | None, storage: Any) -> bool:
@@ -166,8 +157,7 @@ def was_made_in(settings: Mapping[str, Any] | None, storage: Any) -> bool:
     recorded = None if settings is None or not settings.get("storage") else _path(str(settings["storage"]))
     if settings is None or recorded is None:
         return False
-    name = DATABASE_FILE if storage is None else JOURNAL_FILE
-    return (recorded.parent.name, recorded.name) == (settings["study_name"], name)
+    return (recorded.parent.name, recorded.name) == (settings["study_name"], own_path(storage, Path()).name)
 
 
 def _path(url: str) -> Path | None:
@@ -240,7 +230,7 @@ def _stored(record: TrialRecord, study: Study, place: int | None) -> FrozenTrial
 def _parameters_of(record: TrialRecord, study: Study) -> dict[str, Parameter]:
     """Return the parameters that the space asks for, of those that a trial has; user code may have asked for more."""
     asked = _Asked(record)
-    with contextlib.suppress(SpaceError):  # the trial ended before it had the next one, or the space is another one
+    with contextlib.suppress(SpaceError):  # the trial ended before it had the next one, or the space has changed
         study.suggest(asked)
     return asked.parameters
 

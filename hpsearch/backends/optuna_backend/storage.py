@@ -22,12 +22,10 @@ from optuna.storages.journal import JournalFileBackend
 from ...errors import MissingPackageError, StorageError, StudyError, nearest_name
 from ...files import PARTIAL_MARK, disk_problem
 from ...redaction import has_unquoted_at, redacted_text, redacted_url, safe_cause
+from ...search.storage_files import DATABASE_FILE, JOURNAL_FILE, why_not_opened
 from .journal import JournalFile
 
-DATABASE_FILE = "study.db"
-JOURNAL, JOURNAL_FILE = "journal", "study.log"
-# What SQLite, or the lock of a journal, writes beside the file.
-_BESIDE = ("-wal", "-shm", "-journal", ".flock")
+JOURNAL = "journal"
 _SECONDS_TO_WAIT_FOR_SQLITE = 60
 _ATTEMPTS = 10
 _CONTINUES = "Nothing is lost: run the same command again to continue."
@@ -42,15 +40,14 @@ def own_file(folder: Path, name: str) -> Path:
     """Return a file of the storage in a study's own folder.
 
     Raises:
-        StudyError: the file, or one that the storage writes beside it, is a link that leads out of the folder.
+        StudyError: the file may not be opened, such as a link that leads out of the folder.
     """
-    inside = os.path.realpath(folder)
-    for each in (name, *(f"{name}{ending}" for ending in _BESIDE)):
-        if not Path(os.path.realpath(folder / each)).is_relative_to(inside):
-            raise StudyError(
-                f"{str(folder / each)!r} is a link that leads out of the study's folder, so it is not opened. Pass the "
-                "file that is meant as storage=, or delete the link."
-            )
+    problem = why_not_opened(folder / name, folder)
+    if problem is not None:
+        raise StudyError(
+            f"The storage {str(folder / name)!r} is not opened: {problem}. Move it away, or pass the file that is "
+            "meant as storage=."
+        )
     return folder / name
 
 
@@ -87,8 +84,15 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
         extra = ": pip install 'hpsearch[postgresql]'" if storage.startswith("postgresql://") else f" for it. {error}"
         raise MissingPackageError(f"storage={redacted_url(storage)!r} needs a driver{extra}") from error
     except Exception as error:
-        told = redacted_text(str(error), storage)
-        raise StudyError(f"storage={redacted_url(storage)!r} cannot be opened: {told}") from safe_cause(error, storage)
+        text = redacted_text(str(error), storage)
+        raise StudyError(f"storage={redacted_url(storage)!r} cannot be opened: {text}") from safe_cause(error, storage)
+
+
+def close(storage: optuna.storages.BaseStorage) -> None:
+    """Close the connections to a database: a connection that is closed later would delete files of the next one."""
+    engine = getattr(getattr(storage, "_backend", storage), "engine", None)
+    if engine is not None:
+        engine.dispose()
 
 
 def check_storage(storage: Any) -> None:
@@ -112,7 +116,7 @@ def check_storage(storage: Any) -> None:
 
 @contextlib.contextmanager
 def naming_the_storage(storage: optuna.storages.BaseStorage) -> Iterator[None]:
-    """Turn an error of the storage, such as a server that is gone or a full disk, into one that says what is wrong.
+    """Turn an error of the storage, such as a lost server or a full disk, into one that names the cause.
 
     Raises:
         StorageError: in place of Optuna's, which blames the data.
@@ -130,7 +134,7 @@ def naming_the_storage(storage: optuna.storages.BaseStorage) -> Iterator[None]:
 
 
 def first_cause(error: BaseException) -> str:
-    """Return the first line of the error that another one came from."""
+    """Return the first line of the first error in a chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What Optuna tells of a study that is on disk, without its storage: from the records of its trials."""
+"""Optuna's view of a study on disk, from the records of its trials: the storage is not needed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from optuna.trial import TrialState as EngineState
 from ...errors import StorageError, StudyError
 from ...redaction import HIDDEN, redacted_url
 from ...search.space import SearchSpace
+from ...search.storage_files import DATABASE_FILE, JOURNAL_FILE
 from ...search.stored import StoredStudy
 from ...search.trial import TrialRecord
 from .importances import importances
 from .learning import distribution
 from .quiet import quiet_optuna
 from .storage import (
-    DATABASE_FILE,
-    JOURNAL_FILE,
     dashboard_command_of,
     file_of,
     open_storage,
@@ -35,7 +34,7 @@ from .storage import (
 
 
 class StoredEngine:
-    """Stands for the backend that ran a search, for a summary of its folder.
+    """Takes the place of the backend that ran a search, in a summary of its folder.
 
     Args:
         study: as its folder knows it.
@@ -59,7 +58,7 @@ class StoredEngine:
         """
         storage, name = self.storage(), self._study.name
         if storage is None:
-            raise StorageError(f"The storage of the study {name!r} was in memory, and is gone.")
+            raise StorageError(f"The storage of the study {name!r} was in memory, and ended with its process.")
         shown = redacted_url(storage) if isinstance(storage, str) else type(storage).__name__
         if isinstance(storage, str):
             if HIDDEN in unquote(storage):

@@ -68,7 +68,7 @@ class OptunaTrial(Trial):
     def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:
         """Let the sampler propose again, or propose these; not for a trial that was given values, or has stored some.
 
-        A trial that was killed while its values were stored has what the other ones were drawn with.
+        A trial that was killed while its values were stored keeps those that were stored.
         """
         trial = self.engine_trial
         if self._proposed is None or self._may_repeat or self.fixed or self._known:

@@ -150,8 +150,8 @@ class DistantFolders(RunFolders):
         except Exception as error:
             raise self._failed(f"What {run} has left cannot be fetched from", error) from safe_cause(error, self.url)
 
-    def _failed(self, said: str, error: Exception) -> StorageError:
-        return StorageError(f"{said} storage_path={redacted_url(self.url)!r}: {redacted_text(str(error), self.url)}")
+    def _failed(self, attempt: str, error: Exception) -> StorageError:
+        return StorageError(f"{attempt} storage_path={redacted_url(self.url)!r}: {redacted_text(str(error), self.url)}")
 
     def forget(self, run: str) -> None:
         """Delete the run's place."""
@@ -279,9 +279,9 @@ def check_place(url: str) -> Path | None:
                 raise OSError("what was written there is not read again")
         store.delete_dir(f"{path}/{probe}")
     except Exception as error:
-        told = redacted_text(f"{type(error).__name__}: {error}", url)
+        reason = redacted_text(f"{type(error).__name__}: {error}", url)
         raise StudyError(
-            f"storage_path={redacted_url(url)!r} cannot be written to and read from: {told}"
+            f"storage_path={redacted_url(url)!r} cannot be written to and read from: {reason}"
         ) from safe_cause(error, url)
     return Path(path) if isinstance(store, filesystems.LocalFileSystem) else None
 

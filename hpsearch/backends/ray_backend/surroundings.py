@@ -15,7 +15,7 @@ _TUNE_LOGGERS = ("ray.tune", "ray.train", "ray.air")
 def quiet_tune(slots: int) -> Iterator[Callable[[], None]]:
     """Let Tune run without its own output, files and checks, and put back what it changes in this process.
 
-    Yield what puts back the handler of SIGUSR1 while Tune runs: that of Tune would end the search at once.
+    Yield a function that puts back the handler of SIGUSR1 while Tune runs: Tune's own would end the search immediately.
 
     Tune reads all these variables while it runs, so they may be set after Ray was imported, and after it was joined.
 

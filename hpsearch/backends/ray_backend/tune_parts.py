@@ -151,10 +151,10 @@ class WorkerEvents(Guarded, tune.Callback):
 
     @guarded
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Note that a worker is there for the trial, and send it the time that is left: the trial may have waited."""
+        """Note that the trial has a worker, and send it the remaining time: the trial may have waited for it."""
         self._had_workers.add(trial.trial_id)
         self._recovering.discard(trial.trial_id)
-        self._finishing.discard(trial.trial_id)  # it may be another worker, which has not been told
+        self._finishing.discard(trial.trial_id)  # a new worker has not been asked to finish
         worker: Any = trial.temporary_state.ray_actor
         worker.begin.remote(self._dispatch.seconds_left)
 

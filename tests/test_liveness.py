@@ -289,6 +289,25 @@ def test_temporary_folders_of_dead_processes_are_deleted_and_those_of_living_one
         dead.end()
 
 
+def test_a_temporary_folder_that_is_written_to_while_it_is_deleted_is_deleted_the_next_time(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of a killed worker's DataLoader lives on for seconds, and may make a socket at any moment."""
+    removes = scratch.shutil.rmtree
+
+    def removes_and_another_process_writes(folder: Path, **options: Any) -> None:
+        removes(folder, **options)
+        folder.mkdir()
+
+    folders = Scratch()
+    folders.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(scratch.shutil, "rmtree", removes_and_another_process_writes)
+        folders.end()
+    remove_scratch_of_the_dead()
+    assert list(temporary.iterdir()) == []
+
+
 @pytest.mark.process
 def test_sockets_of_a_killed_data_loader_are_in_the_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="s") as temporary:  # a short path: sockets have no long ones

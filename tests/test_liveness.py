@@ -24,8 +24,8 @@ from hpsearch import scratch
 from hpsearch.files import file_lock
 from hpsearch.liveness import claimed, is_alive, show_alive
 from hpsearch.scratch import Scratch, remove_scratch_of_the_dead
+from hpsearch.sockets import keep_sockets_in
 from hpsearch.workers.payload import pack
-from hpsearch.workers.worker import keep_sockets_in
 from tests.support.forked import Forked
 
 SECONDS = 30.0

@@ -61,5 +61,11 @@ def _folder_of(lock_file: Path) -> Path:
 
 
 def _remove(lock_file: Path) -> None:
-    shutil.rmtree(_folder_of(lock_file), ignore_errors=True)
-    lock_file.unlink(missing_ok=True)
+    """Delete a folder, then its lock file, without which nobody would ever delete the rest of the folder.
+
+    A process that is about to end, such as one of a DataLoader, may write to the folder while it is deleted.
+    """
+    folder = _folder_of(lock_file)
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        lock_file.unlink(missing_ok=True)

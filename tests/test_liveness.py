@@ -24,8 +24,8 @@ from hpsearch import scratch
 from hpsearch.files import file_lock
 from hpsearch.liveness import claimed, is_alive, show_alive
 from hpsearch.scratch import Scratch, remove_scratch_of_the_dead
+from hpsearch.sockets import keep_sockets_in
 from hpsearch.workers.payload import pack
-from hpsearch.workers.worker import keep_sockets_in
 from tests.support.forked import Forked
 
 SECONDS = 30.0
@@ -287,6 +287,25 @@ def test_temporary_folders_of_dead_processes_are_deleted_and_those_of_living_one
     finally:
         alive.end()
         dead.end()
+
+
+def test_a_temporary_folder_that_is_written_to_while_it_is_deleted_is_deleted_the_next_time(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of a killed worker's DataLoader lives on for seconds, and may make a socket at any moment."""
+    removes = scratch.shutil.rmtree
+
+    def removes_and_another_process_writes(folder: Path, **options: Any) -> None:
+        removes(folder, **options)
+        folder.mkdir()
+
+    folders = Scratch()
+    folders.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(scratch.shutil, "rmtree", removes_and_another_process_writes)
+        folders.end()
+    remove_scratch_of_the_dead()
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.process

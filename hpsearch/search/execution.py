@@ -140,6 +140,12 @@ class Execution:
         """The folder of the trial's run."""
         return self._study.folder / self._trial.name
 
+    @property
+    def loads_in_processes(self) -> bool:
+        """Whether processes of a DataLoader load the data; the trial's parameters are set."""
+        name = "dataloader_num_workers"
+        return bool(self._trial.arguments.get(name, getattr(self._base.args, name)))
+
     def run(self) -> tuple[TrialState, str | None]:
         """Train and score; return how the trial ended and why.
 

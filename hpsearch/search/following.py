@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import CommunicationError
 from ..interruption import Interruption
+from ..sockets import keeping_sockets
 from .assignment import AssignedTrial
 from .budgets import SearchBudget, TrialBudget
 from .execution import Execution, Searchable, without_frames
@@ -48,7 +49,8 @@ def follow(
         trial.ranks = ranks
         execution = Execution(trainer, study, trial, told.others, budget, ranks, SearchListener())
         try:
-            execution.run()
+            with keeping_sockets(execution.loads_in_processes):
+                execution.run()
         except CommunicationError as error:
             without_frames(error)
             raise

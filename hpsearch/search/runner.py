@@ -13,6 +13,7 @@ from ..errors import CannotResumeError, SpaceError
 from ..files import remove_partial
 from ..interruption import Interruption
 from ..scratch import remove_scratch_of_the_dead
+from ..sockets import keeping_sockets
 from .acting_arguments import reaching_out
 from .assignment import Assignment
 from .budgets import SearchBudget, TrialBudget
@@ -207,7 +208,8 @@ class TrialRunner:
             self._begin(trial, execution)
             self._ranks.decide(lambda: Assignment.of(trial, others, None))
             trial.ranks = self._ranks
-            return execution.run()
+            with keeping_sockets(execution.loads_in_processes):
+                return execution.run()
 
         return self.finish(run_to_end(execution, train))
 

@@ -28,13 +28,13 @@ from ..search.assignment import Assignment
 from ..search.distant_trial import Abandoned, Line, train_as_told
 from ..search.execution import described
 from ..search.messages import Progress
+from ..sockets import keep_sockets_in
 from .payload import Payload
 from .process_settings import ProcessSettings
 from .slots import Slot
 
 # In the folder of a trial: its output and log.
 OUTPUT_FILE = "output.log"
-_LONGEST_FOLDER_OF_SOCKETS = 107 - len("/listener-12345678")
 _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_BETWEEN_PROGRESS = 0.25
 logger = logging.getLogger(__name__)
@@ -137,18 +137,6 @@ def _prepare(job: Job) -> None:
     device = job.slot.device
     os.environ["CUDA_VISIBLE_DEVICES"] = "" if device is None else _nth_visible(device)
     torch.set_num_threads(job.slot.threads)
-
-
-def keep_sockets_in(folder: Path) -> None:
-    """Let multiprocessing make its sockets in the search's temporary folder.
-
-    The processes of a DataLoader make some, and cannot delete them when they are killed with the worker: then the next
-    search deletes the folder. Where the path would be too long for a socket, they are where they always are.
-    """
-    if len(os.fsencode(folder)) <= _LONGEST_FOLDER_OF_SOCKETS:
-        for package in ("multiprocessing", "multiprocess"):  # the second one is that of datasets
-            if package in sys.modules:
-                sys.modules[package].current_process()._config["tempdir"] = str(folder)
 
 
 class _SearchingProcess(Line):

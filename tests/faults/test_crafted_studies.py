@@ -118,6 +118,8 @@ def damaged(draw: st.DrawFn) -> Step:
 
 
 STEPS = st.lists(st.one_of(crafted(), damaged()), min_size=1, max_size=3)
+# For what takes long: fewer examples, each with more in it, so that as much is done to a study altogether.
+MANY_STEPS = st.lists(st.one_of(crafted(), damaged()), min_size=2, max_size=6)
 
 
 @pytest.fixture(scope="module")
@@ -171,16 +173,16 @@ def test_a_crafted_or_damaged_study_can_be_looked_at(whole: Path, steps: list[St
 
 @pytest.mark.fault
 @pytest.mark.parametrize("name", ["sqlite_with_rungs", "journal_with_workers", "several_objectives"])
-@settings_of(60)
-@given(STEPS)
+@settings_of(30)
+@given(MANY_STEPS)
 def test_a_crafted_or_damaged_study_of_0_8_0_can_be_looked_at(name: str, steps: list[Step]) -> None:
     with changed_copy(STORED / name, steps) as study:
         look_at(study, "show", "doctor", "best", "report")
 
 
 @pytest.mark.fault
-@settings_of(60)
-@given(STEPS)
+@settings_of(30)
+@given(MANY_STEPS)
 def test_a_crafted_or_damaged_study_is_continued_or_refused_with_a_reason(whole: Path, steps: list[Step]) -> None:
     with changed_copy(whole, steps) as study:
         look_at(study, "show", "doctor", "best")

@@ -7,13 +7,14 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from hpsearch import open_study
 from hpsearch.search.trial import TrialState
 from tests.support import warm
-from tests.support.driver_processes import have_ended, processes_in, start, trainer_of
+from tests.support.driver_processes import have_ended, kill_all, processes_in, processes_of, start, trainer_of
 from tests.support.search_processes import (
     assert_disk_and_storage_agree,
     assert_nothing_is_left_over,
@@ -40,6 +41,31 @@ def test_a_search_in_workers_with_rungs_whose_driver_is_killed_loses_doubles_and
         states.update(check(folder))
         studies += 1
     print(f"{kills} kills of drivers in {studies} studies of {TRIALS} trials: {dict(states)}")
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+@pytest.mark.parametrize("killed", ["all processes", "driver"])
+def test_the_next_session_after_a_kill_leaves_no_temporary_file_of_processes_that_load_data(
+    n_jobs: int | None, killed: str
+) -> None:
+    with TemporaryDirectory(prefix="s") as place:  # a short path: sockets have no long ones
+        folder, temporary = Path(place), Path(place, "t")
+        temporary.mkdir()
+        options = {"n_trials": 2, "seed": 1, "n_jobs": n_jobs, "dataloader_num_workers": 1, "num_train_epochs": 2}
+        diary = folder / "killed.diary"
+        with start(folder, diary, temporary, holds=True, **options) as driver:
+            wait_until(lambda: len(processes_in(diary)) >= (n_jobs or 1) or driver.poll() is not None)
+            assert driver.poll() is None, driver.communicate()[0]
+            assert list(temporary.glob("hpsearch-scratch-*/listener-*")), "a process that loads data has a socket"
+            kill_all(driver) if killed == "all processes" else driver.kill()
+            wait_until(lambda: not processes_of(driver))
+        assert list(temporary.glob("pymp-*")) == []
+        assert list(temporary.iterdir()) != []
+        with start(folder, folder / "ended.diary", temporary, **options) as driver:
+            assert driver.wait(60.0) == 0, driver.communicate()[0]
+            wait_until(lambda: not processes_of(driver))
+        assert list(temporary.iterdir()) == []
+        assert_nothing_is_left_over(folder / "study")
 
 
 def kill_until_it_ends(folder: Path, draw: random.Random, seed: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -93,7 +94,8 @@ def test_a_program_whose_processes_all_get_the_signal_exits_with_its_code_and_th
     with start(*command, ",".join(map(str, trials)), folder=tmp_path) as program:
         wait_until_slow(tmp_path, len(trials), program)
         for each in everyone(program.pid):  # as Slurm does
-            os.kill(each, number)
+            with contextlib.suppress(ProcessLookupError):  # one that lives for a moment only
+                os.kill(each, number)
         output, _ = program.communicate()
     assert program.returncode == code, output
     assert "Traceback" not in output
@@ -173,6 +175,7 @@ def test_all_ranks_leave_at_the_same_step(
 def rank(agent: int, number: int) -> int:
     """Return the process of a rank."""
     for each in psutil.Process(agent).children(recursive=True):
-        if each.environ().get("RANK") == str(number):
-            return each.pid
+        with contextlib.suppress(psutil.Error):  # one that lives for a moment only
+            if each.environ().get("RANK") == str(number):
+                return each.pid
     raise AssertionError(number)

@@ -1,14 +1,16 @@
-"""A search in two workers in a process of its own, which can be killed; everything in it begins at once.
+"""A search, in two workers or none, in a process of its own, which can be killed; everything in it begins at once.
 
 The process is forked from a warm interpreter, and the server that its workers are forked from is forked from it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,23 +30,56 @@ EPOCHS = 6
 
 
 class WritesSteps(TrainerCallback):
-    """Writes the run, the step and the process of each optimizer step into a diary."""
+    """Writes the run, the step and the process of each optimizer step into a diary; then waits if it `holds`."""
 
-    def __init__(self, diary: Diary) -> None:
-        self._diary = diary
+    def __init__(self, diary: Diary, holds: bool = False) -> None:
+        self._diary, self._holds = diary, holds
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._diary.write((Path(args.output_dir).name, state.global_step, os.getpid()))
+        if self._holds:
+            threading.Event().wait()
 
 
-def trainer_of(folder: Path, *callbacks: Any) -> Trainer:
+def trainer_of(folder: Path, *callbacks: Any, **arguments: Any) -> Trainer:
     """Return the trainer of the search, with a checkpoint after each of its epochs."""
-    return small_trainer(folder, *callbacks, num_train_epochs=EPOCHS, save_strategy="epoch")
+    return small_trainer(folder, *callbacks, **{"num_train_epochs": EPOCHS, "save_strategy": "epoch", **arguments})
 
 
-def start(folder: Path, diary: Path, temporary: Path, n_trials: int, seed: int) -> warm.Program:
-    """Start, or continue, a search with rungs in `folder`; `temporary` is its folder for temporary files."""
-    return warm.call(_search, folder, diary, temporary, n_trials, seed)
+def start(
+    folder: Path,
+    diary: Path,
+    temporary: Path,
+    n_trials: int,
+    seed: int,
+    n_jobs: int | None = 2,
+    holds: bool = False,
+    **arguments: Any,
+) -> warm.Program:
+    """Start, or continue, a search with rungs in `folder`.
+
+    Args:
+        folder: the trainer's `output_dir`.
+        diary: a file for what the trials write down.
+        temporary: the folder for temporary files of the search.
+        n_trials, seed, n_jobs: of the search.
+        arguments: of the trainer.
+    """
+    options = {"n_trials": n_trials, "seed": seed, "n_jobs": n_jobs}
+    return warm.call(_search, folder, WritesSteps(Diary(diary), holds), temporary, options, arguments)
+
+
+def processes_of(driver: warm.Program) -> set[int]:
+    """Return the processes of a search that run: its own one, workers, and those that load data."""
+    return {pid for pid in psutil.pids() if _session(pid) == driver.pid and _runs(pid)}
+
+
+def kill_all(driver: warm.Program) -> None:
+    """Kill all processes of a search, as the end of a job or a container does."""
+    while processes := processes_of(driver):
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def processes_in(diary: Path) -> set[int]:
@@ -57,6 +92,12 @@ def have_ended(pids: set[int]) -> Callable[[], bool]:
     return lambda: not any(_runs(pid) for pid in pids)
 
 
+def _session(pid: int) -> int | None:
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid)
+    return None
+
+
 def _runs(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
@@ -67,13 +108,22 @@ def _runs(pid: int) -> bool:
 # In the process that searches.
 
 
-def _search(folder: Path, diary: Path, temporary: Path, n_trials: int, seed: int) -> None:
+def _search(
+    folder: Path, callback: WritesSteps, temporary: Path, options: dict[str, Any], arguments: dict[str, Any]
+) -> None:
     os.environ["TMPDIR"], tempfile.tempdir = str(temporary), None
-    worker_process._interpreter = _Forked  # type: ignore[assignment,misc]
-    worker_process.prepare()  # before this process has threads
-    trainer_of(folder, WritesSteps(Diary(diary))).hyperparameter_search(
-        RATE, "loss", n_trials=n_trials, n_jobs=2, seed=seed, progress=False
-    )
+    if options["n_jobs"] is not None:
+        worker_process._interpreter = _Forked  # type: ignore[assignment,misc]
+        worker_process.prepare()  # before this process has threads
+    trainer = trainer_of(folder, callback, **arguments)
+    trainer.hyperparameter_search(RATE, "loss", progress=False, **options)
+
+
+def _close_all_but(kept: int) -> None:
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number != kept:
+            with contextlib.suppress(OSError):  # the one that has listed them
+                os.close(number)
 
 
 class _Forked:
@@ -84,6 +134,7 @@ class _Forked:
         self._pid = os.fork()
         if self._pid == 0:
             try:
+                _close_all_but(connection.fileno())  # as Popen does: else the server itself holds the driver's end
                 os.setpgid(0, 0)
                 os.environ.update(variables)
                 connection.recv()  # sys.path

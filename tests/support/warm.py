@@ -135,7 +135,8 @@ class Program:
     def send_signal(self, number: int) -> None:
         """Send a signal; nothing happens if it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it."""

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,17 @@ class Scratch:
             _remove(Path(self._lock.lock_file))
             self._lock.release()
             self._lock = None
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield an empty folder, which is deleted when the block ends."""
+    scratch = Scratch()
+    try:
+        scratch.begin()
+        yield scratch.folder
+    finally:
+        scratch.end()
 
 
 def remove_scratch_of_the_dead() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import shutil
+import signal
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 from hpsearch import SpaceError, StudyError
 from hpsearch.backends.optuna_backend import checkup
 from hpsearch.cli import main
+from hpsearch.scratch import remove_scratch_of_the_dead
 from hpsearch.search.storage_files import STORAGE_FILES, why_not_opened
 from tests.support.searching import HearsNotices, load
 from tests.support.small_search import interrupted_study, records_of, search
@@ -214,6 +218,26 @@ def test_a_database_that_is_locked_all_the_time_is_said_not_to_be_checked(
         monkeypatch.setattr(shutil, "copyfile", copyfile)
         assert main(["doctor", str(study)]) == 1
     assert "study.db cannot be checked now (database is locked): run the same command again" in capfd.readouterr().out
+
+
+@pytest.mark.process
+def test_the_copy_of_a_check_that_is_killed_is_deleted_by_the_next_search_or_check(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(checkup, "why_damaged", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    child = os.fork()
+    if child == 0:
+        try:
+            main(["doctor", str(study)])
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list(temporary.rglob("study.db"))) == 1
+    remove_scratch_of_the_dead()  # as both do when they begin
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_trial_that_ends_during_a_check_is_no_damage(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import filecmp
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import optuna
 
+from ...scratch import scratch_folder
 from ...search.storage_files import JOURNAL_FILE, existing_files, why_not_opened
 from .learning import ORIGIN
 from .quiet import quiet_optuna
@@ -47,14 +47,14 @@ def problems_of_storage(
     problem = why_not_opened(path, folder)
     if problem is not None:
         return [f"{problem}; {_AGAIN}, and sets {file} aside"]
-    with tempfile.TemporaryDirectory(prefix="hpsearch-") as copy:
-        reason = _why_not_copied(path.resolve(), Path(copy, file))
+    with scratch_folder() as copy:
+        reason = _why_not_copied(path.resolve(), copy / file)
         if reason is not None:
             return [f"{file} cannot be checked now ({reason}): run the same command again"]
-        reason = why_damaged(storage, Path(copy), settings["study_name"])
+        reason = why_damaged(storage, copy, settings["study_name"])
         if reason is not None:
             return [f"{file} is damaged ({reason}); {_AGAIN}, and sets {file} aside"]
-        known = _ended_in(storage, Path(copy), settings["study_name"])
+        known = _ended_in(storage, copy, settings["study_name"])
     # A running search writes the record of a trial after the storage knows it, and before it has ended there.
     unknown, lost = sorted(numbers - known.all), sorted(known.ended - set(read_numbers()))
     return [

@@ -12,7 +12,7 @@ import torch
 
 from ...errors import HpsearchError, StorageError, StudyError
 from ...machine import memory
-from ...scratch import Scratch
+from ...scratch import scratch_folder
 from ...search.ending import Ended
 from ...search.execution import Searchable
 from ...search.folder import remove_leftovers
@@ -81,15 +81,13 @@ class Parallel:
         self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
         self.notes = [note]
         check_objectives(study, "workers")
-        scratch = Scratch()
-        try:
-            scratch.begin()
-            self._payload = _pack(recipe, study, scratch.folder / "data")
-            prepare()
-            yield
-        finally:
-            self._payload = None
-            scratch.end()
+        with scratch_folder() as folder:
+            try:
+                self._payload = _pack(recipe, study, folder / "data")
+                prepare()
+                yield
+            finally:
+                self._payload = None
 
     def _check_process(self, recipe: Searchable) -> None:
         """Check that this process may start workers, and that its trainer may use GPUs if they are asked for."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -58,30 +60,36 @@ def text_of(page: str) -> str:
 
 
 @pytest.fixture
-def shell() -> Iterator[Any]:
+def process_as_before() -> Iterator[None]:
+    """Undo what a shell changes in this process: `sys.displayhook`, and variables such as FORCE_COLOR."""
+    displayhook = sys.displayhook
+    with mock.patch.dict(os.environ):
+        yield
+    sys.displayhook = displayhook
+
+
+@pytest.fixture
+def shell(process_as_before: None) -> Iterator[Any]:
     """IPython in this process, as a kernel has it."""
     pytest.importorskip("ipykernel")
     from IPython.core.interactiveshell import InteractiveShell
 
-    displayhook = sys.displayhook
     yield InteractiveShell.instance()
     InteractiveShell.clear_instance()
-    sys.displayhook = displayhook
 
 
+@pytest.mark.usefixtures("process_as_before")
 def test_a_shell_of_a_kernel_has_no_command_that_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "ps1", "", raising=False)  # so that it is removed again
     monkeypatch.delattr(sys, "ps1")
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "ipykernel_launcher"])
     command = own_command()
     shell = pytest.importorskip("ipykernel.zmqshell").ZMQInteractiveShell
-    displayhook = sys.displayhook
     try:
         shell.instance()
         assert (command, own_command()) == ("python -m ipykernel_launcher", None)
     finally:
         shell.clear_instance()
-        sys.displayhook = displayhook
 
 
 def test_the_cell_has_one_output_that_ends_with_all_trials_and_the_best(shell: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 import pytest
 
@@ -20,6 +21,8 @@ pytest_plugins = ["tests.support.tiers", "tests.support.ray_instance"]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.pop("CI", None)  # a search prints less in CI; the tests check what it prints elsewhere
 migrations.read_once()
+# A shell that starts pytest in the background lets it ignore Ctrl-C, which some tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="module")

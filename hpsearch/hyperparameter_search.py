@@ -247,7 +247,8 @@ def _bare(error: BaseException) -> BaseException:
         return SearchInterrupted(error.args[0], None, error.signal, error.command)
     if isinstance(error, TooManyFailuresError):
         return TooManyFailuresError(str(error))
-    return error if isinstance(error, HpsearchError) else HpsearchError(f"{type(error).__name__}: {error}")
+    is_known = isinstance(error, HpsearchError | KeyboardInterrupt)
+    return error if is_known else HpsearchError(f"{type(error).__name__}: {error}")
 
 
 def _too_many_failures(failures: list[TrialRecord], best: Any) -> TooManyFailuresError:

@@ -17,6 +17,7 @@ SCENARIOS = [
     *("metrics_fail", "dataset_fails", "too_many_failures", "model_init_suggests", "mistake", "interrupted", "goes_on"),
     *("oom_fallback", "several_objectives", "rungs", "rungs_and_a_budget", "brought", "brought_rungs"),
 ]
+REPLAYS = ("replay", "interrupted_replay")  # of a trial of "healthy"
 Reports = dict[str, list[dict[str, Any]]]
 
 
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reports(folder: Path) -> Reports:
     """What both processes reported of every scenario; they ran one after the other in the same two processes."""
-    return run(folder, "torchrun", *SCENARIOS)
+    return run(folder, "torchrun", *SCENARIOS, *REPLAYS)
 
 
 def states(report: dict[str, Any]) -> list[str]:
@@ -169,6 +170,16 @@ def test_an_interrupted_search_ends_in_both_and_goes_on_from_the_checkpoint(repo
     assert values(went_on) == values(healthy)
     assert [len(record["reports"]) for record in went_on["records"]] == [2, 2, 2]
     assert list((folder / "interrupted" / "study").rglob(".partial-*")) == []
+
+
+def test_a_replay_makes_the_same_reports_in_both_and_leaves_nothing_if_one_process_is_interrupted(
+    reports: Reports, folder: Path
+) -> None:
+    for report in reports["replay"]:
+        assert (report["raised"], report["difference"]) == (None, None)
+        assert values(report) == values(reports["healthy"][0])[1:2]
+    assert [report["raised"] for report in reports["interrupted_replay"]] == ["KeyboardInterrupt"] * 2
+    assert list((folder / "healthy" / "study" / "replays").glob("run-*")) == []
 
 
 def test_out_of_memory_in_one_process_makes_the_batches_of_both_smaller(reports: Reports) -> None:

@@ -194,6 +194,17 @@ def search(folder: Path, name: str) -> dict[str, Any]:
     return report
 
 
+def replay(folder: Path, name: str) -> dict[str, Any]:
+    """Train trial 1 of the scenario `healthy` again."""
+    of_trainer, _, _ = scenario("healthy")
+    callbacks = [At(interrupt, 1, 6, 1)] if name == "interrupted_replay" else []
+    try:
+        replayed = small_trainer(folder / "healthy", *callbacks, **of_trainer).replay(number=1, progress=False)
+    except KeyboardInterrupt as error:
+        return {"raised": type(error).__name__}
+    return {"raised": None, "difference": replayed.first_difference, "records": [replayed.record.to_json()]}
+
+
 def _search_of_transformers(place: Path, of_trainer: dict[str, Any]) -> Callable[..., Any]:
     def make_trainer(trial: Any) -> Any:
         return transformers_trainer(place, TwoLayers(), **{**of_trainer, **trial.params})
@@ -205,7 +216,7 @@ def main() -> None:
     folder, *names = sys.argv[1:]
     torch.set_num_threads(1)
     for name in names:
-        report = search(Path(folder), name)
+        report = (replay if "replay" in name else search)(Path(folder), name)
         Path(folder, f"{name}-{RANK}.json").write_text(json.dumps(report))
     sys.stdout.flush()
     os._exit(0)  # gloo may abort a process that ends in the ordinary way

@@ -1,9 +1,8 @@
-"""A file system that fsspec knows and pyarrow does not."""
+"""A file system that fsspec knows, in each process that imports this module, and pyarrow does not."""
 
 from __future__ import annotations
 
 import fsspec
-import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 
@@ -13,7 +12,4 @@ class Shelf(LocalFileSystem):
     protocol = "shelf"
 
 
-@pytest.fixture(autouse=True)
-def shelf() -> None:
-    """Let fsspec know it."""
-    fsspec.register_implementation("shelf", Shelf, clobber=True)
+fsspec.register_implementation("shelf", Shelf, clobber=True)

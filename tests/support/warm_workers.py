@@ -3,7 +3,8 @@
 A fresh worker needs eight seconds of a core to import torch, transformers and Ray Tune; a forked one needs one second:
 it imports Ray alone. Ray starts a worker by `sys.executable .../default_worker.py ...`: an instance that is started
 within `warm_workers()` gets a script in place of `sys.executable`, which asks a server to fork. In all other respects
-the worker is a usual one: a process of its own, with the arguments, variables and files that Ray gives it.
+the worker is a usual one: a process of its own, with the arguments, variables and files that Ray gives it, which sees
+the file systems of its node.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ PRELOADED = (
     *("hpsearch.backends.optuna_backend.backend", "hpsearch.search.distant_trial", "hpsearch.workers.worker"),
     *("fsspec", "google.protobuf.json_format", "jsonschema", "msgpack", "pandas", "pyarrow.fs", "pydantic", "requests"),
     *("rich.progress", "tensorboardX", "tests.support.search_processes", "tests.support.searching"),
-    *("tests.support.scarce_memory", "tests.support.small_trainer"),
+    *("tests.support.scarce_memory", "tests.support.shelf", "tests.support.small_trainer"),
 )
+MOUNTS = "/proc/self/ns/mnt"  # the file systems that a process sees, on Linux
+CLONE_NEWNS = 0x20000
 SCRIPT = """#!/bin/sh
 case "$*" in
 */default_worker.py*) exec '{python}' -IS '{client}' '{address}' "$@" ;;
@@ -107,7 +110,8 @@ def _ask(address: str, command: list[str]) -> None:
     told = json.dumps({"command": command, "environment": dict(os.environ), "folder": os.getcwd()}).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        socket.send_fds(connection, [len(told).to_bytes(8, "big")], [0, 1, 2])
+        mounts = [os.open(MOUNTS, os.O_RDONLY)] if os.path.exists(MOUNTS) else []
+        socket.send_fds(connection, [len(told).to_bytes(8, "big")], [0, 1, 2, *mounts])
         connection.sendall(told)
         connection.recv(1)
 
@@ -132,7 +136,7 @@ def _serve(listener: socket.socket, folder: str) -> None:
             os._exit(0)
         connection, _ = listener.accept()
         with connection:
-            size, files, _, _ = socket.recv_fds(connection, 8, 3)
+            size, files, _, _ = socket.recv_fds(connection, 8, 4)
             with connection.makefile("rb") as stream:
                 told = json.loads(stream.read(int.from_bytes(size, "big")))
             if os.fork() == 0:
@@ -155,7 +159,9 @@ def _become(command: list[str], environment: dict[str, str], folder: str, files:
     status = 1
     try:
         os.setsid()
-        for place, each in enumerate(files):
+        for each in files[3:]:
+            _enter(each)
+        for place, each in enumerate(files[:3]):
             os.dup2(each, place)
             os.close(each)
         os.environ.clear()
@@ -179,6 +185,17 @@ def _become(command: list[str], environment: dict[str, str], folder: str, files:
         traceback.print_exc()
     finally:
         os._exit(status)
+
+
+def _enter(mounts: int) -> None:
+    """See the file systems that the process sees which has asked: those of its node."""
+    import ctypes
+
+    if os.fstat(mounts).st_ino != os.stat(MOUNTS).st_ino:
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.setns(mounts, CLONE_NEWNS):
+            raise OSError(ctypes.get_errno(), "setns fails")
+    os.close(mounts)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from hpsearch import open_study
 from tests.support.ray_clusters import StartedCluster, started_cluster
 from tests.support.run_page import blocks
+from tests.support.warm_workers import warm_workers
 
 pytestmark = pytest.mark.ray
 
@@ -40,7 +41,7 @@ def test_a_submitted_script_searches_on_two_workers_and_continues_after_it_was_s
     monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "here").mkdir()
     study = tmp_path / "shared" / "cluster"
-    with started_cluster(2, takes_jobs=True) as cluster:
+    with warm_workers(), started_cluster(2, takes_jobs=True) as cluster:
         assert listening_at(cluster) == {"127.0.0.1"}
         jobs = JobSubmissionClient(cluster.jobs_address)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -20,9 +19,11 @@ from ray.tune.search import BasicVariantGenerator, Searcher
 from transformers import TrainerCallback
 
 from hpsearch import Constraint, StudyError, TrialRecord, TrialState, tune
+from tests.support import warm
 from tests.support.on_ray import ON_RAY, search
+from tests.support.programs import surroundings
 from tests.support.search_processes import wait_until
-from tests.support.searching import RATE, ROOT, Diary, Events, HearsNotices, states
+from tests.support.searching import RATE, Diary, Events, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
@@ -266,7 +267,7 @@ def test_an_error_in_the_users_own_code_ends_the_search_with_it(tmp_path: Path, 
 
 
 SEARCHES = """
-    import os, signal, sys, time, torch
+    import contextlib, sys, torch
     torch.set_num_threads(1)
     from pathlib import Path
     from hpsearch import SearchInterrupted
@@ -274,12 +275,15 @@ SEARCHES = """
     from tests.support.on_ray import ON_RAY
     from tests.backends.test_ray_search import MeetsTheOther, Sleeps
     from tests.support.small_trainer import small_trainer
+    from tests.support.warm_workers import warm_if_there_is_a_server
 
     folder = Path(sys.argv[1])
     callbacks = [MeetsTheOther(Diary(folder / "diary")), Sleeps(folder)]
     trainer = small_trainer(folder, *callbacks, save_strategy="epoch", num_train_epochs=3)
+    workers = warm_if_there_is_a_server() if "warm" in sys.argv else contextlib.nullcontext()
     try:
-        best = trainer.hyperparameter_search(RATE, "loss", n_trials=4, pruner="none", **ON_RAY)
+        with workers:
+            best = trainer.hyperparameter_search(RATE, "loss", n_trials=4, pruner="none", **ON_RAY)
     except SearchInterrupted as error:
         print(*(record.state.value for record in error.best_run.run_summary.records), flush=True)
         raise SystemExit(7)
@@ -305,28 +309,28 @@ class Sleeps(TrainerCallback):
 def test_ctrl_c_ends_a_search_whose_trials_stand_still_with_its_local_instance_and_the_same_command_goes_on(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(SEARCHES), str(tmp_path)]
-    started = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdout": subprocess.PIPE, "text": True}
+    """The workers are no warm ones while Ctrl-C is pressed: they are processes below the search, and hear of it."""
+    command = ("-c", textwrap.dedent(SEARCHES), str(tmp_path))
     asleep = Diary(tmp_path / "asleep")
-    with subprocess.Popen(command, start_new_session=True, **started) as process:
+    with warm.start(*command, has_stderr=True, environment=surroundings()) as process:
         try:
             wait_until(lambda: {"run-0", "run-1"} <= {each for each in asleep.read() if isinstance(each, str)}, 120)
             below = psutil.Process(process.pid).children(recursive=True)
             assert any("raylet" in each.name() for each in below)
             os.killpg(process.pid, signal.SIGINT)
-            told, _ = process.communicate(timeout=90)  # Tune gives trials that do not answer ten seconds
-            assert process.returncode == 7
+            told, errors = process.communicate(timeout=90)  # Tune gives trials that do not answer ten seconds
+            assert process.returncode == 7, errors
             assert told.split() == ["interrupted", "interrupted"]
             assert psutil.wait_procs(below, timeout=30)[1] == []
         finally:
             if process.poll() is None:
-                for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+                for each in psutil.Process(process.pid).children(recursive=True):
                     each.kill()
 
     before = len(asleep.read())
     (tmp_path / "wake").touch()
-    done = subprocess.run(command, timeout=200, check=True, **started)
-    assert done.stdout.split() == ["complete"] * 4
+    done = warm.run(*command, "warm", environment=surroundings())
+    assert done.stdout.split() == ["complete"] * 4, done.stderr
     steps = [tuple(each) for each in asleep.read()[before:]]
     for run, first in (("run-0", 5), ("run-1", 5), ("run-2", 1), ("run-3", 1)):
         assert [step for name, step in steps if name == run] == list(range(first, 13))

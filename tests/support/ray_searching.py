@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -21,9 +20,9 @@ import torch
 from ray import cloudpickle
 
 from hpsearch.files import write_text
+from tests.support import warm
 from tests.support.search_processes import (
     RATE,
-    ROOT,
     Diary,
     Hold,
     assert_disk_and_storage_agree,
@@ -115,28 +114,18 @@ class RayDiary(Diary):
 
 
 class RaySearch:
-    """A search in a process of its own.
+    """A search in a process of its own, which imports Ray alone: see `warm`.
 
     Args:
         diary: what it and its workers write into; their own one.
         search: runs the search; the diary that it gets is a callback and a listener.
-        command: what the process is started with, in front of the rest.
     """
 
-    def __init__(
-        self,
-        diary: RayDiary,
-        search: Callable[[RayDiary], Any],
-        command: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, diary: RayDiary, search: Callable[[RayDiary], Any]) -> None:
         self.diary = diary
-        self._output = diary.path.with_suffix(".output")
         work = diary.path.with_suffix(".pickle")
         work.write_bytes(cloudpickle.dumps((search, diary)))  # type: ignore[no-untyped-call]
-        with self._output.open("w") as stream:
-            self._process = subprocess.Popen(
-                [*command, sys.executable, "-m", __name__, str(work)], cwd=ROOT, stdout=stream, stderr=stream
-            )
+        self._process = warm.call(run, work)
 
     @property
     def pid(self) -> int:
@@ -161,7 +150,7 @@ class RaySearch:
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds that this search brings about."""
         wait_until(lambda: condition() or self._process.poll() is not None, SECONDS)
-        assert condition(), f"the process ended before: {self.diary.entries()[-1:]}\n{self._output.read_text()}"
+        assert condition(), f"the process ended before: {self.diary.entries()[-1:]}\n{self._output()}"
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -176,18 +165,21 @@ class RaySearch:
             self._process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            pytest.fail(f"the search has not ended: {self.diary.entries()[-3:]}\n{self._output.read_text()}")
+            pytest.fail(f"the search has not ended: {self.diary.entries()[-3:]}\n{self._output()}")
         ends = [each for each in self.diary.entries() if "best" in each or "error" in each]
-        assert ends, f"the process ended with {self._process.returncode}:\n{self._output.read_text()}"
+        assert ends, f"the process ended with {self._process.returncode}:\n{self._output()}"
         return ends[-1]
 
     def __enter__(self) -> RaySearch:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait(SECONDS)
+        self._process.close()
+
+    def _output(self) -> str:
+        assert self._process.stdout is not None
+        self._process.stdout.seek(0)
+        return self._process.stdout.read()
 
 
 def searching(
@@ -250,7 +242,3 @@ def run(work: Path) -> None:
         diary.write(error=type(error).__name__, message=str(error), traceback=trace)
     else:
         diary.write(**described(best))
-
-
-if __name__ == "__main__":
-    run(Path(sys.argv[1]))

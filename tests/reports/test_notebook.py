@@ -69,8 +69,9 @@ def process_as_before() -> Iterator[None]:
 
 
 @pytest.fixture
-def shell(process_as_before: None) -> Iterator[Any]:
+def shell(process_as_before: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """IPython in this process, as a kernel has it."""
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # it warns of one that is not that of this interpreter
     pytest.importorskip("ipykernel")
     from IPython.core.interactiveshell import InteractiveShell
 

@@ -54,5 +54,5 @@ def test_pages_that_are_run_elsewhere_are(tmp_path: Path) -> None:
 
 def test_the_tests_that_a_page_names_exist() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "docs" / "resume.md").read_text(encoding="utf-8"))
-    assert len(set(named)) == 10
+    assert len(set(named)) >= 10
     assert [each for each in named if not (ROOT / each).is_file()] == []

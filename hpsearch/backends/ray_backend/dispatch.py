@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import StorageError, StudyError
+from ...files import disk_problem
 from ...interruption import Interruption
 from ...search.ending import Ended, TrialEndedSearch
 from ...search.messages import Message, Reported
@@ -256,7 +257,7 @@ class TuneDispatch:
             if death.is_new:
                 self._trials.begin_again(live, death.reason)
         elif death.had_worker:
-            self._finish(tune_id, live.ended(TrialState.FAILED, f"its worker died: {death.reason}"))
+            self._finish(tune_id, given_up(live, death.reason))
         else:
             reason = (
                 f"No worker can be started on the cluster: {death.reason}. All nodes need hpsearch and what it imports."
@@ -284,6 +285,22 @@ class TuneDispatch:
         self._leavings.forget(record)
         if self._proposals is not None and record.state.is_counted:
             self._proposals.end(record, result or {})
+
+
+def given_up(live: LiveTrial, reason: str) -> Ended:
+    """Return how a trial ended whose worker died, and that does not go on.
+
+    What the trial itself raises never reaches Tune: a full disk is one of Tune's own notes, whether or not there is
+    room again by now, and interrupts the trial.
+    """
+    problem = disk_problem(StorageError(reason))
+    if problem is None:
+        return live.ended(TrialState.FAILED, f"its worker died: {reason}")
+    said = (
+        f"What Tune keeps of {live.so_far.name} cannot be written: {problem}. Nothing that was written before is lost: "
+        "make space, then the same call continues."
+    )
+    return live.ended(TrialState.INTERRUPTED, problem, StorageError(said))
 
 
 def _unbegun(live: LiveTrial, event: Unusable) -> Ended:

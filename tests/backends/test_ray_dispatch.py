@@ -1,0 +1,36 @@
+"""What becomes of a trial whose worker has died on Ray, and that does not go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from hpsearch.backends.optuna_backend.dispatch import LiveTrial
+from hpsearch.backends.ray_backend.dispatch import given_up
+from hpsearch.errors import StorageError
+from hpsearch.search.trial import TrialRecord, TrialState
+
+
+def trial() -> LiveTrial:
+    unused: Any = None
+    return LiveTrial(unused, unused, TrialRecord(1, "run-1", TrialState.RUNNING, {}))
+
+
+@pytest.mark.parametrize("problem", ["No space left on device", "Read-only file system"])
+def test_a_worker_that_a_full_disk_has_ended_is_no_fault_of_the_trial_also_when_there_is_room_again(
+    problem: str,
+) -> None:
+    ended = given_up(trial(), f"OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] {problem}")
+    assert ended.record.state is TrialState.INTERRUPTED
+    assert isinstance(ended.cause, StorageError)
+    assert "What Tune keeps of run-1 cannot be written" in str(ended.cause)
+    assert problem in str(ended.cause)
+
+
+def test_a_trial_whose_worker_died_for_another_reason_has_failed() -> None:
+    ended = given_up(trial(), "The actor died unexpectedly before finishing this task.")
+    assert (ended.record.state, ended.cause) == (TrialState.FAILED, None)
+    assert ended.record.reason == "its worker died: The actor died unexpectedly before finishing this task."

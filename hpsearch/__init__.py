@@ -38,12 +38,14 @@ _HOMES = {
         "MissingPackageError",
         "NoCompletedTrialError",
         "ObjectiveError",
+        "PreflightError",
         "SearchInterrupted",
         "SpaceError",
         "StorageError",
         "StudyError",
         "TooManyFailuresError",
         "UnknownArgumentError",
+        "UnknownParameterError",
         "WeightsMismatchError",
     ],
     "pretrained": ["FromPretrained"],
@@ -89,12 +91,14 @@ if TYPE_CHECKING:
     from .errors import MissingPackageError as MissingPackageError
     from .errors import NoCompletedTrialError as NoCompletedTrialError
     from .errors import ObjectiveError as ObjectiveError
+    from .errors import PreflightError as PreflightError
     from .errors import SearchInterrupted as SearchInterrupted
     from .errors import SpaceError as SpaceError
     from .errors import StorageError as StorageError
     from .errors import StudyError as StudyError
     from .errors import TooManyFailuresError as TooManyFailuresError
     from .errors import UnknownArgumentError as UnknownArgumentError
+    from .errors import UnknownParameterError as UnknownParameterError
     from .errors import WeightsMismatchError as WeightsMismatchError
     from .pretrained import FromPretrained as FromPretrained
     from .replay import Replay as Replay

@@ -6,10 +6,12 @@
     │   │   ├── ArgumentError                     a training argument or its value
     │   │   │   └── UnknownArgumentError          there is no such argument
     │   │   ├── SpaceError                        a search space or one of its parameters
+    │   │   │   └── UnknownParameterError (also KeyError)   code reads a parameter that the trial does not have
     │   │   ├── ObjectiveError                    the objective, its metric or its direction
     │   │   │   └── MissingMetricError (also KeyError)   evaluation does not produce a metric that is needed
     │   │   └── StudyError                        the settings of a study, or a clash with the study on disk
-    │   │       └── CannotResumeError             a half-done trial has checkpoints of another model
+    │   │       ├── CannotResumeError             a half-done trial has checkpoints of another model
+    │   │       └── PreflightError                one step and two batches, tried before the first trial, fail
     │   ├── CheckpointError                       a checkpoint that is missing, damaged or of another model
     │   │   └── WeightsMismatchError              the weights are of another model
     │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
@@ -52,6 +54,12 @@ class SpaceError(InvalidInputError):
     """A search space, or one of its parameters, cannot be searched."""
 
 
+class UnknownParameterError(SpaceError, KeyError):
+    """Code reads ``trial.params[name]`` of a parameter that the trial does not have; it ends the search."""
+
+    __str__ = Exception.__str__
+
+
 class ObjectiveError(InvalidInputError):
     """The objective names a metric, a direction or a value that cannot be optimised."""
 
@@ -68,6 +76,10 @@ class StudyError(InvalidInputError):
 
 class CannotResumeError(StudyError):
     """A half-done trial cannot resume: the code makes another model, or the folder sets what acts elsewhere."""
+
+
+class PreflightError(StudyError):
+    """The step and the two batches that are tried before the first trial of a study fail; it ends the search."""
 
 
 class CheckpointError(HpsearchError):

@@ -17,6 +17,7 @@ from .errors import CommunicationError, HpsearchError, NoCompletedTrialError, Se
 from .interruption import Interruption, noticing_signals, own_command, set_exit_code
 from .search.best_run import BestRun, SearchSummary, best_runs
 from .search.ending import TrialEndedSearch, naming_the_disk
+from .search.evaluation_points import evaluation_points
 from .search.folder import StudyFolder
 from .search.following import SearchIsOver, follow
 from .search.listener import SearchListener
@@ -120,10 +121,12 @@ class Search:
             damaged = [f"DAMAGED: {each}" for each in folder.problems]
             prepared = self.backend.prepare(self.study, records, folder.left_alone, runner.is_alone())
             notes = [*damaged, *prepared, f"scope {self.study.scope}"]
-            if self.trainer.args.eval_strategy == "no":
+            if evaluation_points(self.trainer.args, self.trainer.training_samples, self.study.parameter_names()) == (
+                1.0,
+            ):
                 notes.append(
-                    "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='epoch' would "
-                    "allow it)"
+                    "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='steps' with "
+                    "eval_steps=0.05 would allow it)"
                 )
             if self.trainer.args.save_total_limit is not None:
                 notes.append("save_total_limit is left aside: the search decides which checkpoints stay")

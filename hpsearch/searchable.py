@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from transformers.trainer_utils import has_length
 
 from .files import read_json
 from .recipe import Recipe
-from .search.preflight import check_trainer
-from .search.trial import FixedTrial, TrialRecord
+from .search.static_checks import check_trainer
+from .search.trial import FixedTrial, Trial, TrialRecord
 from .searching import Evaluation, Searching
 from .training import batch_size, hyperparameters, resume, weights
 from .training.checkpoints import STATE_FILE
+from .training.first_samples import first_samples
 from .training.randomness import preserved_streams, seed_run
 
 _FUNCTIONS = (
@@ -26,13 +31,33 @@ _FUNCTIONS = (
 )
 
 
+# What a preflight, which trains a single step, does without.
+_IN_A_PREFLIGHT = {
+    "report_to": "none",
+    "eval_on_start": False,
+    "load_best_model_at_end": False,
+    "dataloader_num_workers": 0,
+    "dataloader_persistent_workers": False,
+    "dataloader_prefetch_factor": None,
+    "torch_compile": False,
+}
+Self = TypeVar("Self", bound="SearchableRecipe")
+
+
 class SearchableRecipe(Recipe, Searching):
     """A recipe that can be searched."""
+
+    skips = None
 
     @property
     def has_training_data(self) -> bool:
         """True if there is something to train on."""
         return self.train_dataset is not None
+
+    @property
+    def training_samples(self) -> int | None:  # type: ignore[override]
+        """How many samples there are to train on; None if the data has no length."""
+        return len(self.train_dataset) if has_length(self.train_dataset) else None
 
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
         """Return the checkpoints in a folder that training can resume from, newest first."""
@@ -44,6 +69,26 @@ class SearchableRecipe(Recipe, Searching):
             return dict(read_json(checkpoint / STATE_FILE) or {})
         except (OSError, ValueError):
             return {}
+
+    @contextlib.contextmanager
+    def preflight_trainer(self: Self, trial: Trial, output_dir: str) -> Iterator[Self]:
+        """Yield the trainer of a trial for its preflight; then it is dropped, and the random streams are put back."""
+        with preserved_streams():
+            trainer = self.for_trial(trial, output_dir).with_arguments(**_IN_A_PREFLIGHT)
+            trainer.callbacks = []
+            try:
+                yield trainer
+            finally:
+                trainer.release()
+
+    def evaluate_batches(self, count: int) -> dict[str, float]:
+        """Evaluate the model of the latest run on the first batches of each evaluation set."""
+        samples = count * self.args.eval_batch_size * self.args.world_size
+        return self.evaluate(first_samples(self.eval_dataset, samples))
+
+    @abstractmethod
+    def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
+        """Evaluate the model of the latest run."""
 
     def check_changeable(self, name: str) -> None:
         """Check that training can resume from a checkpoint with another value of a parameter, and that it takes effect.

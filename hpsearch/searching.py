@@ -23,9 +23,9 @@ from .search.known_trainers import LOSS, is_rewarded, notices_about_loss, reward
 from .search.listener import SearchListener
 from .search.objective import Objective, resolve_objectives, resolve_pruning
 from .search.older_metric_names import named_as_recorded, notice_of_older_name
-from .search.preflight import check_space
 from .search.space import SearchSpace
 from .search.start import resolve_start
+from .search.static_checks import check_space
 from .search.study import SpaceLike, Study, as_space, check_name
 from .search.trial import TrialRecord
 from .training.randomness import preserved_streams
@@ -49,6 +49,7 @@ class Searching(ABC):
 
     args: Any
     cannot_pause: str | None = None  # why trials must not pause; None: they resume with the same numbers
+    training_samples: int | None = None  # None: not known
 
     @abstractmethod
     def for_trial(self, trial: Any, output_dir: str | None = None) -> Any:
@@ -119,6 +120,7 @@ class Searching(ABC):
         oom_fallback: bool = False,
         start_with: Any = None,
         seed: int | None = None,
+        preflight: bool = True,
         progress: bool | SearchListener = True,
         **options: Any,
     ) -> Any:
@@ -162,6 +164,8 @@ class Searching(ABC):
             start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
                 own arguments), or a list of these; what they leave open, the sampler chooses.
             seed: seed of the sampler; default `args.seed`.
+            preflight: before the first trial of a study, train one step and evaluate two batches with its parameters,
+                where it will run, on a model that is thrown away, so that a mistake costs no trial.
             progress: show a live view; or a `SearchListener` of your own.
             options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`, `n_jobs`,
                 `devices`, `trials_per_device`, `trials_per_worker`, `worker_memory`, `trial_retries`; for Ray the first
@@ -219,6 +223,7 @@ class Searching(ABC):
             seed=seed,
             hp_name=hp_name,
             start_with=resolve_start(start_with, space, self._defaults),
+            preflight=preflight,
         )
         check_space(study.space, self)
         with preserved_streams():

@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import gc
 import os
-import random
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,10 +14,13 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.trainer_utils import has_length
 
 from .callbacks import ExportableState
 from .errors import ArgumentError, HpsearchError, SpaceError, StudyError, nearest_name
 from .exact_resume import why_inexact
+from .search.drawn_trial import DrawnTrial
+from .search.known_trainers import is_rewarded
 from .search.parameters import Parameter
 from .search.provenance import fingerprint
 from .search.read_parameters import check_read
@@ -161,6 +163,17 @@ class TrainerFunction(Searching):
             )
         return TransformersTrainer(made, trial, output_dir or made.args.output_dir, environment)
 
+    @contextlib.contextmanager
+    def preflight_trainer(self, trial: Any, output_dir: str) -> Iterator[TransformersTrainer]:
+        """Yield the trainer of a trial for its preflight; then it is dropped, and the random streams are put back."""
+        with preserved_streams():
+            trainer = self.for_trial(trial, output_dir)
+            try:
+                trainer.prepare_preflight()
+                yield trainer
+            finally:
+                trainer.release()
+
     def _make(self, trial: Any, seed: int) -> transformers.Trainer:
         args = copy.copy(self.args)
         args.seed = seed
@@ -228,6 +241,10 @@ class TrainerFunction(Searching):
             self._suggested = list(trial.params.values_by_name)
             named = {"train_dataset": made.train_dataset, "eval_dataset": made.eval_dataset}
             self.cannot_pause = why_inexact(made)
+            has_samples = has_length(made.train_dataset) and not is_rewarded(
+                type(made)
+            )  # which draws prompts by itself
+            self.training_samples = len(made.train_dataset) if has_samples else None
             self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
             self._made_class = type(made)
@@ -238,7 +255,7 @@ class TrainerFunction(Searching):
     def _make_sample(self, space: SearchSpace | Callable[[Trial], Any]) -> tuple[transformers.Trainer, Trial]:
         """Return a trainer, and the trial with drawn parameters that it is for; some draws may fail, as trials may."""
         for draw in range(_DRAWS):
-            trial = _Drawn(draw)
+            trial = DrawnTrial(draw)
             params = _ask(space, trial)
             transformers.set_seed(self._default_seed)
             try:
@@ -290,23 +307,6 @@ class TrainerFunction(Searching):
         self._made = {key: each for key, each in self._made.items() if each() is not None}
         self._made.update({id(each): weakref.ref(each) for each in parts.values() if each is not None})
         return made
-
-
-class _Drawn(Trial):
-    """A trial whose parameters are drawn at random, the same ones for the same seed; it is never trained."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(0)
-        self._generator = random.Random(seed)
-
-    def report(self, value: float, resource: int) -> None:
-        pass
-
-    def should_prune(self) -> bool:
-        return False
-
-    def _choose(self, name: str, parameter: Parameter) -> Any:
-        return SearchSpace({name: parameter}).sample(self._generator)[name]
 
 
 def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import transformers
 from transformers.trainer_utils import sort_checkpoints
 
 from .callbacks import (
+    DefaultFlowCallback,
     PrinterCallback,
     ProgressCallback,
     TrainerCallback,
@@ -26,11 +27,13 @@ from .callbacks import (
 from .errors import ArgumentError, CheckpointError
 from .exact_resume import ExactResume
 from .files import read_json, remove_folder, sync_tree, write_json
+from .search.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
 from .search.reporting import ReportingCallback
 from .trackers import OURS, end_trial
 from .training import batch_size, weights
 from .training.acceleration import forget_loader
 from .training.checkpoints import STATE_FILE, TRIAL_FILE
+from .training.first_samples import first_samples
 from .training.outside_causes import is_of_outside
 
 _ENVIRONMENT = ("ACCELERATE_", "FSDP_")  # what transformers sets for accelerate
@@ -142,6 +145,30 @@ class TransformersTrainer:
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model that was trained."""
         return dict(self._trainer.evaluate())
+
+    def evaluate_batches(self, count: int) -> dict[str, float]:
+        """Evaluate the model on the first batches of each evaluation set; where there is none, as the trainer does."""
+        if self.eval_dataset is None:
+            return self.evaluate()
+        samples = count * self.args.eval_batch_size * self.args.world_size
+        return dict(self._trainer.evaluate(first_samples(self.eval_dataset, samples)))
+
+    @property
+    def skips(self) -> str | None:
+        """Why it cannot train a step only to try it; None: it can."""
+        kind = type(self._trainer)
+        return f"the rewards of a {kind.__name__} may come from another service" if is_rewarded(kind) else None
+
+    def prepare_preflight(self) -> None:
+        """Take off all callbacks but those of the trainer's own library, and what a single step does without."""
+        trainer, args = self._trainer, self.args
+        for callback in list(trainer.callback_handler.callbacks):
+            is_of_library = type(callback).__module__.partition(".")[0] in LIBRARIES_OF_TRAINERS
+            if not (is_of_library or isinstance(callback, DefaultFlowCallback)):
+                trainer.remove_callback(callback)
+        args.report_to, args.eval_on_start, args.load_best_model_at_end = [], False, False
+        args.dataloader_num_workers, args.dataloader_persistent_workers = 0, False
+        args.dataloader_prefetch_factor = None
 
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
         """Return the whole checkpoints in a folder that hold more than weights, newest first."""

@@ -29,6 +29,7 @@ class Assignment:
     earlier: TrialRecord | None
     others: OtherTrials
     seconds: float | None
+    has_preflight: bool = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
@@ -38,7 +39,7 @@ class Assignment:
         return self if self.seconds is None else replace(self, seconds=max(self.seconds - seconds, 0.0))
 
     @classmethod
-    def of(cls, trial: Trial, others: OtherTrials, seconds: float | None) -> Assignment:
+    def of(cls, trial: Trial, others: OtherTrials, seconds: float | None, has_preflight: bool = False) -> Assignment:
         """Return the assignment of a trial, beside these other ones, with `seconds` of the search's time left."""
         return cls(
             trial.number,
@@ -50,6 +51,7 @@ class Assignment:
             trial.earlier,
             others,
             seconds,
+            has_preflight,
         )
 
 

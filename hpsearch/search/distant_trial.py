@@ -18,7 +18,7 @@ from .ending import Ended, run_to_end
 from .execution import Execution, Searchable
 from .folder import write_record
 from .listener import SearchListener
-from .messages import Progress, Question, Reported
+from .messages import Notice, Progress, Question, Reported
 from .parameters import Parameter
 from .ranks import OneProcess
 from .study import Study
@@ -73,6 +73,7 @@ def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line
         OneProcess(),
         _Teller(trial, line),
         on_fallback=lambda record: write_record(study.folder, record),
+        has_preflight=told.has_preflight,
     )
     trial.execution = execution
     ended = run_to_end(execution, execution.run)
@@ -142,6 +143,9 @@ class _Teller(SearchListener):
         self._line.step, self._line.max_steps = step, max_steps
         self._line.look()
         self._trial.begin()
+
+    def on_notice(self, notice: str) -> None:
+        self._line.ask(Notice(notice))
 
     def on_checkpoint(self, trial: Trial, step: int) -> None:
         """Keep the checkpoint; if the search waits for it, tell of it, and wait."""

@@ -27,6 +27,7 @@ from .budgets import TrialBudget
 from .checked_json import Unreadable
 from .listener import SearchListener
 from .others import OtherTrials
+from .preflight import MakesPreflightTrainers, preflight
 from .ranks import OneProcess, Ranks
 from .read_parameters import ChecksReadParameters, ReadsParameters
 from .reporting import ReportingCallback, plain, so_far_in
@@ -36,11 +37,12 @@ from .study import Study
 from .trial import Report, Trial, TrialRecord, TrialState, Verdict
 
 
-class Searchable(Protocol):
+class Searchable(MakesPreflightTrainers, Protocol):
     """What can be searched: a recipe from which each trial makes its own trainer."""
 
     args: Any
     cannot_pause: str | None  # why its trials must not pause
+    training_samples: int | None  # None: not known
 
     def with_arguments(self) -> Searchable:
         """Return the same recipe, without anything that it has built."""
@@ -112,6 +114,7 @@ class Execution:
         ranks: the processes of the trial.
         listener: hears of progress and reports.
         on_fallback: called with the record of the trial when it ran out of memory and is run again.
+        has_preflight: whether one step and two batches are tried first, unless the trial has a checkpoint.
     """
 
     def __init__(
@@ -124,10 +127,12 @@ class Execution:
         ranks: Ranks,
         listener: SearchListener,
         on_fallback: Callable[[TrialRecord], None] = lambda record: None,
+        has_preflight: bool = False,
     ) -> None:
         self._base, self._study, self._trial, self._others = recipe, study, trial, others
         self._budget, self._ranks, self._listener = budget, ranks, listener
-        self._on_fallback = on_fallback
+        self._on_fallback, self._has_preflight = on_fallback, has_preflight
+        trial.params.of_all_branches = study.parameter_names()
         self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
         self._has_fallen_back = False  # in this process; a checkpoint of before does not undo that
         self._recipe: Trainable | None = None
@@ -152,6 +157,11 @@ class Execution:
         A trial that was begun before resumes from its last checkpoint. With `oom_fallback`, one that runs out of memory
         continues in smaller micro-batches.
         """
+        if self._has_preflight and self._ranks.decide(lambda: not any(self.folder.glob("checkpoint-*"))):
+            with ctrl_c_as_interruption():
+                said = self._ranks.together(lambda: preflight(self._base, self._study, self._trial))
+            if self._ranks.is_main:
+                self._listener.on_notice(said)
         while True:
             try:
                 with ctrl_c_as_interruption():  # here, as a checkpoint that it makes unreadable is not a damaged one

@@ -47,7 +47,10 @@ def follow(
         budget = TrialBudget(study, SearchBudget(study, interruption=interruption), told.others)
         trial = AssignedTrial(told)
         trial.ranks = ranks
-        execution = Execution(trainer, study, trial, told.others, budget, ranks, SearchListener())
+        listener = SearchListener()
+        execution = Execution(
+            trainer, study, trial, told.others, budget, ranks, listener, has_preflight=told.has_preflight
+        )
         try:
             with keeping_sockets(execution.loads_in_processes):
                 execution.run()

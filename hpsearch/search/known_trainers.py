@@ -14,6 +14,7 @@ from .objective import Objective, resolve_objectives, sum_of_losses
 
 _REWARDED = ("GRPOTrainer", "RLOOTrainer", "A2POTrainer")
 LOSS = "eval_loss"
+LIBRARIES_OF_TRAINERS = ("sentence_transformers", "trl")
 
 
 @dataclass(frozen=True)

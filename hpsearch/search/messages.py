@@ -49,4 +49,11 @@ class Question:
     parameter: Parameter
 
 
-Message = Progress | Reported | Question
+@dataclass(frozen=True)
+class Notice:
+    """There is something to say about the trial, or the search, to the user."""
+
+    text: str
+
+
+Message = Progress | Reported | Question | Notice

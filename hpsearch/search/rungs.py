@@ -52,11 +52,6 @@ class Rungs:
         self._objectives, self._scope, self._n_trials = study.objectives, study.scope, study.n_trials
         self._known: dict[int, tuple[Sequence[Report], list[tuple[int, float]]]] = {}
 
-    def describe(self) -> str:
-        """Return in words what the rungs do."""
-        *first, last = (f"1/{round(1 / share)}" for share in SHARES)
-        return f"trials pause after {', '.join(first)} and {last} of their training, and the best third goes on"
-
     def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
         """Tell whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""
         *before, height = [0, *(height for height, _ in self._climb(trial))]
@@ -258,6 +253,24 @@ class Rungs:
         if selected is None or (is_told and not math.isfinite(report.value)):
             return (height if is_told else 0), math.inf
         return (height if is_told else 0), cost_of(selected.report, selected.values[0], self._objectives[0])
+
+
+def describe_rungs(points: Sequence[float] | None) -> str:
+    """Return in words where trials pause that are evaluated after these shares of their training; None: not known.
+
+    >>> describe_rungs((0.2, 0.4, 0.6, 0.8, 1.0))
+    'trials pause after 20% and 60% of their training, and the best third goes on'
+    """
+    if points is None:
+        *some, last = (f"1/{round(1 / share)}" for share in SHARES)
+        return f"trials pause after {', '.join(some)} and {last} of their training, and the best third goes on"
+    first_at = {bisect_right((*SHARES, 1.0), point + _ROUNDING): point for point in sorted(points, reverse=True)}
+    pauses = [f"{first_at[height]:.0%}" for height in range(1, _END) if height in first_at]
+    if not pauses:
+        return "trials do not pause, as they are evaluated at their end only"
+    *some, last = pauses
+    where = f"{', '.join(some)} and {last}" if some else last
+    return f"trials pause after {where} of their training, and the best third goes on"
 
 
 def _holds(report: Report) -> bool:

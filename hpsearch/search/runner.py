@@ -69,6 +69,7 @@ class TrialRunner:
         self.failures: list[TrialRecord] = []
         self.under_way: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
+        self._had_preflight = False
         self._begun: dict[int, tuple[float, TrialRecord | None]] = {}  # when, and what was known
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
@@ -201,12 +202,12 @@ class TrialRunner:
         Raises:
             TrialEndedSearch: the study itself is mistaken, or the user ended the search; it carries the record.
         """
-        others = self._others(trial)
-        execution = self.execution(trial, others)
+        others, has_preflight = self._others(trial), self._has_preflight(trial)
+        execution = self.execution(trial, others, has_preflight)
 
         def train() -> tuple[TrialState, str | None]:
             self._begin(trial, execution)
-            self._ranks.decide(lambda: Assignment.of(trial, others, None))
+            self._ranks.decide(lambda: Assignment.of(trial, others, None, has_preflight))
             trial.ranks = self._ranks
             with keeping_sockets(execution.loads_in_processes):
                 return execution.run()
@@ -230,7 +231,7 @@ class TrialRunner:
 
         ended = run_to_end(execution, prepare)
         if ended.record.state is TrialState.RUNNING:
-            return Assignment.of(trial, others, self.seconds_left)
+            return Assignment.of(trial, others, self.seconds_left, self._has_preflight(trial))
         return self.finish(ended)
 
     def finish(self, ended: Ended) -> TrialRecord:
@@ -254,7 +255,7 @@ class TrialRunner:
             raise TrialEndedSearch(record, ended.cause)
         return record
 
-    def execution(self, trial: Trial, others: OtherTrials) -> Execution:
+    def execution(self, trial: Trial, others: OtherTrials, has_preflight: bool = False) -> Execution:
         """Return a trial as it would run in this process, beside these other ones."""
         return Execution(
             self._trainer,
@@ -265,6 +266,7 @@ class TrialRunner:
             self._ranks,
             self.listener,
             on_fallback=self._note_fallback,
+            has_preflight=has_preflight,
         )
 
     def note(self, record: TrialRecord) -> None:
@@ -299,6 +301,14 @@ class TrialRunner:
     def recover(self, record: TrialRecord) -> None:
         """Take into account a trial that ended just before its process died; under `locked()`."""
         self._take(record)
+
+    def _has_preflight(self, trial: Trial) -> bool:
+        """Tell whether a trial has a preflight: the first of this session, while the study has no report."""
+        if self._had_preflight or not self._study.preflight:
+            return False
+        earlier = () if trial.earlier is None else trial.earlier.reports
+        self._had_preflight = True
+        return not earlier and not any(each.reports for each in self.known_trials())
 
     def _begin(self, trial: Trial, execution: Execution) -> None:
         """Ask for the trial's parameters, and give it a folder with its first record in it."""

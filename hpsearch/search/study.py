@@ -50,6 +50,7 @@ class Study:
         seed: seed of the sampler.
         hp_name: a function from a trial to the name of its run; None: ``run-<number>``.
         start_with: parameters of the first trials; where some are missing, the sampler chooses.
+        preflight: whether one training step and two batches of evaluation are tried before the first trial.
 
     Raises:
         StudyError: a setting is out of range.
@@ -73,6 +74,7 @@ class Study:
     seed: int = 42
     hp_name: Callable[[Trial], str] | None = None
     start_with: tuple[Mapping[str, Any], ...] = ()
+    preflight: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")
@@ -87,8 +89,9 @@ class Study:
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if value is not None and not (is_number and value > 0):
                 raise StudyError(f"{name} must be None or a number of {unit} above 0, but got {value!r}.")
-        if not isinstance(self.oom_fallback, bool):
-            raise StudyError(f"oom_fallback must be True or False, but got {self.oom_fallback!r}.")
+        for name in ("oom_fallback", "preflight"):
+            if not isinstance(getattr(self, name), bool):
+                raise StudyError(f"{name} must be True or False, but got {getattr(self, name)!r}.")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed <= _LARGEST_SEED:
             raise StudyError(f"seed must be a whole number from 0 to {_LARGEST_SEED}, but got {self.seed!r}.")
         if self.hp_name is not None and not callable(self.hp_name):
@@ -183,6 +186,11 @@ class Study:
         """Return the settings by which trials are chosen and pruned, as JSON-ready values."""
         pruning = self.pruning_objective
         return {"seed": self.seed, "pruning_metric": None if pruning is None else pruning.name}
+
+    def parameter_names(self) -> frozenset[str]:
+        """Return the names of the parameters of all branches; none are known of a function's."""
+        known = self.space if isinstance(self.space, SearchSpace) else getattr(self.space, "parameters", None)
+        return frozenset(known.all_parameters()) if isinstance(known, SearchSpace) else frozenset()
 
     def priors(self) -> dict[str, Any]:
         """Return where the best values are believed to be, by parameter; nothing is known of those of a function."""

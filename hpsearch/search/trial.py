@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import SpaceError
+from ..errors import SpaceError, UnknownParameterError, nearest_name
 from .added_metrics import RecordedMetrics
 from .parameters import Categorical, Float, Int, Parameter
 from .ranks import OneProcess, Ranks
@@ -227,15 +227,27 @@ class Verdict:
 
 @dataclass
 class _ReadParams(Mapping[str, Any]):
-    """Parameters that remember which of them were read."""
+    """Parameters that remember which of them were read.
+
+    Attributes:
+        of_all_branches: the names of a static space; those of branches that are not open have no value.
+    """
 
     values_by_name: dict[str, Any]
     read: set[str] = field(default_factory=set)
+    of_all_branches: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
-        value = self.values_by_name[name]
+        if name not in self.values_by_name:
+            if name in self.of_all_branches:
+                raise KeyError(name)
+            names = sorted({*self.values_by_name, *self.of_all_branches})
+            raise UnknownParameterError(
+                f"There is no parameter {name!r}: the trial has {', '.join(map(repr, names)) or 'none'}."
+                f"{nearest_name(str(name), names)}"
+            )
         self.read.add(name)
-        return value
+        return self.values_by_name[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_by_name)

@@ -14,9 +14,10 @@ from optuna.trial import TrialState as EngineState
 from ...errors import StorageError, StudyError
 from ...search.curves import count_at_random
 from ...search.ending import TrialEndedSearch
+from ...search.evaluation_points import evaluation_points
 from ...search.execution import Searchable
 from ...search.reading import read_settings
-from ...search.rungs import FACTOR, Rungs
+from ...search.rungs import FACTOR, describe_rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord
@@ -135,6 +136,7 @@ class OptunaBackend(Backend):
         self._has_rungs = is_rungs(pruner)
         self._pruner = as_pruner(pruner)
         self._is_evaluated, self._has_at_rungs = True, False
+        self._points: tuple[float, ...] | None = None
         self._cannot_pause: str | None = None
         self._terminator = _as_terminator(terminator)
         self._learned_from = None if start_from is None else learn_from(start_from)
@@ -148,6 +150,7 @@ class OptunaBackend(Backend):
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Check the options, and open the storage, unless it lies in the study's folder."""
         self._is_evaluated = recipe.args.eval_strategy != "no"
+        self._points = evaluation_points(recipe.args, recipe.training_samples, study.parameter_names())
         if recipe.cannot_pause is not None and self._prunes_by_rungs(study):
             self._cannot_pause, self._has_rungs = recipe.cannot_pause, False
         self._check_fit(study)
@@ -338,7 +341,7 @@ class OptunaBackend(Backend):
 
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
-            return f"{Rungs(study).describe()} (default; pruner=None trains every trial in full)"
+            return f"{describe_rungs(self._points)} (default; pruner=None trains every trial in full)"
         if len(study.objectives) > 1 and study.pruning_objective is None:
             return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"
         is_left_aside = self._has_rungs and len(study.objectives) == 1

@@ -13,7 +13,7 @@ from ...interruption import Interruption
 from ...search.assignment import Assignment
 from ...search.distant_trial import sendable
 from ...search.ending import Ended, TrialEndedSearch
-from ...search.messages import Message, Progress, Question, Reported
+from ...search.messages import Message, Notice, Progress, Question, Reported
 from ...search.runner import TrialRunner
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .proposer import Proposer
@@ -140,6 +140,8 @@ class Dispatch:
                 raise
             except Exception as error:
                 return sendable(error)
+        elif isinstance(message, Notice):
+            self.announce(message.text)
         else:
             self._note(live, message.so_far)
             with self._engine.talking():

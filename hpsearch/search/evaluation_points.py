@@ -1,0 +1,82 @@
+"""When the trials of a search are evaluated, as far as the arguments tell before the first one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+# What decides when a trial is evaluated.
+_DECIDE = {
+    "dataloader_drop_last",
+    "eval_delay",
+    "eval_steps",
+    "eval_strategy",
+    "gradient_accumulation_steps",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+}
+
+
+def evaluation_points(args: Any, samples: int | None, searched: Collection[str] = ()) -> tuple[float, ...] | None:
+    """Return after which shares of its training a trial is evaluated, in (0, 1]; None if that is not known.
+
+    A trial that is never evaluated while it trains is evaluated at its end.
+
+    Args:
+        args: the training arguments.
+        samples: how many there are to train on; None: not known.
+        searched: the names of the parameters that trials differ in.
+
+    >>> from hpsearch import TrainingArguments
+    >>> evaluation_points(TrainingArguments(eval_strategy="epoch", num_train_epochs=2), 100)
+    (0.5, 1.0)
+    >>> evaluation_points(TrainingArguments(eval_strategy="steps", eval_steps=0.25, max_steps=8), None)
+    (0.25, 0.5, 0.75, 1.0)
+    """
+    if _DECIDE & set(searched):
+        return None
+    if args.eval_strategy == "no":
+        return (1.0,)
+    updates = None if samples is None else _updates_per_epoch(args, samples)
+    if args.max_steps > 0:
+        total: int | None = args.max_steps
+    elif updates is not None:
+        total = math.ceil(args.num_train_epochs * updates)
+    else:
+        total = None
+    found = _by_steps(args, total) if args.eval_strategy == "steps" else _by_epochs(args, total, updates)
+    return found if found is None else found or (1.0,)
+
+
+def _updates_per_epoch(args: Any, samples: int) -> int | None:
+    batch = args.train_batch_size * args.world_size
+    batches = samples // batch if args.dataloader_drop_last else math.ceil(samples / batch)
+    return math.ceil(batches / args.gradient_accumulation_steps) or None
+
+
+def _by_steps(args: Any, total: int | None) -> tuple[float, ...] | None:
+    """Return the points of evaluations every so many updates; `eval_steps` below 1 is a share of them."""
+    if total is None and args.eval_steps >= 1:
+        return None
+    if total is None:
+        count, every = 1.0, float(args.eval_steps)
+    else:
+        count = float(total)
+        every = math.ceil(total * args.eval_steps) if args.eval_steps < 1 else args.eval_steps
+    first = max(1, math.ceil(args.eval_delay / every)) if total is not None else 1
+    return tuple(round(k * every / count, 6) for k in range(first, math.floor(count / every + 1e-9) + 1))
+
+
+def _by_epochs(args: Any, total: int | None, updates: int | None) -> tuple[float, ...] | None:
+    """Return the points of evaluations after each epoch, and after the last one, of which there may be a part."""
+    if total is not None and updates is not None:
+        epochs = total / updates
+    elif args.max_steps > 0:
+        return None
+    else:
+        epochs = float(args.num_train_epochs)
+    whole = [*range(1, math.floor(epochs + 1e-9) + 1)]
+    ends = whole if whole and math.isclose(whole[-1], epochs) else [*whole, epochs]
+    return tuple(round(each / epochs, 6) for each in ends if each >= args.eval_delay)

@@ -1,0 +1,70 @@
+"""Everything about a search that can be found wrong before its first trial."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ..errors import ArgumentError, InvalidInputError, SpaceError, StudyError
+from .space import SearchSpace
+from .study import SET_BY_THE_SEARCH
+
+
+class TakesParameters(Protocol):
+    """Whose parameters are checked."""
+
+    def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None:
+        """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
+
+
+class Checkable(Protocol):
+    """What these checks ask of a trainer."""
+
+    args: Any
+    model_init: Any
+    eval_dataset: Any
+
+    @property
+    def has_training_data(self) -> bool:
+        """True if there is something to train on."""
+
+
+def check_trainer(trainer: Checkable) -> None:
+    """Check that a trainer has what a search needs.
+
+    Raises:
+        StudyError: it has no `model_init`, no training data or no evaluation data, or would
+            change a trial's batch size.
+    """
+    if trainer.model_init is None:
+        raise StudyError(
+            "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that returns "
+            "one; it was given a model."
+        )
+    if trainer.args.auto_find_batch_size:
+        raise StudyError(
+            "auto_find_batch_size=True would train trials with other batch sizes than their parameters say. A trial "
+            "that runs out of memory is recorded as failed; search per_device_train_batch_size instead."
+        )
+    if not trainer.has_training_data:
+        raise StudyError("A search needs a train_dataset; the Trainer has none.")
+    if trainer.eval_dataset is None or (isinstance(trainer.eval_dataset, dict) and not trainer.eval_dataset):
+        raise StudyError("A search compares evaluations, so the Trainer needs an eval_dataset; it has none.")
+
+
+def check_space(space: Any, trainer: TakesParameters) -> None:
+    """Check that trials could take the values of a static space: its bounds and every choice, in their branch.
+
+    A define-by-run function is checked as it suggests, in the first trial; the `parameters` that one tells of, here.
+
+    Raises:
+        SpaceError: a parameter does not exist or the arguments refuse a value; the message says which and why.
+    """
+    known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
+    for name, parameter, conditions in known.walk() if isinstance(known, SearchSpace) else ():
+        if name in SET_BY_THE_SEARCH:
+            raise SpaceError(f"The search space asks for {name!r}, but the search itself sets it; take it out.")
+        for value in parameter.edges():
+            try:
+                trainer.check_parameter(name, value, conditions)
+            except (ArgumentError, InvalidInputError) as error:
+                raise SpaceError(f"The search space asks for {name}={value!r}: {error}") from error

@@ -59,6 +59,7 @@ def search(trainer: Trainer, space: Any, n_trials: int, **options: Any) -> Any:
         "compute_objective": "eval_loss",
         "pruner": "none",
         "storage": "journal",
+        "preflight": False,  # what is counted and noted is of trials
         "progress": False,
         **options,
     }

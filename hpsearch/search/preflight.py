@@ -27,6 +27,8 @@ from .study import Study
 from .trial import Trial
 
 BATCHES = 2
+# So many other parameters are tried before an error is taken for a mistake.
+_DRAWS = 3
 
 
 class PreflightTrainer(ReadsParameters, Protocol):
@@ -91,11 +93,10 @@ def _attempt(recipe: MakesPreflightTrainers, study: Study, trial: Trial) -> str:
             return str(left)
         except _Failed as failed:
             error, doing, may_be_bad_luck = failed.error, failed.doing, failed.may_be_bad_luck
-        if may_be_bad_luck:
-            other = _other_trial(study, trial)
+        for draw in range(_DRAWS if may_be_bad_luck else 0):
             try:
-                _try(recipe, study, other, folder)
-            except (_Failed, HpsearchError):
+                _try(recipe, study, _other_trial(study, trial, draw), folder)
+            except (_Failed, _LeftToTheTrial, HpsearchError):
                 pass
             else:
                 return f"{doing} raises {_described(error)} with these parameters, but not with others"
@@ -161,9 +162,9 @@ def _do(doing: str, trainer: PreflightTrainer, action: Callable[[], Any], may_be
         raise _Failed(doing, error, may_be_bad_luck) from error
 
 
-def _other_trial(study: Study, trial: Trial) -> Trial:
+def _other_trial(study: Study, trial: Trial, draw: int) -> Trial:
     """Return a trial of the same number with other parameters."""
-    other = DrawnTrial(f"{study.seed}/preflight", trial.number)
+    other = DrawnTrial(f"{study.seed}/preflight/{draw}", trial.number)
     other.arguments = study.suggest(other)
     other.suggested_by_space = set(other.params.values_by_name)
     return other

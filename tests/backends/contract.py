@@ -41,6 +41,7 @@ from tests.support.small_trainer import CountsModels, TwoLayers, small_trainer
 # A trial is pruned once its best report is worse than all others at that point.
 PRUNING = {"pruner": optuna.pruners.PercentilePruner(0.0, n_startup_trials=1)}
 OF_SEARCH = (
+    "preflight",
     *("compute_objective", "direction", "hp_name", "study_name", "scope", "keep_checkpoints", "timeout"),
     *("trial_timeout", "seed", "sampler", "pruner", "storage"),
 )

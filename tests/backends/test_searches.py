@@ -126,7 +126,8 @@ class TestSearches(Searching):
             return TwoLayers(hidden)
 
         best = self.search(tmp_path, n_trials=4, model_init=model_init)
-        built = diary.read()
+        in_preflight, *built = diary.read()
+        assert in_preflight == built[0]
         assert [record.params["hidden"] for record in best.run_summary.records] == built
         assert [stored.params["hidden"] for stored in self.stored(tmp_path / "study")] == built
         assert all("hidden" not in record.arguments for record in best.run_summary.records)
@@ -208,7 +209,7 @@ class TestSearches(Searching):
         def fail(trial: Any) -> None:
             raise RuntimeError("out of luck")
 
-        error = without_result(self.search, tmp_path, n_trials=2, model_init=CountsModels(fail))
+        error = without_result(self.search, tmp_path, n_trials=2, model_init=CountsModels(fail), preflight=False)
         assert re.search(r"2 failed.*trial 0: RuntimeError: out of luck \(.*, in fail\)", str(error))
 
     # Totals and interruptions.
@@ -216,7 +217,7 @@ class TestSearches(Searching):
     def test_n_trials_is_the_total_of_the_study(self, tmp_path: Path) -> None:
         diary = Diary(tmp_path / "built")
         init = CountsModels(lambda trial: diary.write(trial.number))
-        self.search(tmp_path, n_trials=2, model_init=init)
+        self.search(tmp_path, n_trials=2, model_init=init, preflight=False)
         assert diary.read() == [0, 1]
         best = self.search(tmp_path, n_trials=5, model_init=init)
         assert diary.read() == [0, 1, 2, 3, 4]
@@ -235,7 +236,7 @@ class TestSearches(Searching):
                 raise RuntimeError("out of luck")
 
         init = CountsModels(fail_at_first)
-        self.search(tmp_path, n_trials=2, model_init=init)
+        self.search(tmp_path, n_trials=2, model_init=init, preflight=False)
         self.search(tmp_path, n_trials=2, model_init=init)
         assert diary.read() == [0, 1]
 

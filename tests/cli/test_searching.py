@@ -60,7 +60,8 @@ def test_a_run_without_a_result_ends_with_its_reason_and_the_code_of_a_failure(h
     def fail(trial):
         raise RuntimeError("no such layer")
 
-    study = SearchPlan(lambda: small_trainer("runs", model_init=fail), RATE, n_trials=2, study_name="failing")
+    settings = {"n_trials": 2, "study_name": "failing", "preflight": False}
+    study = SearchPlan(lambda: small_trainer("runs", model_init=fail), RATE, **settings)
     """
     imports = "from hpsearch import SearchPlan\nfrom tests.support.searching import RATE\n"
     imports += "from tests.support.small_trainer import small_trainer\n"

@@ -211,6 +211,7 @@ def test_trials_that_break_a_constraint_are_shown_as_such_and_keep_no_weights(tm
         tmp_path,
         ["num_parameters <= 41", "num_parameters >= 15"],
         keep_checkpoints=4,
+        preflight=False,
         progress=listener,
         trainer={"save_strategy": "epoch"},
     )

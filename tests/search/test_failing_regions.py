@@ -38,7 +38,9 @@ def test_a_search_in_which_all_trials_fail_says_so_and_not_more(tmp_path: Path) 
     def model_init(trial: Any) -> Any:
         raise RuntimeError("no such model")
 
-    best = without_result(search, tmp_path, 14, pruner="rungs", max_failures=None, trainer={"model_init": model_init})
+    best = without_result(
+        search, tmp_path, 14, pruner="rungs", max_failures=None, preflight=False, trainer={"model_init": model_init}
+    )
     assert states(best) == ["failed"] * 14
     assert len({params["learning_rate"] for params in params_of(best)}) == 14
 

@@ -138,7 +138,7 @@ def test_a_search_leaves_the_one_checkpoint_that_its_scope_selects(
 ) -> None:
     space, objective = scripted([5, 1, 9, 4, 4, 4, 3, 8, 3.5])
     best = small_trainer(tmp_path, num_train_epochs=3, save_strategy=save_strategy).hyperparameter_search(
-        space, objective, 3, "minimize", scope=scope, pruner="none", storage="journal", progress=False
+        space, objective, 3, "minimize", scope=scope, pruner="none", storage="journal", preflight=False, progress=False
     )
     assert on_disk(tmp_path / "study") == kept
     assert best.checkpoint == tmp_path / "study" / kept[0]
@@ -151,7 +151,9 @@ def test_a_search_keeps_as_many_trials_as_asked(tmp_path: Path, keep: int | None
     space, objective = scripted([0.1, 0.9, 0.2])
     best = small_trainer(
         tmp_path, num_train_epochs=1, save_strategy="no" if keep is not None else "epoch"
-    ).hyperparameter_search(space, objective, 3, "minimize", keep_checkpoints=keep, storage="journal", progress=False)
+    ).hyperparameter_search(
+        space, objective, 3, "minimize", keep_checkpoints=keep, storage="journal", preflight=False, progress=False
+    )
     assert on_disk(tmp_path / "study") == [f"run-{number}/checkpoint-4" for number in kept]
     assert (best.checkpoint is None) is (keep == 0)
 
@@ -159,7 +161,7 @@ def test_a_search_keeps_as_many_trials_as_asked(tmp_path: Path, keep: int | None
 def test_after_a_search_no_record_points_to_a_checkpoint_that_was_deleted(tmp_path: Path) -> None:
     space, objective = scripted([0.3, 0.2, 0.1])
     best = small_trainer(tmp_path, num_train_epochs=1).hyperparameter_search(
-        space, objective, 3, "minimize", storage="journal", progress=False
+        space, objective, 3, "minimize", storage="journal", preflight=False, progress=False
     )
     checkpoints = [record.checkpoint for record in best.run_summary.records]
     assert [each is not None and each.is_dir() for each in checkpoints] == [False, False, True]

@@ -318,6 +318,7 @@ def test_gaps_in_the_pruning_metric_are_no_reports_for_the_pruner(tmp_path: Path
         5,
         pruning_metric="quality",
         pruner=optuna.pruners.MedianPruner(n_startup_trials=1),
+        preflight=False,
         trainer={"num_train_epochs": 2, "compute_metrics": metrics},
     )
     assert states(best[0]) == ["complete", "complete", "complete", "complete", "pruned"]
@@ -436,7 +437,7 @@ def test_nsga_ii_may_choose(tmp_path: Path) -> None:
 def test_lines_and_tables_name_every_objective(tmp_path: Path) -> None:
     stream = io.StringIO()
     listener = console_listener(True, Console(file=stream, width=100, color_system=None))
-    best = search(tmp_path, 4, constraints="num_parameters <= 45", progress=listener)
+    best = search(tmp_path, 4, constraints="num_parameters <= 45", preflight=False, progress=listener)
     lines = stream.getvalue().splitlines()
     assert lines[0] == "search 'study': minimize eval_loss and minimize num_parameters, with num_parameters <= 45"
     assert "nothing is pruned" in lines[1]

@@ -42,6 +42,7 @@ def test_every_scope_looks_at_the_reports_there_are(
         scope=scope,
         pruner="none",
         storage="journal",
+        preflight=False,
         progress=False,
     )
     assert best.objective == pytest.approx(value)
@@ -76,6 +77,7 @@ def test_with_rungs_trials_are_judged_at_the_next_report_that_has_the_metric(tmp
         12,
         "maximize",
         storage="journal",
+        preflight=False,
         progress=False,
     )
     records = best.run_summary.records

@@ -28,7 +28,7 @@ def stagnation(after: int) -> BaseTerminator:
 
 def test_a_terminator_ends_the_search_says_so_and_the_same_command_ends_at_once(tmp_path: Path) -> None:
     given = [{"weight_decay": value} for value in (60.0, 71.0, 10.0, 20.0, 30.0, 40.0, 50.0)]
-    options = {"start_with": given, "terminator": stagnation(2)}
+    options = {"start_with": given, "terminator": stagnation(2), "preflight": False}
     events = HearsNotices()
     best = search_for_70(tmp_path, 20, **options, progress=events)
     ran = len(best.run_summary.records)

@@ -15,8 +15,8 @@ from tests.support.small_trainer import CountsModels, small_trainer
 
 
 def search(folder: Path, n_trials: int, *callbacks: Any, trainer: dict[str, Any] | None = None, **options: Any) -> Any:
-    """Search for a learning rate with a small trainer."""
-    arguments = {"compute_objective": "loss", "pruner": "none", "progress": False, **options}
+    """Search for a learning rate with a small trainer; nothing is built, trained or evaluated but for its trials."""
+    arguments = {"compute_objective": "loss", "pruner": "none", "preflight": False, "progress": False, **options}
     return small_trainer(folder, *callbacks, **(trainer or {})).hyperparameter_search(
         RATE, n_trials=n_trials, **arguments
     )

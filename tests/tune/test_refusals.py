@@ -32,8 +32,9 @@ def test_a_parameter_that_nobody_reads_is_refused() -> None:
 
 def test_a_misspelt_parameter_is_named() -> None:
     assert_refused(
-        r"raised KeyError: 'learning_rat'.* Did you mean 'learning_rate'\?",
+        r"There is no parameter 'learning_rat': the trial has 'learning_rate'\. Did you mean 'learning_rate'\?",
         lambda trial: transformers_trainer("made", TwoLayers(), learning_rate=trial.params["learning_rat"]),
+        error=SpaceError,
     )
 
 

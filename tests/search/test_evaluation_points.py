@@ -1,0 +1,86 @@
+"""When trials are evaluated, and which rungs they have by that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpsearch import Float, Int, TrainingArguments
+from hpsearch.search.evaluation_points import evaluation_points
+from hpsearch.search.rungs import describe_rungs
+from tests.support.searching import Events
+from tests.support.small_trainer import small_trainer
+
+BY_EPOCH = {"eval_strategy": "epoch", "per_device_train_batch_size": 8}
+BY_STEPS = {"eval_strategy": "steps", "per_device_train_batch_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "samples", "expected"),
+    [
+        ({"eval_strategy": "no"}, 100, (1.0,)),
+        ({**BY_EPOCH, "num_train_epochs": 4}, 80, (0.25, 0.5, 0.75, 1.0)),
+        ({**BY_EPOCH, "num_train_epochs": 4}, None, (0.25, 0.5, 0.75, 1.0)),
+        ({**BY_EPOCH, "num_train_epochs": 1}, 80, (1.0,)),
+        ({**BY_EPOCH, "num_train_epochs": 2.5}, 80, (0.4, 0.8, 1.0)),
+        ({**BY_EPOCH, "num_train_epochs": 4, "eval_delay": 3}, 80, (0.75, 1.0)),
+        ({**BY_EPOCH, "max_steps": 25}, 80, (0.4, 0.8, 1.0)),
+        ({**BY_EPOCH, "max_steps": 25}, None, None),
+        ({**BY_STEPS, "max_steps": 20, "eval_steps": 5}, None, (0.25, 0.5, 0.75, 1.0)),
+        ({**BY_STEPS, "max_steps": 20, "eval_steps": 8}, None, (0.4, 0.8)),
+        ({**BY_STEPS, "max_steps": 20, "eval_steps": 5, "eval_delay": 12}, None, (0.75, 1.0)),
+        ({**BY_STEPS, "num_train_epochs": 2, "eval_steps": 10}, 80, (0.5, 1.0)),
+        ({**BY_STEPS, "num_train_epochs": 2, "eval_steps": 100}, 80, (1.0,)),
+        ({**BY_STEPS, "num_train_epochs": 2, "eval_steps": 0.25}, None, (0.25, 0.5, 0.75, 1.0)),
+        ({**BY_STEPS, "num_train_epochs": 2, "eval_steps": 100}, None, None),
+        ({**BY_STEPS, "num_train_epochs": 2, "eval_steps": 2, "gradient_accumulation_steps": 5}, 80, (0.5, 1.0)),
+        ({**BY_EPOCH, "num_train_epochs": 2, "dataloader_drop_last": True}, 4, (0.5, 1.0)),
+    ],
+)
+def test_the_points_are_those_of_the_training(arguments: dict[str, Any], samples: int | None, expected: Any) -> None:
+    assert evaluation_points(TrainingArguments(use_cpu=True, **arguments), samples) == expected
+
+
+@pytest.mark.parametrize("name", ["num_train_epochs", "per_device_train_batch_size", "eval_steps"])
+def test_where_trials_differ_in_what_decides_the_points_are_not_known(name: str) -> None:
+    args = TrainingArguments(use_cpu=True, **BY_EPOCH)
+    assert evaluation_points(args, 80, ["learning_rate", name]) is None
+    assert evaluation_points(args, 80, ["learning_rate"]) is not None
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        (None, "trials pause after 1/18, 1/6 and 1/2 of their training, and the best third goes on"),
+        ([k / 20 for k in range(1, 21)], "trials pause after 10%, 20% and 50% of their training, and the best third"),
+        ([1 / 3, 2 / 3, 1.0], "trials pause after 33% and 67% of their training, and the best third goes on"),
+        ([0.5, 1.0], "trials pause after 50% of their training, and the best third goes on"),
+        ([1.0], "trials do not pause, as they are evaluated at their end only"),
+    ],
+)
+def test_the_rungs_that_are_said_are_those_that_the_points_reach(points: Any, expected: str) -> None:
+    assert describe_rungs(points).startswith(expected)
+
+
+def begun(folder: Any, space: Any, **changes: Any) -> str:
+    """Return what a search says before its first trial."""
+    events = Events()
+    small_trainer(folder, **changes).hyperparameter_search(
+        space, "loss", 4, storage="journal", preflight=False, progress=events
+    )
+    return "; ".join(events.notes)
+
+
+def test_a_search_says_the_rungs_that_its_trials_have(tmp_path: Any) -> None:
+    rate = {"learning_rate": Float(1e-3, 1e-1)}
+    assert "trials pause after 33% and 67% of their" in begun(tmp_path / "a", rate, num_train_epochs=3)
+    searched = {**rate, "num_train_epochs": Int(2, 3)}
+    assert "trials pause after 1/18, 1/6 and 1/2 of" in begun(tmp_path / "b", searched)
+
+
+def test_a_search_with_one_evaluation_a_trial_says_that_nothing_can_be_pruned_and_what_to_set(tmp_path: Any) -> None:
+    said = begun(tmp_path, {"learning_rate": Float(1e-3, 1e-1)}, num_train_epochs=1)
+    assert "one evaluation at the end of each trial: nothing can be pruned" in said
+    assert "eval_strategy='steps' with eval_steps=0.05" in said
+    assert "trials pause after" not in said

@@ -27,6 +27,9 @@ BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ra
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
 Name = Annotated[str | None, typer.Option("--study-name", help="Names the study and its folder.")]
 Output = Annotated[str | None, typer.Option(help="Folder that the study's folder is made in.")]
+Preflight = Annotated[
+    bool | None, typer.Option("--preflight/--no-preflight", help="Try one step and two batches before the first trial.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A training argument, name=value; may come often.")]
 
 
@@ -40,6 +43,7 @@ def run(
     storage: Storage = None,
     study_name: Name = None,
     output: Output = None,
+    preflight: Preflight = None,
     set_: Set = None,
 ) -> None:
     """Search, as a study file says. The same command again goes on.
@@ -50,7 +54,8 @@ def run(
     hpsearch run study.toml
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     """
-    search = _options(n_trials, n_jobs, devices, time, backend=backend, storage=storage, study_name=study_name)
+    others = {"backend": backend, "storage": storage, "study_name": study_name, "preflight": preflight}
+    search = _options(n_trials, n_jobs, devices, time, **others)
     arguments = settings(set_ or [])
     if output is not None:
         arguments["output_dir"] = output
@@ -86,7 +91,7 @@ def resume(
 
 
 def _options(
-    n_trials: int | None, n_jobs: int | None, devices: str | None, time: str | None, **others: str | None
+    n_trials: int | None, n_jobs: int | None, devices: str | None, time: str | None, **others: Any
 ) -> dict[str, Any]:
     """Return the arguments of the search that were given; a timeout that is None lifts the limit."""
     given = {"n_trials": n_trials, "n_jobs": n_jobs, "devices": None if devices is None else numbers(devices), **others}

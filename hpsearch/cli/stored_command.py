@@ -33,6 +33,7 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backend": (lambda value: value in ("optuna", "ray"), one_of(("optuna", "ray"))),
     "storage": (lambda value: isinstance(value, str), "a text"),
     "study_name": (lambda value: isinstance(value, str), "a text"),
+    "preflight": (lambda value: type(value) is bool, "true or false"),
 }
 
 

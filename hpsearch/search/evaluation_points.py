@@ -6,17 +6,9 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-# What decides when a trial is evaluated.
-_DECIDE = {
-    "dataloader_drop_last",
-    "eval_delay",
-    "eval_steps",
-    "eval_strategy",
-    "gradient_accumulation_steps",
-    "max_steps",
-    "num_train_epochs",
-    "per_device_train_batch_size",
-}
+# What decides when a trial is evaluated; and what does only where evaluations or updates are counted.
+_DECIDE = {"eval_delay", "eval_steps", "eval_strategy", "max_steps", "num_train_epochs"}
+_DECIDE_UPDATES = {"dataloader_drop_last", "gradient_accumulation_steps", "per_device_train_batch_size"}
 
 
 def evaluation_points(args: Any, samples: int | None, searched: Collection[str] = ()) -> tuple[float, ...] | None:
@@ -39,7 +31,8 @@ def evaluation_points(args: Any, samples: int | None, searched: Collection[str] 
         return None
     if args.eval_strategy == "no":
         return (1.0,)
-    updates = None if samples is None else _updates_per_epoch(args, samples)
+    is_known = samples is not None and not _DECIDE_UPDATES & set(searched)
+    updates = _updates_per_epoch(args, samples) if is_known and samples is not None else None
     if args.max_steps > 0:
         total: int | None = args.max_steps
     elif updates is not None:

@@ -44,9 +44,14 @@ def test_the_points_are_those_of_the_training(arguments: dict[str, Any], samples
 
 @pytest.mark.parametrize("name", ["num_train_epochs", "per_device_train_batch_size", "eval_steps"])
 def test_where_trials_differ_in_what_decides_the_points_are_not_known(name: str) -> None:
-    args = TrainingArguments(use_cpu=True, **BY_EPOCH)
+    args = TrainingArguments(use_cpu=True, **BY_STEPS, eval_steps=10)
     assert evaluation_points(args, 80, ["learning_rate", name]) is None
     assert evaluation_points(args, 80, ["learning_rate"]) is not None
+
+
+def test_evaluations_after_each_epoch_are_the_same_with_all_batch_sizes() -> None:
+    args = TrainingArguments(use_cpu=True, **BY_EPOCH, num_train_epochs=2)
+    assert evaluation_points(args, 80, ["per_device_train_batch_size"]) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize(

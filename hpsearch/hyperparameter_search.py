@@ -8,7 +8,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ from .search.evaluation_points import evaluation_points
 from .search.folder import StudyFolder
 from .search.following import SearchIsOver, follow
 from .search.listener import SearchListener
+from .search.mended import count_uncounted
 from .search.provenance import describe_surroundings, differences, differences_in_results
 from .search.ranks import Ranks
 from .search.runner import TrialRunner
@@ -71,7 +72,7 @@ class Search:
         interruption = Interruption()
         try:
             with noticing_signals(interruption):
-                best = self._run(interruption)
+                best = (self._counting_anew() if self.ranks.is_main else self)._run(interruption)
             if interruption.signal:  # it came after the last trial
                 summary = (best if isinstance(best, list) else [best])[0].run_summary
                 raise self._interrupted(summary.records, interruption)
@@ -84,6 +85,17 @@ class Search:
                 self._end_as_asked(interruption, error)
             raise
         return best
+
+    def _counting_anew(self) -> Search:
+        """Return this search with a larger total, if trials failed before the study had a report: they do not count."""
+        folder = StudyFolder(self.study)
+        left = count_uncounted(folder.read_settings(), folder.read_records())
+        if not left:
+            return self
+        total = self.study.n_trials + left
+        were = "1 trial that failed does" if left == 1 else f"{left} trials that failed do"
+        notice = f"{were} not count, as none had a report before: {total} trials in all"
+        return replace(self, study=replace(self.study, n_trials=total), notices=[*self.notices, notice])
 
     def _end_as_asked(self, interruption: Interruption, error: Exception) -> NoReturn:
         """End as a signal has asked for, though the search has ended with an error of its own."""

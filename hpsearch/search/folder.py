@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import StudyError
 from ..files import file_lock, remove_folder, remove_partial, whole_folder, write_json
+from .mended import UNCOUNTED_BEFORE, uncounted_before
 from .provenance import differences_in_results, is_known
 from .reading import STUDY_FILE, TRIAL_FILE, TrialReader, read_records, read_run, read_settings, read_trials, version_of
 from .selection import best_records
@@ -158,13 +159,14 @@ class StudyFolder:
                 **study.about_choosing(),
                 **about,
                 **({_ENDED_BEFORE: self.ended_before} if self.ended_before else {}),
+                **{name: earlier[name] for name in (UNCOUNTED_BEFORE,) if earlier is not None and name in earlier},
                 "session": self.session,
                 "sessions": sessions,
             },
         )
 
     def note_end(self, records: Sequence[TrialRecord]) -> None:
-        """Write that a search of the study has ended, with these trials; see `ended_before`.
+        """Write that a search of the study has ended, with these trials; see `ended_before` and `mended.py`.
 
         A search that ends with no trial that failed has nothing to write.
         """
@@ -172,7 +174,9 @@ class StudyFolder:
         with self.locked():
             settings = self.read_settings()
             if settings is not None and settings.get(_ENDED_BEFORE, 0) < ended_before:
-                write_json(self.path / STUDY_FILE, {**settings, _ENDED_BEFORE: ended_before})
+                bound = max(settings.get(UNCOUNTED_BEFORE, 0), uncounted_before(records))
+                noted = {UNCOUNTED_BEFORE: bound} if bound else {}
+                write_json(self.path / STUDY_FILE, {**settings, _ENDED_BEFORE: ended_before, **noted})
 
     def read_records(self) -> list[TrialRecord]:
         """Return the records of all trials on disk, by number; files that have not changed are not read again."""

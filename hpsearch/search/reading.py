@@ -168,6 +168,7 @@ _SETTINGS: dict[str, Check] = {
     "n_trials": _at_least_one,
     "session": whole,
     "ended_before": whole,
+    "uncounted_before": whole,
     "sessions": items(_session),
     "storage": optional(text),
     **dict.fromkeys(("sampler", "pruner", "backend", "pruning_metric"), optional(text)),

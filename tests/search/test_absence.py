@@ -88,13 +88,13 @@ def test_what_is_said_of_a_study_without_a_best_trial(records: Any, about: dict[
 def test_a_search_in_which_every_trial_fails_raises_and_the_same_call_raises_again(
     tmp_path: Path, objective: Any
 ) -> None:
-    for _ in range(2):
+    for ended in (2, 4):  # failures without any report do not count in the next call
         options = {"trainer": {"model_init": fails_in()}, "compute_objective": objective}
         error = without_result(search, tmp_path, 2, **options)
-        assert states(error) == ["failed"] * 2
+        assert states(error) == ["failed"] * ended
         assert "trial 0: RuntimeError: out of luck in trial 0 (" in str(error)
-    best = search(tmp_path, 3, compute_objective=objective)
-    assert "2" in {each.run_id for each in (best if isinstance(objective, list) else [best])}
+    best = search(tmp_path, 1, compute_objective=objective)
+    assert {each.run_id for each in (best if isinstance(objective, list) else [best])} == {"4"}
 
 
 def test_a_budget_that_ends_before_the_first_evaluation_says_that_the_same_call_continues(

@@ -1,0 +1,74 @@
+"""Failures before the first report of a study do not count once their cause is mended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpsearch import NoCompletedTrialError, Report, TooManyFailuresError, TrialRecord, TrialState
+from hpsearch.search.mended import UNCOUNTED_BEFORE, count_uncounted, uncounted_before
+from tests.support.searching import HearsNotices, states
+from tests.support.small_search import search
+from tests.support.small_trainer import CountsModels
+
+REPORT = Report((0.5,), 1, 4, 1.0, {})
+
+
+def record(number: int, state: TrialState, *reports: Report) -> TrialRecord:
+    return TrialRecord(number, f"run-{number}", state, {}, reports=reports)
+
+
+FAILED = [record(number, TrialState.FAILED) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([], 0),
+        (FAILED, 3),
+        ([*FAILED, record(3, TrialState.REFUSED)], 3),
+        ([*FAILED, record(3, TrialState.COMPLETE, REPORT)], 0),
+        ([*FAILED, record(3, TrialState.FAILED, REPORT)], 0),
+    ],
+)
+def test_a_search_that_ends_without_any_report_leaves_failures_that_will_not_count(
+    records: list[TrialRecord], expected: int
+) -> None:
+    assert uncounted_before(records) == expected
+
+
+@pytest.mark.parametrize(("bound", "expected"), [(None, 0), (0, 0), (2, 2), (9, 3)])
+def test_only_failed_trials_below_the_bound_do_not_count(bound: int | None, expected: int) -> None:
+    settings = None if bound is None else {UNCOUNTED_BEFORE: bound}
+    assert count_uncounted(settings, [*FAILED, record(3, TrialState.COMPLETE, REPORT)]) == expected
+
+
+def fail(trial: Any) -> None:
+    raise RuntimeError("out of luck")
+
+
+def test_with_the_cause_mended_a_search_has_all_its_trials(tmp_path: Path) -> None:
+    broken = {"model_init": CountsModels(fail)}
+    with pytest.raises(TooManyFailuresError):
+        search(tmp_path, 4, trainer=broken, max_failures=3)
+    with pytest.raises(NoCompletedTrialError):
+        search(tmp_path, 2, trainer=broken, max_failures=3)
+    hears = HearsNotices()
+    best = search(tmp_path, 4, progress=hears)
+    assert states(best) == [*["failed"] * 5, *["complete"] * 4]
+    assert hears.notices == ["5 trials that failed do not count, as none had a report before: 9 trials in all"]
+    again = search(tmp_path, 4)
+    assert len(again.run_summary.records) == 9
+    assert len(search(tmp_path, 5).run_summary.records) == 10
+
+
+def test_a_failure_beside_a_success_counts(tmp_path: Path) -> None:
+    def fails_at_first(trial: Any) -> None:
+        if trial.number == 0:
+            raise RuntimeError("out of luck")
+
+    best = search(tmp_path, 2, trainer={"model_init": CountsModels(fails_at_first)})
+    assert states(best) == ["failed", "complete"]
+    assert states(search(tmp_path, 2)) == ["failed", "complete"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from .others import OtherTrials
 from .parameters import Parameter
+from .preflight import Draw
 from .trial import Trial, TrialRecord
 
 
@@ -16,6 +17,8 @@ class Assignment:
 
     Attributes:
         others: the other trials of the study.
+        draws: the other parameters of a preflight, which comes first; None: there is none.
+        of_all_branches: names of parameters, also of branches that are not open.
         seconds: the time that the search has left when it is handed over; None: no limit. The process that receives it
             counts by its own clock: the clocks of two machines may differ.
     """
@@ -29,7 +32,8 @@ class Assignment:
     earlier: TrialRecord | None
     others: OtherTrials
     seconds: float | None
-    has_preflight: bool = False
+    draws: tuple[Draw, ...] | None
+    of_all_branches: frozenset[str]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
@@ -39,7 +43,9 @@ class Assignment:
         return self if self.seconds is None else replace(self, seconds=max(self.seconds - seconds, 0.0))
 
     @classmethod
-    def of(cls, trial: Trial, others: OtherTrials, seconds: float | None, has_preflight: bool = False) -> Assignment:
+    def of(
+        cls, trial: Trial, others: OtherTrials, seconds: float | None, draws: tuple[Draw, ...] | None = None
+    ) -> Assignment:
         """Return the assignment of a trial, beside these other ones, with `seconds` of the search's time left."""
         return cls(
             trial.number,
@@ -51,7 +57,8 @@ class Assignment:
             trial.earlier,
             others,
             seconds,
-            has_preflight,
+            draws,
+            trial.params.of_all_branches,
         )
 
 
@@ -63,6 +70,7 @@ class AssignedTrial(Trial):
         self.name, self.arguments = told.name, told.arguments
         self.suggested_by_space, self.fixed = told.suggested_by_space, told.fixed
         self.params.values_by_name.update(told.params)
+        self.params.of_all_branches = told.of_all_branches
 
     def report(self, value: float, resource: int) -> None:
         """Do nothing: the other process reports."""

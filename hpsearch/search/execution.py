@@ -27,7 +27,7 @@ from .budgets import TrialBudget
 from .checked_json import Unreadable
 from .listener import SearchListener
 from .others import OtherTrials
-from .preflight import MakesPreflightTrainers, preflight
+from .preflight import Draw, MakesPreflightTrainers, preflight
 from .ranks import OneProcess, Ranks
 from .read_parameters import ChecksReadParameters, ReadsParameters
 from .reporting import ReportingCallback, plain, so_far_in
@@ -114,7 +114,7 @@ class Execution:
         ranks: the processes of the trial.
         listener: hears of progress and reports.
         on_fallback: called with the record of the trial when it ran out of memory and is run again.
-        has_preflight: whether one step and two batches are tried first, unless the trial has a checkpoint.
+        draws: the other parameters of a preflight, which comes first if the trial has no checkpoint; None: none does.
     """
 
     def __init__(
@@ -127,12 +127,11 @@ class Execution:
         ranks: Ranks,
         listener: SearchListener,
         on_fallback: Callable[[TrialRecord], None] = lambda record: None,
-        has_preflight: bool = False,
+        draws: Sequence[Draw] | None = None,
     ) -> None:
         self._base, self._study, self._trial, self._others = recipe, study, trial, others
         self._budget, self._ranks, self._listener = budget, ranks, listener
-        self._on_fallback, self._has_preflight = on_fallback, has_preflight
-        trial.params.of_all_branches = study.parameter_names()
+        self._on_fallback, self._draws = on_fallback, draws
         self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
         self._has_fallen_back = False  # in this process; a checkpoint of before does not undo that
         self._recipe: Trainable | None = None
@@ -157,9 +156,9 @@ class Execution:
         A trial that was begun before resumes from its last checkpoint. With `oom_fallback`, one that runs out of memory
         continues in smaller micro-batches.
         """
-        if self._has_preflight and self._ranks.decide(lambda: not any(self.folder.glob("checkpoint-*"))):
+        if self._draws is not None and self._ranks.decide(lambda: not any(self.folder.glob("checkpoint-*"))):
             with ctrl_c_as_interruption():
-                said = self._ranks.together(lambda: preflight(self._base, self._study, self._trial))
+                said = preflight(self._base, self._study, self._trial, self._draws, self._ranks)
             if self._ranks.is_main:
                 self._listener.on_notice(said)
         while True:

@@ -48,9 +48,7 @@ def follow(
         trial = AssignedTrial(told)
         trial.ranks = ranks
         listener = SearchListener()
-        execution = Execution(
-            trainer, study, trial, told.others, budget, ranks, listener, has_preflight=told.has_preflight
-        )
+        execution = Execution(trainer, study, trial, told.others, budget, ranks, listener, draws=told.draws)
         try:
             with keeping_sockets(execution.loads_in_processes):
                 execution.run()

@@ -12,9 +12,9 @@ import contextlib
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..callbacks import TrainerCallback
 from ..errors import HpsearchError, ObjectiveError, PreflightError, SpaceError, UnknownArgumentError
@@ -22,6 +22,7 @@ from ..files import disk_problem
 from ..scratch import scratch_folder
 from .added_metrics import with_num_parameters
 from .drawn_trial import DrawnTrial
+from .ranks import Ranks
 from .read_parameters import ReadsParameters, check_read
 from .study import Study
 from .trial import Trial
@@ -29,6 +30,7 @@ from .trial import Trial
 BATCHES = 2
 # So many other parameters are tried before an error is taken for a mistake.
 _DRAWS = 3
+Result = TypeVar("Result")
 
 
 class PreflightTrainer(ReadsParameters, Protocol):
@@ -63,8 +65,39 @@ class MakesPreflightTrainers(Protocol):
         """Return a trainer with the trial's parameters; after the block it is dropped, the random streams put back."""
 
 
+class Draw(NamedTuple):
+    """Other parameters than those of the trial, drawn at random from the same space.
+
+    Attributes:
+        params: all of them.
+        arguments: those that the run is configured with.
+    """
+
+    params: dict[str, Any]
+    arguments: dict[str, Any]
+
+
+def other_draws(study: Study, number: int) -> tuple[Draw, ...]:
+    """Return some parameters, to tell an error that all trials make from one of the parameters of trial `number`.
+
+    A function as space may not know other trials than real ones: then there are none.
+    """
+    found: list[Draw] = []
+    with contextlib.suppress(SpaceError):
+        for draw in range(_DRAWS):
+            trial = DrawnTrial(f"{study.seed}/preflight/{draw}", number)
+            arguments = study.suggest(trial)
+            found.append(Draw(dict(trial.params.values_by_name), arguments))
+    return tuple(found)
+
+
 def preflight(
-    recipe: MakesPreflightTrainers, study: Study, trial: Trial, clock: Callable[[], float] = time.monotonic
+    recipe: MakesPreflightTrainers,
+    study: Study,
+    trial: Trial,
+    others: Sequence[Draw],
+    ranks: Ranks,
+    clock: Callable[[], float] = time.monotonic,
 ) -> str:
     """Train one step and evaluate two batches as the trial would; return in a line that it passed, and its cost.
 
@@ -72,6 +105,8 @@ def preflight(
         recipe: that the trial is made from.
         study: the settings; its objectives, constraints and pruning metric are read from the evaluation.
         trial: with its parameters.
+        others: parameters that are tried if those of the trial raise an error.
+        ranks: the processes of the trial; all of them do it together.
         clock: tells seconds.
 
     Raises:
@@ -81,21 +116,28 @@ def preflight(
         ObjectiveError: a metric that is needed is missing, also from an evaluation of the whole set.
     """
     began = clock()
-    said = _attempt(recipe, study, trial)
+    with scratch_folder() as folder:
+        said = _Preflight(recipe, study, ranks, folder).run(trial, others)
     return f"Preflight in {clock() - began:.1f} s: {said} (preflight=False skips it)"
 
 
-def _attempt(recipe: MakesPreflightTrainers, study: Study, trial: Trial) -> str:
-    with scratch_folder() as folder:
+class _Preflight:
+    """What is tried with one configuration after the other; each process of the trial does the same."""
+
+    def __init__(self, recipe: MakesPreflightTrainers, study: Study, ranks: Ranks, folder: Path) -> None:
+        self._recipe, self._study, self._ranks, self._folder = recipe, study, ranks, folder
+
+    def run(self, trial: Trial, others: Sequence[Draw]) -> str:
+        """Return what works, or why it is left to the trial."""
         try:
-            return _try(recipe, study, trial, folder)
+            return self._try(trial)
         except _LeftToTheTrial as left:
             return str(left)
         except _Failed as failed:
-            error, doing, may_be_bad_luck = failed.error, failed.doing, failed.may_be_bad_luck
-        for draw in range(_DRAWS if may_be_bad_luck else 0):
+            doing, error, may_be_bad_luck = failed.doing, failed.error, failed.may_be_bad_luck
+        for other in others if may_be_bad_luck else ():
             try:
-                _try(recipe, study, _other_trial(study, trial, draw), folder)
+                self._try(_trial_of(other, trial))
             except (_Failed, _LeftToTheTrial, HpsearchError):
                 pass
             else:
@@ -105,68 +147,63 @@ def _attempt(recipe: MakesPreflightTrainers, study: Study, trial: Trial) -> str:
             "and run the same again, or pass preflight=False if only some parameters raise it."
         ) from error
 
+    def _try(self, trial: Trial) -> str:
+        """Train one step and evaluate two batches; return what works.
 
-def _try(recipe: MakesPreflightTrainers, study: Study, trial: Trial, folder: Path) -> str:
-    """Train one step and evaluate two batches; return what was proved.
+        Raises:
+            _Failed: one of them failed.
+            _LeftToTheTrial: memory is exhausted.
+            HpsearchError: a mistake in the study.
+        """
+        with contextlib.ExitStack() as stack:
+            made = self._recipe.preflight_trainer(trial, str(self._folder))
+            trainer = self._do("building the trainer", None, lambda: stack.enter_context(made))
+            if trainer.skips is not None:
+                check_read(trial, trainer)
+                return f"the step and the evaluation are skipped, because {trainer.skips}"
+            callback = _OneStep()
+            trainer.add_callback(callback)
+            self._do("building the model, or its first training step,", trainer, trainer.train)
+            check_read(trial, trainer)
+            return self._evaluate(trainer, callback)
 
-    Raises:
-        _Failed: one of them failed.
-        _LeftToTheTrial: memory is exhausted.
-        HpsearchError: a mistake in the study.
-    """
-    try:
-        with recipe.preflight_trainer(trial, str(folder)) as trainer:
-            return _use(trainer, study, trial)
-    except UnknownArgumentError as error:
-        raise SpaceError(str(error)) from None
-    except (HpsearchError, _Failed, _LeftToTheTrial):
-        raise
-    except Exception as error:
-        if disk_problem(error) is not None:
+    def _evaluate(self, trainer: PreflightTrainer, callback: _OneStep) -> str:
+        def judge(evaluate: Callable[[], Any]) -> None:
+            callback.metrics.clear()
+            evaluate()
+            _check_metrics(self._study, callback)
+
+        try:
+            self._do("evaluating", trainer, lambda: judge(lambda: trainer.evaluate_batches(BATCHES)))
+        except (_Failed, ObjectiveError):
+            self._do("evaluating", trainer, lambda: judge(trainer.evaluate), may_be_bad_luck=False)
+            return "one step and the whole evaluation work; two batches are not enough for its metrics"
+        return f"one step and an evaluation of {BATCHES} batches work"
+
+    def _do(
+        self, doing: str, trainer: PreflightTrainer | None, action: Callable[[], Result], may_be_bad_luck: bool = True
+    ) -> Result:
+        """Act together with the other processes; what any of them raises is raised in all."""
+        try:
+            return self._ranks.together(action)
+        except UnknownArgumentError as error:
+            raise SpaceError(str(error)) from None
+        except HpsearchError:
             raise
-        raise _Failed("building the trainer", error) from error
+        except Exception as error:
+            if isinstance(error, MemoryError) or (trainer is not None and trainer.is_out_of_memory(error)):
+                raise _LeftToTheTrial(f"{doing} runs out of memory, which the trial will record") from None
+            if disk_problem(error) is not None:
+                raise
+            raise _Failed(doing, error, may_be_bad_luck) from error
 
 
-def _use(trainer: PreflightTrainer, study: Study, trial: Trial) -> str:
-    if trainer.skips is not None:
-        check_read(trial, trainer)
-        return f"the step and the evaluation are skipped, because {trainer.skips}"
-    callback = _OneStep()
-    trainer.add_callback(callback)
-    _do("building the model, or its first training step,", trainer, trainer.train)
-    check_read(trial, trainer)
-
-    def judge(evaluate: Callable[[], Any]) -> None:
-        callback.metrics.clear()
-        evaluate()
-        _check_metrics(study, callback)
-
-    try:
-        _do("evaluating", trainer, lambda: judge(lambda: trainer.evaluate_batches(BATCHES)))
-    except (_Failed, ObjectiveError):
-        _do("evaluating", trainer, lambda: judge(trainer.evaluate), may_be_bad_luck=False)
-        return "one step and the whole evaluation work; two batches are not enough for its metrics"
-    return f"one step and an evaluation of {BATCHES} batches work"
-
-
-def _do(doing: str, trainer: PreflightTrainer, action: Callable[[], Any], may_be_bad_luck: bool = True) -> None:
-    try:
-        action()
-    except HpsearchError:
-        raise
-    except Exception as error:
-        if trainer.is_out_of_memory(error):
-            raise _LeftToTheTrial(f"{doing} runs out of memory, which the trial will record") from None
-        if disk_problem(error) is not None:
-            raise
-        raise _Failed(doing, error, may_be_bad_luck) from error
-
-
-def _other_trial(study: Study, trial: Trial, draw: int) -> Trial:
-    """Return a trial of the same number with other parameters."""
-    other = DrawnTrial(f"{study.seed}/preflight/{draw}", trial.number)
-    other.arguments = study.suggest(other)
-    other.suggested_by_space = set(other.params.values_by_name)
+def _trial_of(draw: Draw, trial: Trial) -> Trial:
+    """Return a trial with other parameters; those that only the user's code suggests are drawn as it does."""
+    other = DrawnTrial(f"preflight/{trial.number}", trial.number)
+    other.params.values_by_name.update(draw.params)
+    other.params.of_all_branches = trial.params.of_all_branches
+    other.arguments, other.suggested_by_space = dict(draw.arguments), set(draw.params)
     return other
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -24,6 +24,7 @@ from .listener import SearchListener
 from .memory_of_0_8_0 import copy_to_disk
 from .others import OtherTrials
 from .own_files import hide_checkpoints_outside
+from .preflight import Draw, other_draws
 from .ranks import Ranks
 from .repeats import Tried, choose, is_everything_tried
 from .retention import remove_surplus
@@ -202,12 +203,12 @@ class TrialRunner:
         Raises:
             TrialEndedSearch: the study itself is mistaken, or the user ended the search; it carries the record.
         """
-        others, has_preflight = self._others(trial), self._has_preflight(trial)
-        execution = self.execution(trial, others, has_preflight)
+        others, draws = self._others(trial), self._draws(trial)
+        execution = self.execution(trial, others, draws)
 
         def train() -> tuple[TrialState, str | None]:
             self._begin(trial, execution)
-            self._ranks.decide(lambda: Assignment.of(trial, others, None, has_preflight))
+            self._ranks.decide(lambda: Assignment.of(trial, others, None, draws))
             trial.ranks = self._ranks
             with keeping_sockets(execution.loads_in_processes):
                 return execution.run()
@@ -231,7 +232,7 @@ class TrialRunner:
 
         ended = run_to_end(execution, prepare)
         if ended.record.state is TrialState.RUNNING:
-            return Assignment.of(trial, others, self.seconds_left, self._has_preflight(trial))
+            return Assignment.of(trial, others, self.seconds_left, self._draws(trial))
         return self.finish(ended)
 
     def finish(self, ended: Ended) -> TrialRecord:
@@ -255,7 +256,7 @@ class TrialRunner:
             raise TrialEndedSearch(record, ended.cause)
         return record
 
-    def execution(self, trial: Trial, others: OtherTrials, has_preflight: bool = False) -> Execution:
+    def execution(self, trial: Trial, others: OtherTrials, draws: Sequence[Draw] | None = None) -> Execution:
         """Return a trial as it would run in this process, beside these other ones."""
         return Execution(
             self._trainer,
@@ -266,7 +267,7 @@ class TrialRunner:
             self._ranks,
             self.listener,
             on_fallback=self._note_fallback,
-            has_preflight=has_preflight,
+            draws=draws,
         )
 
     def note(self, record: TrialRecord) -> None:
@@ -302,13 +303,14 @@ class TrialRunner:
         """Take into account a trial that ended just before its process died; under `locked()`."""
         self._take(record)
 
-    def _has_preflight(self, trial: Trial) -> bool:
-        """Tell whether a trial has a preflight: the first of this session, while the study has no report."""
+    def _draws(self, trial: Trial) -> tuple[Draw, ...] | None:
+        """Return the other parameters of a preflight if a trial has one: the first, while the study has no report."""
         if self._had_preflight or not self._study.preflight:
-            return False
-        earlier = () if trial.earlier is None else trial.earlier.reports
+            return None
         self._had_preflight = True
-        return not earlier and not any(each.reports for each in self.known_trials())
+        earlier = () if trial.earlier is None else trial.earlier.reports
+        has_report = earlier or any(each.reports for each in self.known_trials())
+        return None if has_report else other_draws(self._study, trial.number)
 
     def _begin(self, trial: Trial, execution: Execution) -> None:
         """Ask for the trial's parameters, and give it a folder with its first record in it."""

@@ -140,7 +140,7 @@ class Study:
         Raises:
             SpaceError: a define-by-run function raised, or returned something else than None or a mapping.
         """
-        trial.priors = self.priors()
+        trial.priors, trial.params.of_all_branches = self.priors(), self.parameter_names()
         arguments = {name: _plain(value) for name, value in self._ask_space(trial).items()}
         for name in SET_BY_THE_SEARCH:
             if name in arguments:

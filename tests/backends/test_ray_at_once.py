@@ -180,7 +180,7 @@ class Dies(TrainerCallback):
 def test_what_a_trial_learned_of_its_memory_outlives_its_worker(tmp_path: Path) -> None:
     built, died = Diary(tmp_path / "built"), Diary(tmp_path / "died")
     trainer = {**BATCH, "model_init": RunsOutOnce(built), "num_train_epochs": 4, "save_strategy": "epoch"}
-    best = search(tmp_path, 1, [Dies(died)], trainer, oom_fallback=True)
+    best = search(tmp_path, 1, [Dies(died)], trainer, oom_fallback=True, preflight=False)
     [record] = best.run_summary.records
     assert states(best) == ["complete"]
     assert died.read() == ["died"]

@@ -40,7 +40,7 @@ def population(**changes: Any) -> PopulationBasedTraining:
 
 def search(folder: Path, n_trials: int, *callbacks: Any, trainer: Any = None, **options: Any) -> BestRun:
     """Search on Ray with a small trainer of six epochs."""
-    options = {"compute_objective": "loss", "scheduler": population(), **ON_RAY, **options}
+    options = {"compute_objective": "loss", "scheduler": population(), "preflight": False, **ON_RAY, **options}
     small = small_trainer(folder, *callbacks, **{"num_train_epochs": 6, **(trainer or {})})
     return small.hyperparameter_search(options.pop("hp_space", TINY), n_trials=n_trials, **options)
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 def search(folder: Path, hp_space: Any, n_trials: int, *, trainer: Any = None, **options: Any) -> BestRun:
     """Search on Ray with a small trainer of one epoch."""
-    options = {"compute_objective": "loss", "pruner": "none", **ON_RAY, **options}
+    options = {"compute_objective": "loss", "pruner": "none", "preflight": False, **ON_RAY, **options}
     small = small_trainer(folder, **{"num_train_epochs": 1, **(trainer or {})})
     return small.hyperparameter_search(hp_space, n_trials=n_trials, **options)
 

@@ -66,6 +66,7 @@ class Dispatch:
         self._runner, self._engine, self._proposer = runner, engine, proposer
         self._is_closing = False
         self._look_again = -math.inf
+        self._in_preflight: int | None = None  # the trial for whose preflight the others wait
         self.live: dict[int, LiveTrial] = {}
         self.is_over = self.has_no_more = False
         self.error: BaseException | None = None
@@ -90,7 +91,7 @@ class Dispatch:
                 self._look_at_the_last()
                 self.is_over = True
             return None
-        if time.monotonic() < self._look_again:
+        if time.monotonic() < self._look_again or self._in_preflight is not None:
             return None
         while True:
             with self._engine.deciding(self._runner) as trials:
@@ -101,6 +102,7 @@ class Dispatch:
                 if live is not None:
                     self.live[live.told.number] = live
                     self._runner.under_way[live.told.number] = live.so_far
+                    self._in_preflight = None if live.told.draws is None else live.told.number
                     return live
                 continue
             if chosen is None:
@@ -128,6 +130,9 @@ class Dispatch:
 
     def hear(self, live: LiveTrial, message: Message) -> Any:
         """Take what a trial tells; return the answer to a question."""
+        has_begun = isinstance(message, (Notice, Reported)) or (isinstance(message, Progress) and message.step > 0)
+        if has_begun and live.told.number == self._in_preflight:
+            self._in_preflight = None
         if isinstance(message, Progress):
             if message.so_far is not None:
                 self._note(live, message.so_far)
@@ -245,6 +250,7 @@ class Dispatch:
 
     def _leave(self, live: LiveTrial) -> None:
         """Take a trial from those that are under way."""
+        self._in_preflight = None if live.told.number == self._in_preflight else self._in_preflight
         del self.live[live.told.number]
         self._runner.under_way.pop(live.told.number, None)
 

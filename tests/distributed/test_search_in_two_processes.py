@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 SCENARIOS = [
     *("healthy", "pruned", "timeout", "study_timeout", "fails_0", "fails_1", "init_fails_0", "init_fails_1"),
     *("metrics_fail", "dataset_fails", "too_many_failures", "model_init_suggests", "mistake", "interrupted", "goes_on"),
-    *("oom_fallback", "several_objectives", "rungs", "rungs_and_a_budget", "brought", "brought_rungs"),
+    *("never_built", "oom_fallback", "several_objectives", "rungs", "rungs_and_a_budget", "brought", "brought_rungs"),
 ]
 REPLAYS = ("replay", "interrupted_replay")  # of a trial of "healthy"
 Reports = dict[str, list[dict[str, Any]]]
@@ -161,6 +161,12 @@ def test_what_model_init_suggests_in_the_main_process_is_heard_by_the_other(repo
 def test_a_mistake_in_the_study_is_raised_in_both(reports: Reports) -> None:
     for report in reports["mistake"]:
         assert report["raised"].startswith("SpaceError: 'lerning_rate' is not a training argument")
+
+
+def test_what_a_preflight_finds_in_one_process_is_raised_in_both(reports: Reports) -> None:
+    for report in reports["never_built"]:
+        assert report["raised"].startswith("PreflightError: The preflight failed")
+        assert "RuntimeError: no such layer" in report["raised"]
 
 
 def test_an_interrupted_search_ends_in_both_and_goes_on_from_the_checkpoint(reports: Reports, folder: Path) -> None:

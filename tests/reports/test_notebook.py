@@ -34,7 +34,8 @@ def broken(trial):
 trainer.model_init = broken
 from hpsearch import NoCompletedTrialError
 try:
-    trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1e-1, log=True)}, n_trials=2, study_name="failing", preflight=False)
+    space = {"learning_rate": Float(1e-4, 1e-1, log=True)}
+    trainer.hyperparameter_search(space, n_trials=2, study_name="failing", preflight=False)
 except NoCompletedTrialError as error:
     print(error)
 """

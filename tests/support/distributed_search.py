@@ -87,6 +87,12 @@ def suggesting_init(trial: Any) -> Any:
     return TwoLayers(trial.suggest_int("hidden", 2, 9))
 
 
+def never_built_in_the_second(trial: Any) -> Any:
+    if RANK == 1:
+        raise RuntimeError("no such layer")
+    return TwoLayers()
+
+
 def bad_space(trial: Any) -> dict[str, Any]:
     return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1), "lerning_rate": 0.1}
 
@@ -131,6 +137,7 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
         of_trainer["model_init"] = init_that_raises(int(name[-1]), 1)
     elif name == "metrics_fail":
         of_trainer["compute_metrics"] = metrics_that_raise
+        of_search["preflight"] = False
     elif name == "dataset_fails":
         of_trainer["train_dataset"] = BreaksAt137()
         of_search["max_failures"] = None
@@ -141,11 +148,13 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
         of_trainer["model_init"] = suggesting_init
     elif name == "mistake":
         of_search["hp_space"] = bad_space
+    elif name == "never_built":
+        of_trainer["model_init"] = never_built_in_the_second
     elif name == "interrupted":
         callbacks = [At(interrupt, 1, 6, 1)]
     elif name == "oom_fallback":
         of_trainer["model_init"] = out_of_memory_once()
-        of_search.update(oom_fallback=True, n_trials=1)
+        of_search.update(oom_fallback=True, n_trials=1, preflight=False)
     elif name == "sharded":
         of_trainer.update(
             model_init=bert_classifier,

@@ -58,6 +58,7 @@ _RANGES: dict[str, tuple[float, float | None]] = {
     "per_device_train_batch_size": (1, None),
     "save_steps": (0, None),
     "seed": (0, _LARGEST_SEED),
+    "torch_empty_cache_steps": (1, None),
     "warmup_steps": (0, None),
     "weight_decay": (0.0, None),
 }

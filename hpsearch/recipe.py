@@ -143,7 +143,7 @@ class Recipe:
                 "eval_strategy='no'."
             )
         if args.save_strategy == "best" and args.metric_for_best_model is None:
-            raise InvalidInputError("save_strategy='best' needs metric_for_best_model.")
+            raise InvalidInputError("`args.metric_for_best_model` must be provided when using 'best' save_strategy.")
         metrics_hook = self.compute_metrics if args.batch_eval_metrics else None
         if metrics_hook is not None and "compute_result" not in inspect.signature(metrics_hook).parameters:
             raise InvalidInputError("batch_eval_metrics needs a compute_metrics that takes `compute_result`.")

@@ -87,7 +87,7 @@ class Seq2SeqTrainer(Trainer):
             shown = f"a {type(source).__name__}" if isinstance(source, GenerationConfig) else repr(str(source))
             raise ArgumentError(
                 f"generation_config is {shown}, which cannot be used: {error} It must be a valid GenerationConfig, or "
-                "the folder, file or model id of one."
+                "the folder, file or model id of one.\n\nFix these issues to train your model."
             ) from error
         return config
 

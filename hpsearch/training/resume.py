@@ -73,12 +73,13 @@ def resolve(resume_from_checkpoint: str | os.PathLike[str] | bool | None, output
         newest = get_last_checkpoint(output_dir) if os.path.isdir(output_dir) else None
         if newest is None:
             raise CheckpointError(
-                f"resume_from_checkpoint=True, but there is no checkpoint-N folder in {output_dir!r}."
+                f"resume_from_checkpoint=True, but there is no checkpoint-N folder: "
+                f"No valid checkpoint found in output directory ({output_dir})."
             )
         return Path(newest)
     folder = Path(resume_from_checkpoint)
     if not folder.is_dir():
-        raise CheckpointError(f"The checkpoint {str(folder)!r} does not exist or is not a folder.")
+        raise CheckpointError(f"Can't find a valid checkpoint at {folder}: it does not exist or is not a folder.")
     return folder
 
 

@@ -168,6 +168,7 @@ def test_a_name_that_is_not_an_argument_of_the_constructor_is_unknown(name: str)
         {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "epoch"},
         {"eval_strategy": "steps", "eval_steps": 4, "save_steps": 6, "load_best_model_at_end": True},
         {"logging_steps": 0},
+        {"torch_empty_cache_steps": 0},
     ],
 )
 def test_a_combination_that_transformers_refuses_is_refused_naming_the_changes(changes: dict[str, Any]) -> None:

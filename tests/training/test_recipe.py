@@ -89,7 +89,7 @@ def test_evaluating_during_training_without_an_eval_dataset_is_refused(tmp_path:
 
 
 def test_saving_the_best_without_naming_the_metric_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="metric_for_best_model"):
+    with pytest.raises(ValueError, match=r"^`args\.metric_for_best_model` must be provided"):
         line_trainer(tmp_path, save_strategy="best", eval_strategy="epoch", eval_dataset=line_data())
 
 

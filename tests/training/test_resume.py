@@ -213,6 +213,8 @@ def test_resuming_from_any_saved_checkpoint_gives_the_same_end(tmp_path: Path, s
 def test_a_missing_or_damaged_checkpoint_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint-N folder"):
         make_trainer(tmp_path).train(resume_from_checkpoint=True)
+    with pytest.raises(CheckpointError, match=r"^Can't find a valid checkpoint at .*checkpoint-99: it does not exist"):
+        make_trainer(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-99"))
     make_trainer(tmp_path, save_strategy="epoch").train()
     folder = tmp_path / "checkpoint-11"
     whole_optimizer = (folder / "optimizer.pt").read_bytes()

@@ -30,6 +30,8 @@ from .trial import Trial
 BATCHES = 2
 # So many other parameters are tried before an error is taken for a mistake.
 _DRAWS = 3
+# Where there is no trainer yet that knows better: Python's and torch's.
+_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 Result = TypeVar("Result")
 
 
@@ -191,7 +193,10 @@ class _Preflight:
         except HpsearchError:
             raise
         except Exception as error:
-            if isinstance(error, MemoryError) or (trainer is not None and trainer.is_out_of_memory(error)):
+            is_of_memory = type(error).__name__ in _OF_MEMORY or (
+                trainer is not None and trainer.is_out_of_memory(error)
+            )
+            if is_of_memory:
                 raise _LeftToTheTrial(f"{doing} runs out of memory, which the trial will record") from None
             if disk_problem(error) is not None:
                 raise

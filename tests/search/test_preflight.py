@@ -323,6 +323,21 @@ def test_a_function_that_makes_trainers_has_a_preflight_too(tmp_path: Path, monk
     assert counts.steps == 3 * 8
 
 
+def test_memory_that_a_function_exhausts_as_it_makes_its_trainer_ends_no_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made: list[int] = []
+
+    def make(trial: Any) -> transformers.Trainer:
+        made.append(trial.number)
+        if len(made) == 2:  # the first one shows what is made
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return transformers_trainer("made", TwoLayers(), **trial.params)
+
+    assert states(search_by_function(make)) == ["complete"] * 3
+
+
 def test_the_step_of_a_trainer_that_asks_for_rewards_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

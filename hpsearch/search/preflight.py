@@ -24,6 +24,7 @@ from .added_metrics import with_num_parameters
 from .drawn_trial import DrawnTrial
 from .ranks import Ranks
 from .read_parameters import ReadsParameters, check_read
+from .space import SearchSpace
 from .study import Study
 from .trial import Trial
 
@@ -82,14 +83,13 @@ class Draw(NamedTuple):
 def other_draws(study: Study, number: int) -> tuple[Draw, ...]:
     """Return some parameters, to tell an error that all trials make from one of the parameters of trial `number`.
 
-    A function as space may not know other trials than real ones: then there are none.
+    There are none of a function as space, which is called for trials only.
     """
     found: list[Draw] = []
-    with contextlib.suppress(SpaceError):
-        for draw in range(_DRAWS):
-            trial = DrawnTrial(f"{study.seed}/preflight/{draw}", number)
-            arguments = study.suggest(trial)
-            found.append(Draw(dict(trial.params.values_by_name), arguments))
+    for draw in range(_DRAWS if isinstance(study.space, SearchSpace) else 0):
+        trial = DrawnTrial(f"{study.seed}/preflight/{draw}", number)
+        arguments = study.suggest(trial)
+        found.append(Draw(dict(trial.params.values_by_name), arguments))
     return tuple(found)
 
 

@@ -18,6 +18,7 @@ from hpsearch import Constraint, Float, TooManyFailuresError
 from hpsearch.backends.ray_backend import dispatch
 from tests.support.on_ray import search
 from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
+from tests.support.search_processes import wait_until
 from tests.support.searching import RATE, Diary, Events, FailsBesideASlowOne, HearsNotices, states, without_result
 from tests.support.small_trainer import TwoLayers, small_trainer
 
@@ -25,13 +26,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
 
 class Spans(TrainerCallback):
-    """Writes down when a worker begins to train a run, and when it stops, for whatever reason."""
+    """Writes down when each step of a run begins and ends; the first ends when `together` runs have begun."""
 
-    def __init__(self, diary: Diary) -> None:
-        self._diary = diary
+    def __init__(self, diary: Diary, together: int) -> None:
+        self._diary, self._together = diary, together
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._diary.write((Path(args.output_dir).name, time.time(), state.global_step))
+        wait_until(lambda: len({run for run, _, _ in self._diary.read()}) >= self._together)
         time.sleep(0.02)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -72,7 +74,7 @@ def test_no_more_trials_run_at_once_than_the_limit_says_although_there_is_room(
     tmp_path: Path, scheduler: Any, limit: int, most: int
 ) -> None:
     diary, options = Diary(tmp_path / "diary"), {} if scheduler is None else {"scheduler": scheduler}
-    best = search(tmp_path, 4, [Spans(diary)], {"num_train_epochs": 4}, max_concurrent_trials=limit, **options)
+    best = search(tmp_path, 4, [Spans(diary, most)], {"num_train_epochs": 4}, max_concurrent_trials=limit, **options)
     assert len(best.run_summary.records) == 4
     assert all(record.state.is_counted for record in best.run_summary.records)
     assert most_at_once(diary) == most

@@ -23,7 +23,7 @@ from tests.support import warm
 from tests.support.on_ray import ON_RAY, search
 from tests.support.programs import surroundings
 from tests.support.search_processes import wait_until
-from tests.support.searching import RATE, Diary, Events, HearsNotices, states
+from tests.support.searching import RATE, Diary, Events, HearsNotices, MeetsTheOther, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
@@ -48,22 +48,6 @@ class CountsPicklings:
     def __getstate__(self) -> Any:
         self._diary.write(os.getpid())
         return dict(vars(self))
-
-
-class MeetsTheOther(TrainerCallback):
-    """Writes down which process trains which run; the first two runs wait for each other."""
-
-    def __init__(self, diary: Diary) -> None:
-        self._diary = diary
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._diary.write(("begin", Path(args.output_dir).name, os.getpid()))
-        until = time.monotonic() + 100
-        while sum(what == "begin" for what, _, _ in self._diary.read()) < 2 and time.monotonic() < until:
-            time.sleep(0.05)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._diary.write(("end", Path(args.output_dir).name, os.getpid()))
 
 
 @pytest.mark.feature(10)
@@ -271,9 +255,9 @@ SEARCHES = """
     torch.set_num_threads(1)
     from pathlib import Path
     from hpsearch import SearchInterrupted
-    from tests.support.searching import RATE, Diary
+    from tests.support.searching import RATE, Diary, MeetsTheOther
     from tests.support.on_ray import ON_RAY
-    from tests.backends.test_ray_search import MeetsTheOther, Sleeps
+    from tests.backends.test_ray_search import Sleeps
     from tests.support.small_trainer import small_trainer
     from tests.support.warm_workers import warm_if_there_is_a_server
 

@@ -61,7 +61,7 @@ class Shell:
     Attributes:
         folder: where it works.
         environment: of the shell.
-        raylets: the nodes that have been seen to run trials.
+        raylets: the nodes that have been seen to have a worker for trials.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ class Shell:
             )
         until = time.monotonic() + SECONDS
         while process.poll() is None and time.monotonic() < until:
-            for worker in self.processes(r"ray::\w+\.train"):
+            for worker in self.processes(r"ray::TrialWorker\b"):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     self.raylets.add(worker.ppid())
             time.sleep(0.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -133,6 +134,22 @@ class Diary:
 
     def read(self) -> list[Any]:
         return [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
+
+
+class MeetsTheOther(TrainerCallback):
+    """Writes down which process trains which run, and that it ends; the first two runs wait for each other."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write(("begin", Path(args.output_dir).name, os.getpid()))
+        until = time.monotonic() + 100
+        while sum(what == "begin" for what, _, _ in self._diary.read()) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._diary.write(("end", Path(args.output_dir).name, os.getpid()))
 
 
 def interrupt() -> None:

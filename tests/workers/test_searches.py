@@ -44,23 +44,19 @@ from hpsearch.workers.pickling import culprit
 from hpsearch.workers.worker import OUTPUT_FILE
 from hpsearch.workers.worker import _output_to as output_to
 from tests.support.in_workers import search
-from tests.support.searching import RATE, ROOT, Diary, Events, FailsBesideASlowOne, HearsNotices, states
+from tests.support.searching import (
+    RATE,
+    ROOT,
+    Diary,
+    Events,
+    FailsBesideASlowOne,
+    HearsNotices,
+    MeetsTheOther,
+    states,
+)
 from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
 pytestmark = pytest.mark.process
-
-
-class MeetsTheOther(TrainerCallback):
-    """Writes down which process trains which run; the first two runs wait for each other."""
-
-    def __init__(self, diary: Diary) -> None:
-        self._diary = diary
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._diary.write((Path(args.output_dir).name, os.getpid()))
-        until = time.monotonic() + 60
-        while len(self._diary.read()) < 2 and time.monotonic() < until:
-            time.sleep(0.01)
 
 
 class Prints(TrainerCallback):
@@ -77,10 +73,10 @@ def test_trials_run_at_once_in_workers_that_are_used_again_and_what_they_print_i
     best = search(tmp_path, 8, MeetsTheOther(diary), Prints(), progress=events)
     assert states(best) == ["complete"] * 8
     entries = diary.read()
-    workers = {pid for _, pid in entries}
+    workers = {pid for _, _, pid in entries}
     assert len(workers) == 2
     assert os.getpid() not in workers
-    assert {run for run, _ in entries} == {f"run-{number}" for number in range(8)}
+    assert {run for _, run, _ in entries} == {f"run-{number}" for number in range(8)}
     assert any(note.startswith("2 workers on the CPU, each with") for note in events.notes)
     assert [psutil.pid_exists(pid) for pid in workers] == [False, False]
     assert best.load_model() is not None

@@ -214,6 +214,12 @@ def argument_names(kind: Any = TrainingArguments) -> tuple[str, ...]:
     return tuple(each.name for each in dataclasses.fields(kind) if each.init)
 
 
+def is_of_library(name: str, kind: type) -> bool:
+    """Tell whether an argument is one of hpsearch or transformers, not one that a user's class adds."""
+    bases = [each for each in kind.__mro__ if each.__module__.partition(".")[0] in ("hpsearch", "transformers")]
+    return any(name in inspect.get_annotations(each) for each in bases)
+
+
 def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
     """Return `value` as the type that field `name` is annotated with, if that loses nothing.
 

@@ -27,6 +27,7 @@ from .search.ranks import Ranks
 from .search.runner import TrialRunner
 from .search.selection import best_records
 from .search.study import Study
+from .search.study_callbacks import CallsBack, StudyCallback
 from .search.trial import TrialRecord
 from .surroundings import ctrl_c_as_interruption
 
@@ -47,6 +48,7 @@ class Search:
         functions: names to functions, for the same.
         clock: measures the budgets of time; see `SearchBudget`.
         notices: what the user should know before the first trial.
+        callbacks: called after each trial with the engine's study and its trial.
     """
 
     trainer: Any
@@ -59,6 +61,7 @@ class Search:
     functions: dict[str, Any]
     clock: Callable[[], float] = time.monotonic
     notices: Sequence[str] = ()
+    callbacks: Sequence[StudyCallback] = ()
 
     def run(self) -> BestRun | list[BestRun]:
         """Run the trials of the study and return the best run; of several objectives, the Pareto front.
@@ -115,6 +118,8 @@ class Search:
             return self._result(follow(self.trainer, self.study, self.ranks, interruption))
         folder = StudyFolder(self.study)
         runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock, interruption)
+        if self.callbacks:
+            runner.listener = CallsBack(self.listener, self.callbacks, self._stored, runner.end_early)
         with telling_the_others(self.ranks, runner), naming_the_disk(self.study.folder):
             with self.backend.connected(self.study, self.trainer), runner.at_work():
                 self._open(folder, runner)
@@ -177,6 +182,9 @@ class Search:
             self.listener.on_search_end(self.study, runner.records)
         if runner.interruption.signal:
             raise self._interrupted(runner.records, runner.interruption)
+
+    def _stored(self, number: int) -> tuple[Any, Any]:
+        return self.backend.engine_study(), self.backend.engine_trial(number)
 
     def _result(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
         """Return the best run, or raise an error if there is none; every process of a trial does the same."""

@@ -10,9 +10,11 @@ from .errors import InvalidInputError
 
 
 def takes_trial(model_init: Callable[..., Any]) -> bool:
-    """True if `model_init` has one argument without a default, or one called trial."""
+    """True if `model_init` has one argument without a default, one called trial, or a single one that is None."""
     names = _positional(model_init)
-    return "trial" in names or len(_positional(model_init, required=True)) == 1
+    if "trial" in names or len(_positional(model_init, required=True)) == 1:
+        return True
+    return len(names) == 1 and inspect.signature(model_init).parameters[names[0]].default is None
 
 
 def check_model_init(model_init: Callable[..., Any]) -> None:

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import torch
 import transformers
 
-from .arguments import TrainingArguments, adopt, cast_argument
+from .arguments import TrainingArguments, adopt, argument_names, cast_argument, is_of_library
 from .attributes import OfLatestRun, Removed
 from .callbacks import PrinterCallback, ProgressCallback, TrainerCallback, copy_for_new_trainer, default_callbacks
 from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, nearest_name
 from .model_init import check_model_init, takes_trial
+from .older_spellings import successor_of_argument
 from .search.trial import FixedTrial
 from .trackers import end_trial
 from .training import data, optimization
@@ -193,7 +194,7 @@ class Recipe:
         Args:
             parameters: training arguments by name, cast without loss and validated together; and dotted names:
                 ``optim.*`` are arguments of the optimizer, ``model.*``, ``lora.*`` and ``data.*`` are for
-                `model_init(trial)` to read.
+                `model_init(trial)` to read, as is a name that is unlike any training argument.
 
         The new trainer shares the data, the functions and the callbacks, except callbacks that keep state, which it
         copies. A model that was given (not a `model_init`) is shared too. It has no run yet.
@@ -206,7 +207,7 @@ class Recipe:
         """
         for name in parameters:
             _check_group(name)
-        arguments = {name: value for name, value in parameters.items() if "." not in name}
+        arguments = self._arguments_among(parameters)
         other = copy.copy(self)
         other.args = self.args.replace(**arguments)
         other.callbacks = [copy_for_new_trainer(each) for each in self.callbacks]
@@ -215,7 +216,7 @@ class Recipe:
             **self.optimizer_parameters,
             **{name.split(".", 1)[1]: value for name, value in parameters.items() if name.startswith("optim.")},
         }
-        if any(name.startswith(_READ_FROM_THE_TRIAL) for name in parameters):
+        if any(self.is_read_by_user_code(name) for name in parameters):
             other.trial = FixedTrial(parameters)
         other._run = other._shown_on = None
         other._check()
@@ -244,7 +245,9 @@ class Recipe:
             UnknownArgumentError: there is no such training argument or parameter group.
             ArgumentError: the arguments, the optimizer or `model_init` cannot take it.
         """
-        arguments = {key: each for key, each in (conditions or {}).items() if "." not in key}
+        if self._is_own_name(name):
+            return
+        arguments = self._arguments_among(conditions or {})
         if "." not in name:
             cast_argument(name, value, type(self.args))
             self.with_arguments(**{**arguments, name: value})
@@ -260,7 +263,22 @@ class Recipe:
 
     def is_read_by_user_code(self, name: str) -> bool:
         """Tell whether a trial's parameter is for `model_init(trial)` to read, not an argument that is set."""
-        return name.startswith(_READ_FROM_THE_TRIAL)
+        return name.startswith(_READ_FROM_THE_TRIAL) or self._is_own_name(name)
+
+    def is_set_before_user_code(self, name: str) -> bool:
+        """Tell whether a name is of an argument that is set before `model_init` is called, too late to suggest it."""
+        return is_of_library(name, type(self.args))
+
+    def _is_own_name(self, name: str) -> bool:
+        """Tell whether a name without a dot is for `model_init(trial)`: it is unlike any training argument."""
+        if "." in name or self.model_init is None or not takes_trial(self.model_init):
+            return False
+        arguments = argument_names(type(self.args))
+        return name not in arguments and not successor_of_argument(name) and not nearest_name(name, arguments)
+
+    def _arguments_among(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the training arguments among the parameters of a trial."""
+        return {name: value for name, value in parameters.items() if "." not in name and not self._is_own_name(name)}
 
     def end_trackers(self, state: str, reason: str | None = None) -> None:
         """Tell the trackers of the latest run how its trial ended; they close what they hold open."""

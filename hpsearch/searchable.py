@@ -12,6 +12,7 @@ import torch
 from transformers.trainer_utils import has_length
 
 from .files import read_json
+from .model_init import takes_trial
 from .recipe import Recipe
 from .search.static_checks import check_trainer
 from .search.trial import FixedTrial, Trial, TrialRecord
@@ -81,6 +82,12 @@ class SearchableRecipe(Recipe, Searching):
             finally:
                 trainer.release()
 
+    def let_user_code_suggest(self, trial: Trial) -> None:
+        """Call `model_init(trial)` once, so that the trial has the parameters which it suggests; drop the model."""
+        if self.model_init is not None and takes_trial(self.model_init):
+            with preserved_streams():
+                self._build_model(trial)
+
     def evaluate_batches(self, count: int) -> dict[str, float]:
         """Evaluate the model of the latest run on the first batches of each evaluation set."""
         samples = count * self.args.eval_batch_size * self.args.world_size
@@ -97,7 +104,7 @@ class SearchableRecipe(Recipe, Searching):
             ArgumentError: it cannot.
         """
         kind = None if self.optimizer_cls_and_kwargs is None else self.optimizer_cls_and_kwargs[0]
-        hyperparameters.check_changeable(name, self.args, kind)
+        hyperparameters.check_changeable(name, self.args, kind, self.is_read_by_user_code(name))
 
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Tell whether an error is one of memory, of the host or of a device, that is exhausted."""
@@ -122,10 +129,12 @@ class SearchableRecipe(Recipe, Searching):
         return {"trainer": type(self), **{name: getattr(self, name) for name in _FUNCTIONS}}
 
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
-        trial = FixedTrial(record.params, record.number, record.arguments)
-        recipe = self.for_trial(trial)
         with preserved_streams():
-            seed_run(recipe.args)
-            model = recipe.call_model_init(trial)
+            model = self._build_model(FixedTrial(record.params, record.number, record.arguments))
         weights.load_weights(model, folder)
         return model.eval()
+
+    def _build_model(self, trial: Trial) -> torch.nn.Module:
+        recipe = self.for_trial(trial)
+        seed_run(recipe.args)
+        return recipe.call_model_init(trial)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .backends import get_backend
-from .errors import StudyError
+from .errors import ObjectiveError, StudyError
 from .hyperparameter_search import Search
 from .processes import ranks_of
 from .replay import Replay, replay
@@ -27,6 +27,7 @@ from .search.space import SearchSpace
 from .search.start import resolve_start
 from .search.static_checks import check_space
 from .search.study import SpaceLike, Study, as_space, check_name
+from .search.study_callbacks import StudyCallback, check_callbacks
 from .search.trial import TrialRecord
 from .training.randomness import preserved_streams
 
@@ -107,6 +108,7 @@ class Searching(ABC):
         backend: str | None = None,
         hp_name: Callable[[Any], str] | None = None,
         *,
+        directions: Sequence[str | None] | None = None,
         study_name: str = "study",
         scope: str | None = None,
         constraints: str | Constraint | Sequence[str | Constraint] | None = None,
@@ -121,6 +123,7 @@ class Searching(ABC):
         start_with: Any = None,
         seed: int | None = None,
         preflight: bool = True,
+        callbacks: Sequence[StudyCallback] | None = None,
         progress: bool | SearchListener = True,
         **options: Any,
     ) -> Any:
@@ -138,11 +141,13 @@ class Searching(ABC):
                 it suggested; or None for the default space. Names are training arguments, or dotted: ``optim.*`` for
                 the optimizer; ``model.*``, ``lora.*``, ``data.*`` for ``model_init(trial)`` to read.
             compute_objective: a metric's name, or a function from an evaluation's metrics to a number; or a list of
-                these. Default: the evaluation loss; with `compute_metrics`, the sum of all metrics except losses,
-                speed and memory; for TRL's trainers of online reinforcement learning (GRPO, RLOO), the reward.
+                these, or a function that returns a tuple, with a list of directions. Default: the evaluation loss;
+                with `compute_metrics`, the sum of all metrics except losses, speed and memory; for TRL's trainers of
+                online reinforcement learning (GRPO, RLOO), the reward.
             n_trials: the study's total of trials; failed and pruned ones count.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
                 other metrics maximised.
+            directions: a list of directions, as Optuna calls it; the same as `direction`.
             backend: ``"optuna"``, the default: in this process, or with `n_jobs` or `devices` in workers on this
                 machine; or ``"ray"``: on a cluster.
             hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
@@ -166,6 +171,8 @@ class Searching(ABC):
             seed: seed of the sampler; default `args.seed`.
             preflight: before the first trial of a study, train one step and evaluate two batches with its parameters,
                 where it will run, on a model that is thrown away, so that a mistake costs no trial.
+            callbacks: functions of Optuna's study and its trial, called after each trial, as in `Study.optimize`;
+                `study.stop()` lets no further trial begin.
             progress: show a live view; or a `SearchListener` of your own.
             options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`, `n_jobs`,
                 `devices`, `trials_per_device`, `trials_per_worker`, `worker_memory`, `trial_retries`; for Ray the first
@@ -189,11 +196,13 @@ class Searching(ABC):
         arguments = inspect.signature(Searching.hyperparameter_search).parameters
         engine = get_backend(backend, options, arguments)
         listener = _listener(progress)
+        called_back = check_callbacks(callbacks)
         seed = self._default_seed if seed is None else seed
         space = as_space(engine.native_space(hp_space, seed, self))
         self._prepare(space)
         folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
         earlier = _settings_on_disk(folder)
+        direction = _one_of_both(direction, directions)
         objectives = self._objectives(compute_objective, direction, earlier.get("objective"))
         bounds, pruning = resolve_constraints(constraints), resolve_pruning(pruning_metric, objectives)
         notices = [
@@ -238,6 +247,7 @@ class Searching(ABC):
                 self._data(),
                 functions,
                 notices=notices,
+                callbacks=called_back,
             ).run()
 
     def replay(
@@ -282,6 +292,21 @@ class Searching(ABC):
         """Return the parameters that are searched, as far as they are known before the first trial."""
         known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
         return list(known.all_parameters()) if isinstance(known, SearchSpace) else []
+
+
+def _one_of_both(direction: Any, directions: Any) -> Any:
+    """Return the directions, whichever of the two arguments has them.
+
+    Raises:
+        ObjectiveError: both have, or `directions` is no list.
+    """
+    if directions is None:
+        return direction
+    if direction is not None:
+        raise ObjectiveError(f"direction={direction!r} and directions={directions!r} say the same; pass only one.")
+    if not isinstance(directions, (list, tuple)):
+        raise ObjectiveError(f"directions must be a list of 'minimize' and 'maximize', but got {directions!r}.")
+    return directions
 
 
 def _settings_on_disk(folder: Path) -> Mapping[str, Any]:

@@ -174,6 +174,11 @@ class TrainerFunction(Searching):
             finally:
                 trainer.release()
 
+    def let_user_code_suggest(self, trial: Trial) -> None:
+        """Call `make_trainer(trial)` once, so that the trial has the parameters which it suggests."""
+        with preserved_streams():
+            self.for_trial(trial).release()
+
     def _make(self, trial: Any, seed: int) -> transformers.Trainer:
         args = copy.copy(self.args)
         args.seed = seed

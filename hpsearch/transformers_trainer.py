@@ -76,6 +76,10 @@ class TransformersTrainer:
         """Return True: `make_trainer` reads every parameter."""
         return True
 
+    def is_set_before_user_code(self, name: str) -> bool:
+        """Return False: `make_trainer` makes the arguments, too."""
+        return False
+
     def with_arguments(self, **parameters: Any) -> TransformersTrainer:
         """Refuse: the trainer has been made.
 

@@ -107,6 +107,10 @@ class Backend(ABC):
         """Return the engine's own study object."""
 
     @abstractmethod
+    def engine_trial(self, number: int) -> Any:
+        """Return the engine's own trial of a number."""
+
+    @abstractmethod
     def importances(self) -> dict[str, float]:
         """Return the share of the objective's variation that each parameter explains, largest first.
 

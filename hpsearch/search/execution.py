@@ -56,6 +56,9 @@ class Searchable(MakesPreflightTrainers, Protocol):
     def is_read_by_user_code(self, name: str) -> bool:
         """Tell whether user code has to read a parameter; the others are arguments, which are applied."""
 
+    def let_user_code_suggest(self, trial: Trial) -> None:
+        """Call the user's code once, so that the trial has the parameters which that code suggests."""
+
 
 class Trainable(ReadsParameters, Protocol):
     """The trainer of one trial."""
@@ -204,6 +207,7 @@ class Execution:
             epochs=0.0 if reporting is None else reporting.epochs,
             fallbacks=tuple(self._fallbacks),
             schedule=self._schedule,
+            user_attrs=dict(trial.user_attrs),
         )
 
     def record_of_waiting(self, so_far: TrialRecord, verdict: Verdict) -> TrialRecord:

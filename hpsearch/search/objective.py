@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -138,7 +139,9 @@ def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapp
             raise TypeError
         return float(value)
     except (TypeError, ValueError):
-        raise ObjectiveError(f"{what} must be a number, but it is {value!r}.") from None
+        is_several = isinstance(value, (list, tuple)) and len(value) > 1
+        advice = f" Of {len(value)} objectives, pass a list of as many directions." if is_several else ""
+        raise ObjectiveError(f"{what} must be a number, but it is {value!r}.{advice}") from None
 
 
 def metric_key(name: str) -> str:
@@ -155,7 +158,7 @@ def resolve_objectives(
         compute_objective: the name of a metric (its ``eval_`` prefix may be left out), a function from the metrics
             of an evaluation to a number, or None for the default: the evaluation loss if there is no
             `compute_metrics`, else the sum of all metrics except losses, speed and memory. A list of names and
-            functions: several objectives.
+            functions: several objectives; as is one function that returns a tuple, with a list of directions.
         direction: ``"minimize"`` or ``"maximize"``; None derives it: losses and errors are minimised, other metrics
             maximised. A function needs one. With several objectives, a list of them.
         has_metrics: whether there is a `compute_metrics`.
@@ -164,12 +167,16 @@ def resolve_objectives(
     Raises:
         ObjectiveError: a direction is not one, is missing, or contradicts its metric; or the lists do not fit.
     """
+    if isinstance(direction, (list, tuple)) and len(direction) > 1 and callable(compute_objective):
+        return tuple(_resolve_component(compute_objective, index, direction) for index in range(len(direction)))
     if not isinstance(compute_objective, (list, tuple)):
         if isinstance(direction, (list, tuple)):
-            raise ObjectiveError(
-                f"direction={list(direction)!r} is a list, so compute_objective must be a list of as many metrics or "
-                f"functions, but got {compute_objective!r}."
-            )
+            if len(direction) != 1:
+                raise ObjectiveError(
+                    f"direction={list(direction)!r} is a list, so compute_objective must be a list of as many metrics "
+                    f"or functions, or a function that returns as many values, but got {compute_objective!r}."
+                )
+            [direction] = direction
         return (_resolve(compute_objective, direction, has_metrics, eval_sets),)
     if not compute_objective:
         raise ObjectiveError("compute_objective is an empty list; name at least one metric or function.")
@@ -206,6 +213,32 @@ def resolve_pruning(metric: Any, objectives: tuple[Objective, ...]) -> Objective
     return among or _named_objective(metric, None)
 
 
+def _resolve_component(function: Callable[[Any], Any], index: int, directions: Sequence[Any]) -> Objective:
+    """Return one of the objectives of a function that returns as many values as there are directions."""
+    objective = _resolve(function, directions[index], has_metrics=False, eval_sets=1)
+    name = f"{objective.name}[{index}]"
+    component = functools.partial(_component, function, index, len(directions))
+    return Objective(component, objective.direction, f"{objective.direction} {name}(metrics)", name)
+
+
+def _component(function: Callable[[Any], Any], index: int, count: int, metrics: Any) -> Any:
+    """Return one of the values that a function of several objectives makes of the metrics.
+
+    Raises:
+        ObjectiveError: it does not return `count` values.
+    """
+    values = function(metrics)
+    if not isinstance(values, (list, tuple)) or len(values) != count:
+        raise ObjectiveError(
+            f"{_name_of(function)}(metrics) must return {count} values, one for each direction, but got {values!r}."
+        )
+    return values[index]
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", "objective")).replace("<lambda>", "objective")
+
+
 def _resolve(compute_objective: Any, direction: Any, has_metrics: bool, eval_sets: int) -> Objective:
     if direction is not None and direction not in DIRECTIONS:
         raise ObjectiveError(
@@ -219,7 +252,7 @@ def _resolve(compute_objective: Any, direction: Any, has_metrics: bool, eval_set
             raise ObjectiveError(
                 "compute_objective is a function, so say which way is better: direction='minimize' or 'maximize'."
             )
-        name = getattr(compute_objective, "__name__", "objective").replace("<lambda>", "objective")
+        name = _name_of(compute_objective)
         return Objective(compute_objective, direction, f"{direction} {name}(metrics)", name)
     if isinstance(compute_objective, str) and compute_objective:
         return _named_objective(compute_objective, direction)

@@ -23,6 +23,9 @@ class ReadsParameters(Protocol):
     def is_read_by_user_code(self, name: str) -> bool:
         """Tell whether the parameter is for the user's code to read, not an argument that the trainer sets."""
 
+    def is_set_before_user_code(self, name: str) -> bool:
+        """Tell whether it is an argument of the trainer, which has its value before the user's code is called."""
+
 
 def check_read(trial: Trial, trainer: ReadsParameters) -> None:
     """Check that the user's code has read what it is to read, and suggested only what it may.
@@ -32,8 +35,7 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
     """
     params, code = trial.params, trainer.user_code
     for name in params.values_by_name:
-        is_suggested_late = name not in trial.suggested_by_space and hasattr(trainer.args, name)
-        if is_suggested_late and not trainer.is_read_by_user_code(name):
+        if name not in trial.suggested_by_space and trainer.is_set_before_user_code(name):
             raise SpaceError(
                 f"{code} suggested {name!r}, a training argument, when the arguments were already set; suggest it in "
                 "hp_space."
@@ -47,8 +49,8 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
     unread = [name for name in params.values_by_name if trainer.is_read_by_user_code(name) and name not in params.read]
     if unread:
         raise SpaceError(
-            f"Nobody reads the parameter {unread[0]!r}: {code}(trial) must look it up when it is called, as in "
-            f"trial.params[{unread[0]!r}]."
+            f"Parameter {unread[0]!r} is never used: no training argument takes it, so {code}(trial) must read "
+            f"trial.params[{unread[0]!r}] when it is called."
         )
 
 

@@ -71,6 +71,7 @@ class TrialRunner:
         self.under_way: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
         self._had_preflight = False
+        self._ended_by: str | None = None
         self._begun: dict[int, tuple[float, TrialRecord | None]] = {}  # when, and what was known
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
@@ -138,7 +139,11 @@ class TrialRunner:
         limit = self._study.max_failures
         if limit is not None and len(self.failures) >= limit:
             return f"{limit} trials failed one after the other"
-        return self.used_up()
+        return self._ended_by or self.used_up()
+
+    def end_early(self, reason: str) -> None:
+        """Let no further trial begin in this session; those that run go to their end."""
+        self._ended_by = reason
 
     def used_up(self) -> str | None:
         """Return which budget of the study is exhausted; None while something is left for the running trials."""
@@ -321,7 +326,7 @@ class TrialRunner:
                 trial.arguments = self._not_known(trial, suggested)
                 trial.keep()
                 trial.suggested_by_space = set(trial.params.values_by_name)
-                wanted = self._study.run_name(trial)
+                wanted = self._study.run_name(trial, lambda: self._trainer.let_user_code_suggest(trial))
                 trial.name = self._folder.begin_run(execution.record(TrialState.RUNNING), wanted)
         else:
             _check_reach(trial.earlier, suggested)

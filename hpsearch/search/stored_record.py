@@ -161,6 +161,7 @@ _FIELDS: dict[str, Check] = {
     "session": whole,
     "schedule": items(_part),
     "spans": items(_span),
+    "user_attrs": mapping(as_written, text),
 }
 _FIELDS_OF_A_CHECKPOINT: dict[str, Check] = {
     **{name: _FIELDS[name] for name in ("reports", "schedule", "fallbacks", "seconds")},

@@ -120,8 +120,10 @@ class Study:
         """What is optimised, and under which constraints, in words."""
         return describe(self.objectives, self.constraints)
 
-    def run_name(self, trial: Trial) -> str:
+    def run_name(self, trial: Trial, suggest_the_rest: Callable[[], None] = lambda: None) -> str:
         """Return the name of a trial's run: from `hp_name`, else ``run-<number>``.
+
+        If `hp_name` reads a parameter that the trial does not have yet, `suggest_the_rest` is called first.
 
         Raises:
             StudyError: `hp_name` raised, or gave something that cannot name a folder.
@@ -129,7 +131,11 @@ class Study:
         if self.hp_name is None:
             return f"run-{trial.number}"
         try:
-            given = self.hp_name(trial)
+            try:
+                given = self.hp_name(trial)
+            except KeyError:
+                suggest_the_rest()
+                given = self.hp_name(trial)
         except Exception as error:
             raise StudyError(f"hp_name(trial) raised {type(error).__name__}: {error}") from error
         return check_name(given, "hp_name(trial)")

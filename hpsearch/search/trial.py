@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import SpaceError, UnknownParameterError, nearest_name
+from ..errors import SpaceError, StudyError, UnknownParameterError, nearest_name
 from .added_metrics import RecordedMetrics
 from .parameters import Categorical, Float, Int, Parameter
 from .ranks import OneProcess, Ranks
@@ -130,6 +130,7 @@ class TrialRecord:
             and its `arguments`; reports and weights are what all parts together have led to. Empty for all others.
         spans: when and where it was trained; a trial that waits at rungs has several. What ended with the process that
             searches is not among them.
+        user_attrs: what the user's code has noted with `Trial.set_user_attr`.
     """
 
     number: int
@@ -151,6 +152,7 @@ class TrialRecord:
     session: int = 0
     schedule: tuple[dict[str, Any], ...] = ()
     spans: tuple[Span, ...] = ()
+    user_attrs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def value(self) -> float | None:
@@ -183,6 +185,7 @@ class TrialRecord:
             seconds=max(self.seconds, known.seconds),
             epochs=max(self.epochs, known.epochs),
             schedule=self.schedule or known.schedule,
+            user_attrs={**known.user_attrs, **self.user_attrs},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -273,6 +276,7 @@ class Trial(ABC):
         priors: those that the study knows before its first trial; None for a trial of no study.
         earlier: what an earlier session left of this trial; None for a new one.
         ranks: the processes that train the trial; the main one chooses values.
+        user_attrs: what the user's code has noted with `set_user_attr`.
         may_be_given: whether a configuration that was never tried may take the place of what the sampler proposes.
     """
 
@@ -288,6 +292,30 @@ class Trial(ABC):
         self.fixed: Mapping[str, Any] = {}
         self.priors: Mapping[str, Any] | None = None
         self.params = _ReadParams({})
+        self.user_attrs: dict[str, Any] = {} if earlier is None else dict(earlier.user_attrs)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a parameter, as `params` does: a trial can be read like the dict that Ray gives to `model_init`.
+
+        Raises:
+            UnknownParameterError: the trial has none of this name.
+        """
+        is_argument = name not in self.params.values_by_name and name in self.arguments
+        return self.arguments[name] if is_argument else self.params[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def keys(self) -> list[str]:
+        """Return the names of its parameters, those that the space gives as constants included."""
+        return list({**self.params.values_by_name, **self.arguments})
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a parameter, or `default` if the trial has none of this name."""
+        return self[name] if name in self.keys() else default
 
     def suggest(self, name: str, parameter: Parameter) -> Any:
         """Return the trial's value for a parameter, choosing it at the first call.
@@ -321,6 +349,25 @@ class Trial(ABC):
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Suggest one of `choices`."""
         return self.suggest(name, Categorical(tuple(choices)))
+
+    def set_user_attr(self, key: str, value: Any) -> None:
+        """Note something about the trial: it is in its record, and an attribute of Optuna's trial once the trial ends.
+
+        Args:
+            key: its name; it does not begin with ``hpsearch``.
+            value: what JSON knows.
+
+        Raises:
+            StudyError: the name is none that can be used, or JSON does not know the value.
+        """
+        if not isinstance(key, str) or not key.strip() or key.startswith("hpsearch"):
+            raise StudyError(
+                f"The name of an attribute must be text that does not begin with 'hpsearch', but got {key!r}."
+            )
+        try:
+            self.user_attrs[key] = json.loads(json.dumps(value))
+        except (TypeError, ValueError) as error:
+            raise StudyError(f"The attribute {key}={value!r} of a trial cannot be stored: {error}.") from error
 
     def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:
         """Forget the values that were suggested; the next ones are drawn anew, or are these.

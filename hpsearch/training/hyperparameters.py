@@ -16,7 +16,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..arguments import TrainingArguments, argument_names
+from ..arguments import TrainingArguments, argument_names, is_of_library
 from ..errors import ArgumentError, CheckpointError, InvalidInputError, UnknownArgumentError, nearest_name
 from .optimization import follows_a_metric, optimizer_class_and_kwargs
 
@@ -51,7 +51,7 @@ _REASONS = {
 _ONLY_AT_THE_START = ("initial_accumulator_value",)
 
 
-def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None) -> None:
+def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None, is_for_model: bool = False) -> None:
     """Check that a run can go on from a checkpoint with another value of `name`, and that it takes effect.
 
     Those of `CHANGEABLE` can, numbers that the optimizer takes (`optim.momentum`), and arguments that a class derived
@@ -61,6 +61,7 @@ def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None) 
         name: a training argument, or a parameter with a dotted name.
         args: of the run.
         optimizer: its class, if it is not the one that `args.optim` names.
+        is_for_model: whether it is for `model_init(trial)` to read, whatever its name.
 
     Raises:
         ArgumentError: it cannot; the message says why.
@@ -77,14 +78,16 @@ def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None) 
     group, dot, key = name.partition(".")
     if name in CHANGEABLE:
         return
-    if dot and group == "optim":
+    if is_for_model:
+        reason: str | None = _MODEL
+    elif dot and group == "optim":
         reason = _reason_in_optimizer(key, optimizer or optimizer_class_and_kwargs(args)[0])
     elif not dot and name not in argument_names(type(args)):
         raise UnknownArgumentError(
             f"{name!r} is not a training argument.{nearest_name(name, argument_names(type(args)))}"
         )
     else:
-        reason = _REASONS.get(group, _WHOLE_RUN) if dot or _is_ours(name, type(args)) else None
+        reason = _REASONS.get(group, _WHOLE_RUN) if dot or is_of_library(name, type(args)) else None
     if reason is not None:
         raise ArgumentError(
             f"{name!r} cannot change while a run goes on: {reason}. What can: {', '.join(CHANGEABLE)}, and numbers "
@@ -198,9 +201,3 @@ def _reason_in_optimizer(key: str, kind: Any) -> str | None:
     if parameter is not None and (isinstance(parameter.default, bool) or "bool" in str(parameter.annotation)):
         return f"it decides how {kind.__name__} works and which state it keeps"
     return None
-
-
-def _is_ours(name: str, kind: type) -> bool:
-    """Tell whether an argument is one of hpsearch or transformers, not one that a user's class adds."""
-    bases = [each for each in kind.__mro__ if each.__module__.partition(".")[0] in ("hpsearch", "transformers")]
-    return any(name in inspect.get_annotations(each) for each in bases)

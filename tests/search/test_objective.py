@@ -201,7 +201,7 @@ def test_a_list_gives_several_objectives_each_with_its_direction(direction: Any)
 @pytest.mark.parametrize(
     ("compute_objective", "direction", "told"),
     [
-        ("loss", ["minimize"], "direction=['minimize'] is a list"),
+        ("loss", ["minimize", "maximize"], "direction=['minimize', 'maximize'] is a list"),
         (None, ["minimize", "maximize"], "compute_objective must be a list"),
         ([], None, "an empty list"),
         (["loss", "accuracy"], ["minimize"], "a list of 2 and direction one of 1"),

@@ -164,7 +164,7 @@ def test_a_dataset_of_tuples_is_refused(tmp_path: Path) -> None:
 def test_a_parameter_that_nobody_reads_is_known_before_any_trial(tmp_path: Path) -> None:
     refused(
         SpaceError,
-        "Nobody reads the parameter 'model.width'",
+        "Parameter 'model.width' is never used",
         tmp_path,
         space={"model.width": Categorical([4, 8])},
         trainer={"model_init": lambda trial: TwoLayers()},

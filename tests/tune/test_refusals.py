@@ -23,7 +23,7 @@ def assert_refused(match: str, make: Callable[[Any], Any], space: Any = None, er
 
 def test_a_parameter_that_nobody_reads_is_refused() -> None:
     assert_refused(
-        r"Nobody reads the parameter 'weight_decay': make_trainer\(trial\) must look it up",
+        r"Parameter 'weight_decay' is never used: .* make_trainer\(trial\) must read trial\.params\['weight_decay'\]",
         lambda trial: transformers_trainer("made", TwoLayers(), learning_rate=trial.params["learning_rate"]),
         {**RATE, "weight_decay": Float(0.0, 0.1)},
         SpaceError,

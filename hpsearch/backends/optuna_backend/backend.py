@@ -283,6 +283,11 @@ class OptunaBackend(Backend):
             raise StudyError("The study of Optuna is open in the main process of the search only.")
         return self._study
 
+    def engine_trial(self, number: int) -> optuna.trial.FrozenTrial:
+        """Return the `optuna.trial.FrozenTrial` of a number."""
+        storage, study = self.engine_study()._storage, self.engine_study()
+        return storage.get_trial(storage.get_trial_id_from_study_id_trial_number(study._study_id, number))
+
     def importances(self) -> dict[str, float]:
         """Return Optuna's parameter importances, largest first; none of fewer than four trials."""
         with quiet_optuna():

@@ -305,6 +305,8 @@ class StoredTrials:
             trial.set_user_attr(_REASON, record.reason)
         if record.schedule:
             trial.set_user_attr(_SCHEDULE, list(record.schedule))
+        for name, value in record.user_attrs.items():
+            trial.set_user_attr(name, value)
         if record.state in (TrialState.INTERRUPTED, TrialState.PAUSED):
             return
         for name, violation in record.violations.items():
@@ -357,6 +359,7 @@ def attributes_of(record: TrialRecord, place: int | None) -> dict[str, Any]:
         _REASON: record.reason,
         _SCHEDULE: list(record.schedule) or None,
         _PLACE: place,
+        **record.user_attrs,
     }
     return {name: value for name, value in attributes.items() if value is not None}
 

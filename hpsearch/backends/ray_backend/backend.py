@@ -253,6 +253,10 @@ class RayBackend(Backend):
         """Return the `optuna.Study`."""
         return self._optuna.engine_study()
 
+    def engine_trial(self, number: int) -> Any:
+        """Return the `optuna.trial.FrozenTrial` of a number."""
+        return self._optuna.engine_trial(number)
+
     def importances(self) -> dict[str, float]:
         """Return Optuna's parameter importances."""
         return self._optuna.importances()

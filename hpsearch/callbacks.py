@@ -129,6 +129,11 @@ class CheckpointOnTermination(TrainerCallback):
         self._is_terminated = True
 
 
+def is_of_package(callback: Any, *packages: str) -> bool:
+    """Tell whether the class of a callback comes from one of these packages."""
+    return type(callback).__module__.partition(".")[0] in packages
+
+
 def copy_for_new_trainer(callback: TrainerCallback) -> TrainerCallback:
     """Return what a trainer made by `with_arguments` should call: a copy if the callback keeps state, else itself.
 

@@ -13,15 +13,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .backends.base import Backend
-from .errors import CommunicationError, HpsearchError, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError
+from .errors import (
+    CommunicationError,
+    HpsearchError,
+    InvalidInputError,
+    NoCompletedTrialError,
+    SearchInterrupted,
+    TooManyFailuresError,
+)
 from .interruption import Interruption, noticing_signals, own_command, set_exit_code
 from .search.best_run import BestRun, SearchSummary, best_runs
 from .search.ending import TrialEndedSearch, naming_the_disk
-from .search.evaluation_points import evaluation_points
+from .search.evaluation_points import points_of
 from .search.folder import StudyFolder
 from .search.following import SearchIsOver, follow
 from .search.listener import SearchListener
-from .search.mended import count_uncounted
+from .search.mended import UNCOUNTED_BEFORE, count_uncounted
 from .search.provenance import describe_surroundings, differences, differences_in_results
 from .search.ranks import Ranks
 from .search.runner import TrialRunner
@@ -90,15 +97,17 @@ class Search:
         return best
 
     def _counting_anew(self) -> Search:
-        """Return this search with a larger total, if trials failed before the study had a report: they do not count."""
+        """Return this search with a larger total, if trials failed before the first success: they do not count."""
         folder = StudyFolder(self.study)
-        left = count_uncounted(folder.read_settings(), folder.read_records())
-        if not left:
+        settings = folder.read_settings()
+        left = count_uncounted(settings, folder.read_records())
+        if settings is None or not left:
             return self
         total = self.study.n_trials + left
         were = "1 trial that failed does" if left == 1 else f"{left} trials that failed do"
-        notice = f"{were} not count, as none had a report before: {total} trials in all"
-        return replace(self, study=replace(self.study, n_trials=total), notices=[*self.notices, notice])
+        notice = f"{were} not count, as there was no success before: {total} trials in all"
+        study = replace(self.study, n_trials=total, uncounted_before=settings[UNCOUNTED_BEFORE])
+        return replace(self, study=study, notices=[*self.notices, notice])
 
     def _end_as_asked(self, interruption: Interruption, error: Exception) -> NoReturn:
         """End as a signal has asked for, though the search has ended with an error of its own."""
@@ -123,7 +132,11 @@ class Search:
         with telling_the_others(self.ranks, runner), naming_the_disk(self.study.folder):
             with self.backend.connected(self.study, self.trainer), runner.at_work():
                 self._open(folder, runner)
-                self._run_trials(runner)
+                try:
+                    self._run_trials(runner)
+                except InvalidInputError:
+                    folder.note_end(runner.records)
+                    raise
                 folder.note_end(runner.records)
             limit = self.study.max_failures
             if limit is not None and len(runner.failures) >= limit:
@@ -138,9 +151,7 @@ class Search:
             damaged = [f"DAMAGED: {each}" for each in folder.problems]
             prepared = self.backend.prepare(self.study, records, folder.left_alone, runner.is_alone())
             notes = [*damaged, *prepared, f"scope {self.study.scope}"]
-            if evaluation_points(self.trainer.args, self.trainer.training_samples, self.study.parameter_names()) == (
-                1.0,
-            ):
+            if points_of(self.trainer, self.study) == (1.0,):
                 notes.append(
                     "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='steps' with "
                     "eval_steps=0.05 would allow it)"

@@ -271,7 +271,9 @@ class Recipe:
 
     def _is_own_name(self, name: str) -> bool:
         """Tell whether a name without a dot is for `model_init(trial)`: it is unlike any training argument."""
-        if "." in name or self.model_init is None or not takes_trial(self.model_init):
+        if not name.isidentifier() or name in PARAMETER_GROUPS or self.model_init is None:
+            return False
+        if not takes_trial(self.model_init):
             return False
         arguments = argument_names(type(self.args))
         return name not in arguments and not successor_of_argument(name) and not nearest_name(name, arguments)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from transformers.trainer_utils import has_length
 
+from .callbacks import is_of_package
 from .files import read_json
 from .model_init import takes_trial
 from .recipe import Recipe
@@ -49,6 +50,7 @@ class SearchableRecipe(Recipe, Searching):
     """A recipe that can be searched."""
 
     skips = None
+    left_out: Sequence[Any] = ()
 
     @property
     def has_training_data(self) -> bool:
@@ -76,6 +78,9 @@ class SearchableRecipe(Recipe, Searching):
         """Yield the trainer of a trial for its preflight; then it is dropped, and the random streams are put back."""
         with preserved_streams():
             trainer = self.for_trial(trial, output_dir).with_arguments(**_IN_A_PREFLIGHT)
+            trainer.left_out = [
+                each for each in trainer.callbacks if not is_of_package(each, "hpsearch", "transformers")
+            ]
             trainer.callbacks = []
             try:
                 yield trainer

@@ -51,6 +51,7 @@ class Searching(ABC):
     args: Any
     cannot_pause: str | None = None  # why trials must not pause; None: they resume with the same numbers
     training_samples: int | None = None  # None: not known
+    sets_arguments_by_name = True
 
     @abstractmethod
     def for_trial(self, trial: Any, output_dir: str | None = None) -> Any:

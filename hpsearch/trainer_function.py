@@ -246,10 +246,8 @@ class TrainerFunction(Searching):
             self._suggested = list(trial.params.values_by_name)
             named = {"train_dataset": made.train_dataset, "eval_dataset": made.eval_dataset}
             self.cannot_pause = why_inexact(made)
-            has_samples = has_length(made.train_dataset) and not is_rewarded(
-                type(made)
-            )  # which draws prompts by itself
-            self.training_samples = len(made.train_dataset) if has_samples else None
+            self.training_samples = _samples(made)
+            self.sets_arguments_by_name = all(hasattr(args, name) for name in self._suggested)
             self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
             self._made_class = type(made)
@@ -312,6 +310,13 @@ class TrainerFunction(Searching):
         self._made = {key: each for key, each in self._made.items() if each() is not None}
         self._made.update({id(each): weakref.ref(each) for each in parts.values() if each is not None})
         return made
+
+
+def _samples(trainer: transformers.Trainer) -> int | None:
+    """Return how many samples a trainer has to train on; None if that is not known."""
+    data = trainer.train_dataset
+    draws_by_itself = is_rewarded(type(trainer)) or isinstance(data, dict)  # prompts; from several sets in turn
+    return len(data) if has_length(data) and not draws_by_itself else None
 
 
 def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str, Any]:

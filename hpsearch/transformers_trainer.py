@@ -21,6 +21,7 @@ from .callbacks import (
     ProgressCallback,
     TrainerCallback,
     TrainerState,
+    is_of_package,
     make_tracker,
     restore_callbacks,
 )
@@ -66,6 +67,7 @@ class TransformersTrainer:
         args.output_dir, args.run_name = output_dir, Path(output_dir).name
         args.save_total_limit = None  # the search decides which checkpoints stay
         self.eval_dataset = trainer.eval_dataset
+        self.left_out: list[TrainerCallback] = []
         _be_quiet(trainer)
         trackers = _take_trackers(trainer)
         trainer.add_callback(_NamesTrial(trial))
@@ -166,9 +168,12 @@ class TransformersTrainer:
     def prepare_preflight(self) -> None:
         """Take off all callbacks but those of the trainer's own library, and what a single step does without."""
         trainer, args = self._trainer, self.args
-        for callback in list(trainer.callback_handler.callbacks):
-            is_of_library = type(callback).__module__.partition(".")[0] in LIBRARIES_OF_TRAINERS
-            if not (is_of_library or isinstance(callback, DefaultFlowCallback)):
+        callbacks = list(trainer.callback_handler.callbacks)
+        known = ("hpsearch", "transformers", *LIBRARIES_OF_TRAINERS)
+        self.left_out = [each for each in callbacks if not is_of_package(each, *known)]
+        for callback in callbacks:
+            is_needed = is_of_package(callback, *LIBRARIES_OF_TRAINERS) or isinstance(callback, DefaultFlowCallback)
+            if not is_needed:
                 trainer.remove_callback(callback)
         args.report_to, args.eval_on_start, args.load_best_model_at_end = [], False, False
         args.dataloader_num_workers, args.dataloader_persistent_workers = 0, False

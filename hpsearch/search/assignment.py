@@ -7,7 +7,7 @@ from typing import Any
 
 from .others import OtherTrials
 from .parameters import Parameter
-from .preflight import Draw
+from .preflight import PreflightPlan
 from .trial import Trial, TrialRecord
 
 
@@ -17,7 +17,7 @@ class Assignment:
 
     Attributes:
         others: the other trials of the study.
-        draws: the other parameters of a preflight, which comes first; None: there is none.
+        preflight: of the preflight that comes first; None: there is none.
         of_all_branches: names of parameters, also of branches that are not open.
         seconds: the time that the search has left when it is handed over; None: no limit. The process that receives it
             counts by its own clock: the clocks of two machines may differ.
@@ -32,7 +32,7 @@ class Assignment:
     earlier: TrialRecord | None
     others: OtherTrials
     seconds: float | None
-    draws: tuple[Draw, ...] | None
+    preflight: PreflightPlan | None
     of_all_branches: frozenset[str]
 
     def __repr__(self) -> str:
@@ -44,7 +44,7 @@ class Assignment:
 
     @classmethod
     def of(
-        cls, trial: Trial, others: OtherTrials, seconds: float | None, draws: tuple[Draw, ...] | None = None
+        cls, trial: Trial, others: OtherTrials, seconds: float | None, preflight: PreflightPlan | None = None
     ) -> Assignment:
         """Return the assignment of a trial, beside these other ones, with `seconds` of the search's time left."""
         return cls(
@@ -57,7 +57,7 @@ class Assignment:
             trial.earlier,
             others,
             seconds,
-            draws,
+            preflight,
             trial.params.of_all_branches,
         )
 

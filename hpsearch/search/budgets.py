@@ -97,6 +97,10 @@ class TrialBudget:
         """The time the trial has taken, sessions before this one included."""
         return self._earlier_seconds + self._clock() - self._begin
 
+    def begin_now(self) -> None:
+        """Count from now: what came before, such as a preflight, does not belong to the trial."""
+        self._begin = self._clock()
+
     def continue_after(self, seconds: float) -> None:
         """Go on from a checkpoint that was written after `seconds`; those of this session are known already."""
         self._earlier_seconds = max(self._earlier_seconds, seconds - (self._clock() - self._begin))

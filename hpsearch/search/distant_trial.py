@@ -73,7 +73,7 @@ def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line
         OneProcess(),
         _Teller(trial, line),
         on_fallback=lambda record: write_record(study.folder, record),
-        draws=told.draws,
+        plan=told.preflight,
     )
     trial.execution = execution
     ended = run_to_end(execution, execution.run)

@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
+
+from .study import Study
 
 # What decides when a trial is evaluated; and what does only where evaluations or updates are counted.
 _DECIDE = {"eval_delay", "eval_steps", "eval_strategy", "max_steps", "num_train_epochs"}
 _DECIDE_UPDATES = {"dataloader_drop_last", "gradient_accumulation_steps", "per_device_train_batch_size"}
 
 
-def evaluation_points(args: Any, samples: int | None, searched: Collection[str] = ()) -> tuple[float, ...] | None:
-    """Return after which shares of its training a trial is evaluated, in (0, 1]; None if that is not known.
+class Evaluated(Protocol):
+    """The recipe of the trials.
 
-    A trial that is never evaluated while it trains is evaluated at its end.
+    Attributes:
+        args: the training arguments that trials have in common.
+        training_samples: how many there are to train on; None: not known.
+        sets_arguments_by_name: whether a parameter sets the argument of its name, and no other one.
+    """
+
+    args: Any
+    training_samples: int | None
+    sets_arguments_by_name: bool
+
+
+def points_of(recipe: Evaluated, study: Study) -> tuple[float, ...] | None:
+    """Return after which fractions of its training each trial of a search is evaluated; None if that is not known.
+
+    The parameters of a function as space are not known, nor the arguments that user code makes of them.
+    """
+    names = study.parameter_names()
+    if not (names and recipe.sets_arguments_by_name):
+        return None
+    return evaluation_points(recipe.args, recipe.training_samples, names)
+
+
+def evaluation_points(args: Any, samples: int | None, searched: Collection[str] = ()) -> tuple[float, ...] | None:
+    """Return after which fractions of its training a trial is evaluated, in (0, 1]; None if that is not known.
+
+    Where evaluation is by steps, or not asked for, a trial is evaluated at its end too.
 
     Args:
         args: the training arguments.
@@ -50,8 +77,8 @@ def _updates_per_epoch(args: Any, samples: int) -> int | None:
 
 
 def _by_steps(args: Any, total: int | None) -> tuple[float, ...] | None:
-    """Return the points of evaluations every so many updates; `eval_steps` below 1 is a share of them."""
-    if total is None and args.eval_steps >= 1:
+    """Return the points of evaluations by steps, the last one included; `eval_steps` below 1 is a fraction of them."""
+    if total is None and (args.eval_steps >= 1 or args.eval_delay):
         return None
     if total is None:
         count, every = 1.0, float(args.eval_steps)
@@ -59,7 +86,8 @@ def _by_steps(args: Any, total: int | None) -> tuple[float, ...] | None:
         count = float(total)
         every = math.ceil(total * args.eval_steps) if args.eval_steps < 1 else args.eval_steps
     first = max(1, math.ceil(args.eval_delay / every)) if total is not None else 1
-    return tuple(round(k * every / count, 6) for k in range(first, math.floor(count / every + 1e-9) + 1))
+    points = tuple(round(k * every / count, 6) for k in range(first, math.floor(count / every + 1e-9) + 1))
+    return points if points[-1:] == (1.0,) else (*points, 1.0)
 
 
 def _by_epochs(args: Any, total: int | None, updates: int | None) -> tuple[float, ...] | None:

@@ -25,9 +25,10 @@ from ..files import remove_folder
 from ..surroundings import ctrl_c_as_interruption
 from .budgets import TrialBudget
 from .checked_json import Unreadable
+from .evaluation_points import Evaluated
 from .listener import SearchListener
 from .others import OtherTrials
-from .preflight import Draw, MakesPreflightTrainers, preflight
+from .preflight import MakesPreflightTrainers, PreflightPlan, preflight
 from .ranks import OneProcess, Ranks
 from .read_parameters import ChecksReadParameters, ReadsParameters
 from .reporting import ReportingCallback, plain, so_far_in
@@ -37,12 +38,10 @@ from .study import Study
 from .trial import Report, Trial, TrialRecord, TrialState, Verdict
 
 
-class Searchable(MakesPreflightTrainers, Protocol):
+class Searchable(MakesPreflightTrainers, Evaluated, Protocol):
     """What can be searched: a recipe from which each trial makes its own trainer."""
 
-    args: Any
     cannot_pause: str | None  # why its trials must not pause
-    training_samples: int | None  # None: not known
 
     def with_arguments(self) -> Searchable:
         """Return the same recipe, without anything that it has built."""
@@ -117,7 +116,7 @@ class Execution:
         ranks: the processes of the trial.
         listener: hears of progress and reports.
         on_fallback: called with the record of the trial when it ran out of memory and is run again.
-        draws: the other parameters of a preflight, which comes first if the trial has no checkpoint; None: none does.
+        plan: of a preflight, which comes first if the trial has no checkpoint; None: there is none.
     """
 
     def __init__(
@@ -130,11 +129,11 @@ class Execution:
         ranks: Ranks,
         listener: SearchListener,
         on_fallback: Callable[[TrialRecord], None] = lambda record: None,
-        draws: Sequence[Draw] | None = None,
+        plan: PreflightPlan | None = None,
     ) -> None:
         self._base, self._study, self._trial, self._others = recipe, study, trial, others
         self._budget, self._ranks, self._listener = budget, ranks, listener
-        self._on_fallback, self._draws = on_fallback, draws
+        self._on_fallback, self._plan = on_fallback, plan
         self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
         self._has_fallen_back = False  # in this process; a checkpoint of before does not undo that
         self._recipe: Trainable | None = None
@@ -159,9 +158,10 @@ class Execution:
         A trial that was begun before resumes from its last checkpoint. With `oom_fallback`, one that runs out of memory
         continues in smaller micro-batches.
         """
-        if self._draws is not None and self._ranks.decide(lambda: not any(self.folder.glob("checkpoint-*"))):
+        if self._plan is not None and self._ranks.decide(lambda: not any(self.folder.glob("checkpoint-*"))):
             with ctrl_c_as_interruption():
-                said = preflight(self._base, self._study, self._trial, self._draws, self._ranks)
+                said = preflight(self._base, self._study, self._trial, self._plan, self._ranks)
+            self._budget.begin_now()
             if self._ranks.is_main:
                 self._listener.on_notice(said)
         while True:

@@ -48,7 +48,7 @@ def follow(
         trial = AssignedTrial(told)
         trial.ranks = ranks
         listener = SearchListener()
-        execution = Execution(trainer, study, trial, told.others, budget, ranks, listener, draws=told.draws)
+        execution = Execution(trainer, study, trial, told.others, budget, ranks, listener, plan=told.preflight)
         try:
             with keeping_sockets(execution.loads_in_processes):
                 execution.run()

@@ -1,4 +1,4 @@
-"""Failures before the first report of a study: once another search begins, they do not count."""
+"""Failures before the first success of a study: once another search begins, they do not count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def uncounted_before(records: Sequence[TrialRecord]) -> int:
     >>> uncounted_before([failed]), uncounted_before([])
     (1, 0)
     """
-    if any(each.reports for each in records):
+    if any(each.reports and each.state is not TrialState.FAILED for each in records):
         return 0
     return max((each.number + 1 for each in records if each.state is TrialState.FAILED), default=0)
 

@@ -1,9 +1,12 @@
 """Before the first trial of a study: one training step and an evaluation of two batches, and what mistakes they show.
 
 It runs where the trial is about to run, with the parameters and the seed of the trial, on a model of its own that is
-thrown away. Nothing of it is kept: no checkpoint, no report, no tracker hears of it, and the random streams are put
-back. What may be the bad luck of these parameters (memory, numbers that are not finite, an error that other parameters
-do not make) is left to the trial, which records it.
+thrown away. Nothing of it is kept: no checkpoint and no report, no callback of the user's and no tracker is called, and
+the random streams are restored.
+
+Only an error that is certain to be a mistake ends the search: one that other parameters raise too, or that a trial has
+failed with before. All others (exhausted memory, numbers that are not finite, an error that a callback might prevent,
+which a preflight leaves out) are left to the trial, which records them.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..callbacks import TrainerCallback
-from ..errors import HpsearchError, ObjectiveError, PreflightError, SpaceError, UnknownArgumentError
+from ..errors import ArgumentError, HpsearchError, ObjectiveError, PreflightError, SpaceError, UnknownArgumentError
 from ..files import disk_problem
 from ..scratch import scratch_folder
 from .added_metrics import with_num_parameters
@@ -29,7 +33,7 @@ from .study import Study
 from .trial import Trial
 
 BATCHES = 2
-# So many other parameters are tried before an error is taken for a mistake.
+# How many other configurations are tried before an error is taken for a mistake.
 _DRAWS = 3
 # Where there is no trainer yet that knows better: Python's and torch's.
 _OF_MEMORY = ("MemoryError", "OutOfMemoryError")
@@ -41,9 +45,11 @@ class PreflightTrainer(ReadsParameters, Protocol):
 
     Attributes:
         skips: why it cannot train a step only to try it, in words that follow "because"; None: it can.
+        left_out: the user's callbacks, which a preflight does not call.
     """
 
     skips: str | None
+    left_out: Sequence[Any]
 
     def add_callback(self, callback: Any) -> None:
         """Add a callback to it."""
@@ -80,34 +86,47 @@ class Draw(NamedTuple):
     arguments: dict[str, Any]
 
 
-def other_draws(study: Study, number: int) -> tuple[Draw, ...]:
-    """Return some parameters, to tell an error that all trials make from one of the parameters of trial `number`.
+@dataclass(frozen=True)
+class PreflightPlan:
+    """What the process that searches knows, and a preflight needs.
 
-    There are none of a function as space, which is called for trials only.
+    Attributes:
+        others: parameters that are tried if those of the trial raise an error.
+        failed: the trial that has failed last, if there is no success so far; None: none has.
+    """
+
+    others: tuple[Draw, ...] = ()
+    failed: int | None = None
+
+
+def plan_preflight(study: Study, number: int, failed: int | None) -> PreflightPlan:
+    """Return the plan for trial `number`; `failed` is the trial that has failed last.
+
+    Other parameters are drawn from a static space only: a function as space is called for trials only.
     """
     found: list[Draw] = []
     for draw in range(_DRAWS if isinstance(study.space, SearchSpace) else 0):
         trial = DrawnTrial(f"{study.seed}/preflight/{draw}", number)
         arguments = study.suggest(trial)
         found.append(Draw(dict(trial.params.values_by_name), arguments))
-    return tuple(found)
+    return PreflightPlan(tuple(found), failed)
 
 
 def preflight(
     recipe: MakesPreflightTrainers,
     study: Study,
     trial: Trial,
-    others: Sequence[Draw],
+    plan: PreflightPlan,
     ranks: Ranks,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Train one step and evaluate two batches as the trial would; return in a line that it passed, and its cost.
+    """Train one step and evaluate two batches as the trial would; return in a line whether it passed, and its cost.
 
     Args:
         recipe: that the trial is made from.
         study: the settings; its objectives, constraints and pruning metric are read from the evaluation.
         trial: with its parameters.
-        others: parameters that are tried if those of the trial raise an error.
+        plan: see `plan_preflight`.
         ranks: the processes of the trial; all of them do it together.
         clock: tells seconds.
 
@@ -119,34 +138,40 @@ def preflight(
     """
     began = clock()
     with scratch_folder() as folder:
-        said = _Preflight(recipe, study, ranks, folder).run(trial, others)
+        said = _Preflight(recipe, study, ranks, folder).run(trial, plan)
     return f"Preflight in {clock() - began:.1f} s: {said} (preflight=False skips it)"
 
 
 class _Preflight:
-    """What is tried with one configuration after the other; each process of the trial does the same."""
+    """Tries one configuration after the other; each process of the trial does the same."""
 
     def __init__(self, recipe: MakesPreflightTrainers, study: Study, ranks: Ranks, folder: Path) -> None:
         self._recipe, self._study, self._ranks, self._folder = recipe, study, ranks, folder
 
-    def run(self, trial: Trial, others: Sequence[Draw]) -> str:
-        """Return what works, or why it is left to the trial."""
+    def run(self, trial: Trial, plan: PreflightPlan) -> str:
+        """Return what works, or what is left to the trial."""
         try:
             return self._try(trial)
         except _LeftToTheTrial as left:
             return str(left)
         except _Failed as failed:
-            doing, error, may_be_bad_luck = failed.doing, failed.error, failed.may_be_bad_luck
-        for other in others if may_be_bad_luck else ():
+            doing, error, left_out = failed.doing, failed.error, failed.left_out
+        for other in plan.others:
             try:
                 self._try(_trial_of(other, trial))
             except (_Failed, _LeftToTheTrial, HpsearchError):
                 pass
             else:
                 return f"{doing} raises {_described(error)} with these parameters, but not with others"
+        reasons = [f"trial {plan.failed} has failed before"] if plan.failed is not None else []
+        if plan.others and not left_out:
+            reasons.append(f"{len(plan.others)} other configurations raise an error as well")
+        if not reasons:
+            why = f"without {_named(left_out)}" if left_out else "with these parameters"
+            return f"{doing} raises {_described(error)} {why}; the trial will show whether that is a mistake"
         raise PreflightError(
-            f"The preflight failed: {doing} raises {_described(error)}{_place(error)}. No trial has trained. Mend it "
-            "and run the same again, or pass preflight=False if only some parameters raise it."
+            f"The preflight failed: {doing} raises {_described(error)}{_place(error)}; {' and '.join(reasons)}. Mend "
+            "it and run the same again. (preflight=False searches all the same.)"
         ) from error
 
     def _try(self, trial: Trial) -> str:
@@ -154,19 +179,19 @@ class _Preflight:
 
         Raises:
             _Failed: one of them failed.
-            _LeftToTheTrial: memory is exhausted.
+            _LeftToTheTrial: memory is exhausted, or the numbers are not finite.
             HpsearchError: a mistake in the study.
         """
         with contextlib.ExitStack() as stack:
             made = self._recipe.preflight_trainer(trial, str(self._folder))
             trainer = self._do("building the trainer", None, lambda: stack.enter_context(made))
             if trainer.skips is not None:
-                check_read(trial, trainer)
+                self._do("reading the parameters", trainer, lambda: check_read(trial, trainer))
                 return f"the step and the evaluation are skipped, because {trainer.skips}"
             callback = _OneStep()
             trainer.add_callback(callback)
-            self._do("building the model, or its first training step,", trainer, trainer.train)
-            check_read(trial, trainer)
+            self._do("building the model, or its first training step,", trainer, trainer.train, trainer.left_out)
+            self._do("reading the parameters", trainer, lambda: check_read(trial, trainer))
             return self._evaluate(trainer, callback)
 
     def _evaluate(self, trainer: PreflightTrainer, callback: _OneStep) -> str:
@@ -178,18 +203,37 @@ class _Preflight:
         try:
             self._do("evaluating", trainer, lambda: judge(lambda: trainer.evaluate_batches(BATCHES)))
         except (_Failed, ObjectiveError):
-            self._do("evaluating", trainer, lambda: judge(trainer.evaluate), may_be_bad_luck=False)
+            if self._ranks.together(callback.has_diverged):
+                raise _LeftToTheTrial(
+                    "after one step the weights are not finite, which the trial will record"
+                ) from None
+            try:
+                self._do("evaluating", trainer, lambda: judge(trainer.evaluate))
+            except ObjectiveError as error:
+                adding = [each for each in trainer.left_out if _acts_on_evaluations(each)]
+                if not adding or "Did you mean" in str(error):
+                    raise
+                raise _LeftToTheTrial(f"without {_named(adding)}, {_as_clause(error)}") from error
             return "one step and the whole evaluation work; two batches are not enough for its metrics"
         return f"one step and an evaluation of {BATCHES} batches work"
 
     def _do(
-        self, doing: str, trainer: PreflightTrainer | None, action: Callable[[], Result], may_be_bad_luck: bool = True
+        self,
+        doing: str,
+        trainer: PreflightTrainer | None,
+        action: Callable[[], Result],
+        left_out: Sequence[Any] = (),
     ) -> Result:
-        """Act together with the other processes; what any of them raises is raised in all."""
+        """Act together with the other processes; an error of any of them is raised in all.
+
+        The user's callbacks that are `left_out` might prevent it.
+        """
         try:
             return self._ranks.together(action)
         except UnknownArgumentError as error:
             raise SpaceError(str(error)) from None
+        except ArgumentError as error:  # other parameters may suit the arguments
+            raise _Failed(doing, error, left_out) from error
         except HpsearchError:
             raise
         except Exception as error:
@@ -200,7 +244,7 @@ class _Preflight:
                 raise _LeftToTheTrial(f"{doing} runs out of memory, which the trial will record") from None
             if disk_problem(error) is not None:
                 raise
-            raise _Failed(doing, error, may_be_bad_luck) from error
+            raise _Failed(doing, error, left_out) from error
 
 
 def _trial_of(draw: Draw, trial: Trial) -> Trial:
@@ -228,7 +272,7 @@ def _check_metrics(study: Study, evaluated: _OneStep) -> None:
 
 
 class _OneStep(TrainerCallback):
-    """Stops training after the first update, and notes what evaluations give.
+    """Stops training after the first step, and notes the results of evaluations.
 
     Attributes:
         metrics: of all evaluation sets.
@@ -238,8 +282,10 @@ class _OneStep(TrainerCallback):
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
         self.num_parameters = 0
+        self._model: Any = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self._model = kwargs.get("model")
         control.should_training_stop = True
         control.should_log = control.should_evaluate = control.should_save = False
         return control
@@ -252,17 +298,35 @@ class _OneStep(TrainerCallback):
         if model is not None:
             self.num_parameters = sum(each.numel() for each in model.parameters())
 
+    def has_diverged(self) -> bool:
+        """Tell whether the step has led to weights that are not finite."""
+        weights = () if self._model is None else self._model.parameters()
+        return not all(bool(each.isfinite().all()) for each in weights)
+
 
 class _Failed(Exception):
-    """Something failed; `may_be_bad_luck`: perhaps only with these parameters."""
+    """Something failed, perhaps only with these parameters, or without the user's callbacks `left_out`."""
 
-    def __init__(self, doing: str, error: Exception, may_be_bad_luck: bool = True) -> None:
+    def __init__(self, doing: str, error: Exception, left_out: Sequence[Any] = ()) -> None:
         super().__init__(doing)
-        self.doing, self.error, self.may_be_bad_luck = doing, error, may_be_bad_luck
+        self.doing, self.error, self.left_out = doing, error, left_out
 
 
 class _LeftToTheTrial(Exception):
-    """What happened is for the trial to record."""
+    """The trial will record what happened."""
+
+
+def _acts_on_evaluations(callback: Any) -> bool:
+    return type(callback).on_evaluate is not TrainerCallback.on_evaluate
+
+
+def _named(callbacks: Sequence[Any]) -> str:
+    return ", ".join(type(each).__name__ for each in callbacks)
+
+
+def _as_clause(error: Exception) -> str:
+    said = str(error)
+    return said[:1].lower() + said[1:].removesuffix(".")
 
 
 def _described(error: BaseException) -> str:

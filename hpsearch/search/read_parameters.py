@@ -46,7 +46,11 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
                 f"start_with gives {name}={value!r}, which nobody has asked for."
                 f"{nearest_name(name, params.values_by_name)}"
             )
-    unread = [name for name in params.values_by_name if trainer.is_read_by_user_code(name) and name not in params.read]
+    unread = [
+        name
+        for name in params.values_by_name
+        if name not in params.read and trainer.is_read_by_user_code(name) and ("." in name or name in trial.arguments)
+    ]  # a function as space may suggest a plain name for itself, which it does not return
     if unread:
         raise SpaceError(
             f"Parameter {unread[0]!r} is never used: no training argument takes it, so {code}(trial) must read "

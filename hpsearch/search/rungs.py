@@ -256,14 +256,15 @@ class Rungs:
 
 
 def describe_rungs(points: Sequence[float] | None) -> str:
-    """Return in words where trials pause that are evaluated after these shares of their training; None: not known.
+    """Return in words where trials pause that are evaluated after these fractions of their training; None: not known.
 
     >>> describe_rungs((0.2, 0.4, 0.6, 0.8, 1.0))
     'trials pause after 20% and 60% of their training, and the best third goes on'
     """
     if points is None:
         *some, last = (f"1/{round(1 / share)}" for share in SHARES)
-        return f"trials pause after {', '.join(some)} and {last} of their training, and the best third goes on"
+        fractions = f"{', '.join(some)} and {last}"
+        return f"trials pause at the first evaluation after {fractions} of their training, and the best third goes on"
     first_at = {bisect_right((*SHARES, 1.0), point + _ROUNDING): point for point in sorted(points, reverse=True)}
     pauses = [f"{first_at[height]:.0%}" for height in range(1, _END) if height in first_at]
     if not pauses:

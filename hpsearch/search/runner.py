@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -24,11 +24,12 @@ from .listener import SearchListener
 from .memory_of_0_8_0 import copy_to_disk
 from .others import OtherTrials
 from .own_files import hide_checkpoints_outside
-from .preflight import Draw, other_draws
+from .preflight import PreflightPlan, plan_preflight
 from .ranks import Ranks
 from .repeats import Tried, choose, is_everything_tried
 from .retention import remove_surplus
 from .sessions import Session
+from .space import SearchSpace
 from .study import Study
 from .trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict, configuration
 
@@ -70,7 +71,7 @@ class TrialRunner:
         self.failures: list[TrialRecord] = []
         self.under_way: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
-        self._had_preflight = False
+        self._last_preflight: int | None = None  # the trial that has had one
         self._ended_by: str | None = None
         self._begun: dict[int, tuple[float, TrialRecord | None]] = {}  # when, and what was known
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
@@ -208,12 +209,12 @@ class TrialRunner:
         Raises:
             TrialEndedSearch: the study itself is mistaken, or the user ended the search; it carries the record.
         """
-        others, draws = self._others(trial), self._draws(trial)
-        execution = self.execution(trial, others, draws)
+        others, plan = self._others(trial), self._plan(trial)
+        execution = self.execution(trial, others, plan)
 
         def train() -> tuple[TrialState, str | None]:
             self._begin(trial, execution)
-            self._ranks.decide(lambda: Assignment.of(trial, others, None, draws))
+            self._ranks.decide(lambda: Assignment.of(trial, others, None, plan))
             trial.ranks = self._ranks
             with keeping_sockets(execution.loads_in_processes):
                 return execution.run()
@@ -237,7 +238,7 @@ class TrialRunner:
 
         ended = run_to_end(execution, prepare)
         if ended.record.state is TrialState.RUNNING:
-            return Assignment.of(trial, others, self.seconds_left, self._draws(trial))
+            return Assignment.of(trial, others, self.seconds_left, self._plan(trial))
         return self.finish(ended)
 
     def finish(self, ended: Ended) -> TrialRecord:
@@ -261,7 +262,7 @@ class TrialRunner:
             raise TrialEndedSearch(record, ended.cause)
         return record
 
-    def execution(self, trial: Trial, others: OtherTrials, draws: Sequence[Draw] | None = None) -> Execution:
+    def execution(self, trial: Trial, others: OtherTrials, plan: PreflightPlan | None = None) -> Execution:
         """Return a trial as it would run in this process, beside these other ones."""
         return Execution(
             self._trainer,
@@ -272,7 +273,7 @@ class TrialRunner:
             self._ranks,
             self.listener,
             on_fallback=self._note_fallback,
-            draws=draws,
+            plan=plan,
         )
 
     def note(self, record: TrialRecord) -> None:
@@ -308,19 +309,26 @@ class TrialRunner:
         """Take into account a trial that ended just before its process died; under `locked()`."""
         self._take(record)
 
-    def _draws(self, trial: Trial) -> tuple[Draw, ...] | None:
-        """Return the other parameters of a preflight if a trial has one: the first, while the study has no report."""
-        if self._had_preflight or not self._study.preflight:
+    def _plan(self, trial: Trial) -> PreflightPlan | None:
+        """Return the plan of a trial's preflight; None if it has none.
+
+        The first trial has one while the study has no report; if that trial fails, the next one has one too.
+        """
+        failed = {each.number for each in self.failures}
+        if not self._study.preflight or not (self._last_preflight is None or self._last_preflight in failed):
             return None
-        self._had_preflight = True
         earlier = () if trial.earlier is None else trial.earlier.reports
-        has_report = earlier or any(each.reports for each in self.known_trials())
-        return None if has_report else other_draws(self._study, trial.number)
+        if earlier or any(each.reports for each in self.known_trials()):
+            return None
+        self._last_preflight = trial.number
+        return plan_preflight(self._study, trial.number, max(failed, default=None))
 
     def _begin(self, trial: Trial, execution: Execution) -> None:
         """Ask for the trial's parameters, and give it a folder with its first record in it."""
         self._begun[trial.number] = time.time(), trial.earlier
         suggested = self._study.suggest(trial)
+        if not isinstance(self._study.space, SearchSpace):  # in a function, what other trials have is in a branch
+            trial.params.of_all_branches |= {name for each in self.known_trials() for name in each.params}
         if trial.earlier is None:
             with self._folder.locked():
                 trial.arguments = self._not_known(trial, suggested)

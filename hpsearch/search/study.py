@@ -50,6 +50,7 @@ class Study:
         seed: seed of the sampler.
         hp_name: a function from a trial to the name of its run; None: ``run-<number>``.
         start_with: parameters of the first trials; where some are missing, the sampler chooses.
+        uncounted_before: failed trials with smaller numbers do not count, and are not those of `start_with`.
         preflight: whether one training step and two batches of evaluation are tried before the first trial.
 
     Raises:
@@ -75,6 +76,7 @@ class Study:
     hp_name: Callable[[Trial], str] | None = None
     start_with: tuple[Mapping[str, Any], ...] = ()
     preflight: bool = False
+    uncounted_before: int = 0
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")

@@ -194,6 +194,8 @@ class TrialRecord:
         values["reports"] = [vars(each) for each in self.reports]
         values["state"] = self.state.value
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
+        if not self.user_attrs:
+            del values["user_attrs"]
         return dict(json.loads(json.dumps(values, default=str)))
 
 
@@ -312,6 +314,10 @@ class Trial(ABC):
     def keys(self) -> list[str]:
         """Return the names of its parameters, those that the space gives as constants included."""
         return list({**self.params.values_by_name, **self.arguments})
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return the names and values of its parameters."""
+        return [(name, self[name]) for name in self.keys()]
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a parameter, or `default` if the trial has none of this name."""

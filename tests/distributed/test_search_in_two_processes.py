@@ -15,7 +15,16 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 SCENARIOS = [
     *("healthy", "pruned", "timeout", "study_timeout", "fails_0", "fails_1", "init_fails_0", "init_fails_1"),
     *("metrics_fail", "dataset_fails", "too_many_failures", "model_init_suggests", "mistake", "interrupted", "goes_on"),
-    *("never_built", "oom_fallback", "several_objectives", "rungs", "rungs_and_a_budget", "brought", "brought_rungs"),
+    *(
+        "never_built",
+        "read_in_one",
+        "oom_fallback",
+        "several_objectives",
+        "rungs",
+        "rungs_and_a_budget",
+        "brought",
+        "brought_rungs",
+    ),
 ]
 REPLAYS = ("replay", "interrupted_replay")  # of a trial of "healthy"
 Reports = dict[str, list[dict[str, Any]]]
@@ -167,6 +176,11 @@ def test_what_a_preflight_finds_in_one_process_is_raised_in_both(reports: Report
     for report in reports["never_built"]:
         assert report["raised"].startswith("PreflightError: The preflight failed")
         assert "RuntimeError: no such layer" in report["raised"]
+
+
+def test_a_parameter_that_only_one_process_reads_is_an_error_in_both(reports: Reports) -> None:
+    for report in reports["read_in_one"]:
+        assert report["raised"].startswith("SpaceError: Parameter 'model.width' is never used")
 
 
 def test_an_interrupted_search_ends_in_both_and_goes_on_from_the_checkpoint(reports: Reports, folder: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_value_that_is_refused_only_under_another_choice(tmp_path: Path) -> No
         (ObjectiveError, {"compute_objective": ["loss", "loss"]}, ["'eval_loss'", "twice"]),
         (ObjectiveError, {"compute_objective": []}, ["an empty list"]),
         (ObjectiveError, {"compute_objective": ["loss", "accuracy"], "direction": ["minimize"]}, ["2", "1"]),
-        (ObjectiveError, {"direction": ["minimize"]}, ["['minimize']", "compute_objective must be a list"]),
+        (ObjectiveError, {"direction": ["minimize", None]}, ["['minimize', None]", "compute_objective must be a list"]),
         (ObjectiveError, {"compute_objective": lambda metrics: 0.0}, ["direction='minimize' or 'maximize'"]),
         (ObjectiveError, {"compute_objective": 3}, ["3", "a metric's name, a function, a list of these or None"]),
         (StudyError, {"n_trials": 0}, ["n_trials", "0", "at least 1"]),

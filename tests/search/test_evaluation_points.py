@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainerCallback
 
-from hpsearch import Float, Int, TrainingArguments
+from hpsearch import Float, Int, TrainingArguments, tune
 from hpsearch.search.evaluation_points import evaluation_points
 from hpsearch.search.rungs import describe_rungs
 from tests.support.searching import Events
-from tests.support.small_trainer import small_trainer
+from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
 BY_EPOCH = {"eval_strategy": "epoch", "per_device_train_batch_size": 8}
 BY_STEPS = {"eval_strategy": "steps", "per_device_train_batch_size": 8}
@@ -28,7 +30,8 @@ BY_STEPS = {"eval_strategy": "steps", "per_device_train_batch_size": 8}
         ({**BY_EPOCH, "max_steps": 25}, 80, (0.4, 0.8, 1.0)),
         ({**BY_EPOCH, "max_steps": 25}, None, None),
         ({**BY_STEPS, "max_steps": 20, "eval_steps": 5}, None, (0.25, 0.5, 0.75, 1.0)),
-        ({**BY_STEPS, "max_steps": 20, "eval_steps": 8}, None, (0.4, 0.8)),
+        ({**BY_STEPS, "max_steps": 20, "eval_steps": 8}, None, (0.4, 0.8, 1.0)),
+        ({**BY_STEPS, "num_train_epochs": 2, "eval_steps": 0.25, "eval_delay": 3}, None, None),
         ({**BY_STEPS, "max_steps": 20, "eval_steps": 5, "eval_delay": 12}, None, (0.75, 1.0)),
         ({**BY_STEPS, "num_train_epochs": 2, "eval_steps": 10}, 80, (0.5, 1.0)),
         ({**BY_STEPS, "num_train_epochs": 2, "eval_steps": 100}, 80, (1.0,)),
@@ -40,6 +43,35 @@ BY_STEPS = {"eval_strategy": "steps", "per_device_train_batch_size": 8}
 )
 def test_the_points_are_those_of_the_training(arguments: dict[str, Any], samples: int | None, expected: Any) -> None:
     assert evaluation_points(TrainingArguments(use_cpu=True, **arguments), samples) == expected
+
+
+class NotesEvaluations(TrainerCallback):
+    def __init__(self) -> None:
+        self.points: list[float] = []
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.points.append(round(state.global_step / state.max_steps, 6))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"eval_strategy": "epoch", "num_train_epochs": 3},
+        {"eval_strategy": "epoch", "num_train_epochs": 2.5},
+        {"eval_strategy": "epoch", "num_train_epochs": 4, "eval_delay": 2},
+        {"eval_strategy": "epoch", "max_steps": 10},
+        {"eval_strategy": "steps", "eval_steps": 3},
+        {"eval_strategy": "steps", "eval_steps": 0.3},
+        {"eval_strategy": "steps", "eval_steps": 2, "eval_delay": 5},
+        {"eval_strategy": "steps", "eval_steps": 100},
+        {"eval_strategy": "steps", "eval_steps": 1, "gradient_accumulation_steps": 3},
+    ],
+)
+def test_the_points_are_those_at_which_a_training_run_is_evaluated(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    notes = NotesEvaluations()
+    trainer = small_trainer(tmp_path, notes, **arguments)
+    trainer.train()
+    assert evaluation_points(trainer.args, 16) == tuple(notes.points)
 
 
 @pytest.mark.parametrize("name", ["num_train_epochs", "per_device_train_batch_size", "eval_steps"])
@@ -57,7 +89,7 @@ def test_evaluations_after_each_epoch_are_the_same_with_all_batch_sizes() -> Non
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
-        (None, "trials pause after 1/18, 1/6 and 1/2 of their training, and the best third goes on"),
+        (None, "trials pause at the first evaluation after 1/18, 1/6 and 1/2 of their training, and the best third"),
         ([k / 20 for k in range(1, 21)], "trials pause after 10%, 20% and 50% of their training, and the best third"),
         ([1 / 3, 2 / 3, 1.0], "trials pause after 33% and 67% of their training, and the best third goes on"),
         ([0.5, 1.0], "trials pause after 50% of their training, and the best third goes on"),
@@ -81,11 +113,36 @@ def test_a_search_says_the_rungs_that_its_trials_have(tmp_path: Any) -> None:
     rate = {"learning_rate": Float(1e-3, 1e-1)}
     assert "trials pause after 33% and 67% of their" in begun(tmp_path / "a", rate, num_train_epochs=3)
     searched = {**rate, "num_train_epochs": Int(2, 3)}
-    assert "trials pause after 1/18, 1/6 and 1/2 of" in begun(tmp_path / "b", searched)
+    assert "trials pause at the first evaluation after 1/18, 1/6 and 1/2 of" in begun(tmp_path / "b", searched)
 
 
 def test_a_search_with_one_evaluation_a_trial_says_that_nothing_can_be_pruned_and_what_to_set(tmp_path: Any) -> None:
     said = begun(tmp_path, {"learning_rate": Float(1e-3, 1e-1)}, num_train_epochs=1)
     assert "one evaluation at the end of each trial: nothing can be pruned" in said
     assert "eval_strategy='steps' with eval_steps=0.05" in said
-    assert "trials pause after" not in said
+    assert "trials pause" not in said
+
+
+def by_function(trial: Any) -> dict[str, Any]:
+    return {"num_train_epochs": trial.suggest_int("epochs", 1, 3)}
+
+
+def test_of_a_function_as_space_the_rungs_are_not_known(tmp_path: Path) -> None:
+    said = begun(tmp_path, by_function, num_train_epochs=1)
+    assert "trials pause at the first evaluation after 1/18" in said
+    assert "nothing can be pruned" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"), [("num_train_epochs", False), ("epochs", False), ("learning_rate", True)]
+)
+def test_of_trainers_that_a_function_makes_rungs_are_known_where_parameters_are_arguments(
+    tmp_path: Path, name: str, is_known: bool
+) -> None:
+    def make_trainer(trial: Any) -> Any:
+        epochs = trial.params[name] if name != "learning_rate" else trial.params[name] and 3
+        return transformers_trainer(tmp_path, TwoLayers(), num_train_epochs=epochs)
+
+    events = Events()
+    tune(make_trainer, {name: Int(1, 20)}, n_trials=4, compute_objective="loss", preflight=False, progress=events)
+    assert ("trials pause after 33% and 67%" in "; ".join(events.notes)) is is_known

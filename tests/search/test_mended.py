@@ -1,4 +1,4 @@
-"""Failures before the first report of a study do not count once their cause is mended."""
+"""Failures before the first success of a study do not count once their cause is mended."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ FAILED = [record(number, TrialState.FAILED) for number in range(3)]
         (FAILED, 3),
         ([*FAILED, record(3, TrialState.REFUSED)], 3),
         ([*FAILED, record(3, TrialState.COMPLETE, REPORT)], 0),
-        ([*FAILED, record(3, TrialState.FAILED, REPORT)], 0),
+        ([*FAILED, record(3, TrialState.FAILED, REPORT)], 4),
+        ([*FAILED, record(3, TrialState.PRUNED, REPORT)], 0),
+        ([*FAILED, record(3, TrialState.PAUSED, REPORT)], 0),
     ],
 )
-def test_a_search_that_ends_without_any_report_leaves_failures_that_will_not_count(
+def test_a_search_that_ends_without_any_success_leaves_failures_that_will_not_count(
     records: list[TrialRecord], expected: int
 ) -> None:
     assert uncounted_before(records) == expected
@@ -58,7 +60,7 @@ def test_with_the_cause_mended_a_search_has_all_its_trials(tmp_path: Path) -> No
     hears = HearsNotices()
     best = search(tmp_path, 4, progress=hears)
     assert states(best) == [*["failed"] * 5, *["complete"] * 4]
-    assert hears.notices == ["5 trials that failed do not count, as none had a report before: 9 trials in all"]
+    assert hears.notices == ["5 trials that failed do not count, as there was no success before: 9 trials in all"]
     again = search(tmp_path, 4)
     assert len(again.run_summary.records) == 9
     assert len(search(tmp_path, 5).run_summary.records) == 10

@@ -29,11 +29,18 @@ from tests.support.small_tune import search as search_by_function
 
 
 class Hears(SearchListener):
-    """Remembers notices, and how trials ended."""
+    """Remembers notices, how trials ended, and counts what they do."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
         self.ended: list[tuple[int, str]] = []
+        self.steps = self.evaluations = 0
+
+    def on_progress(self, *arguments: Any) -> None:
+        self.steps += 1
+
+    def on_report(self, *arguments: Any) -> None:
+        self.evaluations += 1
 
     def on_notice(self, notice: str) -> None:
         self.notices.append(notice)
@@ -67,10 +74,10 @@ def search(folder: Path, n_trials: int = 2, space: Any = None, **changes: Any) -
 
 def refused(error: Any, match: str, folder: Path, **changes: Any) -> pytest.ExceptionInfo[Any]:
     """Check that a search ends with an error before any trial has made a step, and return it."""
-    hears, counts = Hears(), CountsSteps()
+    hears = Hears()
     with pytest.raises(error, match=match) as raised:
-        search(folder, 5, callbacks=[counts], **{"progress": hears, **changes})
-    assert (counts.steps, counts.evaluations) == (0, 0)
+        search(folder, 5, **{"progress": hears, **changes})
+    assert (hears.steps, hears.evaluations) == (0, 0)
     assert hears.ended == [(0, "refused")]
     assert str(raised.value).count("\n") <= 5  # it fits on one screen
     return raised
@@ -238,6 +245,174 @@ def test_an_error_of_the_parameters_of_one_trial_is_for_that_trial_to_record(tmp
     )
     assert states(best) == ["failed", "complete"]
     assert "ValueError: 5 is not divisible by 2 with these parameters, but not with others" in hears.notices[0]
+
+
+@pytest.mark.parametrize("where", ["evaluation", "compute_metrics"])
+def test_an_evaluation_that_fails_with_the_parameters_of_one_trial_is_for_that_trial_to_record(
+    tmp_path: Path, where: str
+) -> None:
+    class FailsAtFive(TwoLayers):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+            is_five = self.hidden.out_features == 5 and not self.training
+            if is_five and where == "evaluation":
+                raise ValueError("not five")
+            outputs = super().forward(x, labels)
+            return {**outputs, "logits": outputs["logits"] * torch.nan} if is_five else outputs
+
+    def without_nan(prediction: Any) -> dict[str, float]:
+        if np.isnan(prediction.predictions).any():
+            raise ValueError("Input contains NaN.")
+        return accuracy(prediction)
+
+    hears = Hears()
+    best = search(
+        tmp_path,
+        space={"model.width": Categorical([4, 5, 6, 8])},
+        trainer={
+            "model_init": lambda trial: FailsAtFive(trial.params["model.width"]),
+            "compute_metrics": without_nan,
+        },
+        start_with=[{"model.width": 5}, {"model.width": 6}],
+        progress=hears,
+    )
+    assert states(best) == ["failed", "complete"]
+    assert "with these parameters, but not with others" in hears.notices[0]
+
+
+def test_weights_that_are_not_finite_after_the_step_are_for_the_trial_to_record(tmp_path: Path) -> None:
+    built: list[int] = []
+
+    class Diverges(TwoLayers):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+            outputs = super().forward(x, labels)
+            return {**outputs, "loss": outputs["loss"] * torch.inf} if self.training else outputs
+
+    def without_nan(prediction: Any) -> dict[str, float]:
+        if np.isnan(prediction.predictions).any():
+            raise ValueError("Input contains NaN.")
+        return accuracy(prediction)
+
+    def model_init(trial: Any) -> TwoLayers:
+        built.append(trial.number)
+        return Diverges() if trial.number == 0 else TwoLayers()
+
+    hears = Hears()
+    trainer = {"model_init": model_init, "compute_metrics": without_nan}
+    assert states(search(tmp_path, trainer=trainer, progress=hears)) == ["failed", "complete"]
+    assert "the weights are not finite, which the trial will record" in hears.notices[0]
+
+
+class AddsMetric(TrainerCallback):
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        metrics["eval_calibration"] = 0.5
+
+
+class SetsMargin(TrainerCallback):
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        model.margin = 1.0
+
+
+class NeedsMargin(TwoLayers):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        outputs = super().forward(x, labels)
+        return {**outputs, "logits": outputs["logits"] * self.margin}
+
+
+@pytest.mark.parametrize(
+    ("callback", "changes", "said"),
+    [
+        (
+            AddsMetric(),
+            {"compute_objective": "calibration"},
+            "without AddsMetric, the objective eval_calibration",
+        ),
+        (SetsMargin(), {"trainer": {"model_init": NeedsMargin}}, "without SetsMargin; the trial will show"),
+    ],
+)
+def test_a_callback_without_which_nothing_works_costs_nothing(
+    tmp_path: Path, callback: TrainerCallback, changes: dict[str, Any], said: str
+) -> None:
+    hears = Hears()
+    assert states(search(tmp_path, callbacks=[callback], progress=hears, **changes)) == ["complete"] * 2
+    assert said in hears.notices[0]
+
+
+def test_a_misspelt_metric_is_known_although_a_callback_might_add_it(tmp_path: Path) -> None:
+    hears = Hears()
+    with pytest.raises(MissingMetricError, match="Did you mean 'eval_accuracy'"):
+        search(tmp_path, callbacks=[AddsMetric()], compute_objective="acuracy", progress=hears)
+    assert hears.steps == 0
+
+
+def by_function(trial: Any) -> dict[str, Any]:
+    return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1, log=True)}
+
+
+def test_with_a_function_as_space_one_bad_trial_ends_no_search(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> TwoLayers:
+        if trial.number == 0:
+            raise ValueError("not divisible by 2")
+        return TwoLayers()
+
+    hears = Hears()
+    best = search(tmp_path, 3, by_function, trainer={"model_init": model_init}, progress=hears)
+    assert states(best) == ["failed", "complete", "complete"]
+    assert "the trial will show whether that is a mistake" in hears.notices[0]
+
+
+@pytest.mark.parametrize(
+    "callbacks", [pytest.param([], id="function"), pytest.param([SetsMargin()], id="static space, with a callback")]
+)
+def test_a_mistake_that_only_a_second_trial_can_show_costs_one_trial_that_does_not_count(
+    tmp_path: Path, callbacks: list[Any]
+) -> None:
+    def broken(trial: Any) -> TwoLayers:
+        raise ValueError("not divisible by 2")
+
+    space = RATE if callbacks else by_function
+    hears = Hears()
+    with pytest.raises(PreflightError, match=r"not divisible by 2.* trial 0 has failed before"):
+        search(tmp_path, 3, space, trainer={"model_init": broken}, callbacks=callbacks, progress=hears)
+    assert hears.ended == [(0, "failed"), (1, "refused")]
+    assert states(search(tmp_path, 3, space)).count("complete") == 3
+
+
+@pytest.mark.parametrize("value", ["1e-3", -1.0])
+def test_values_of_a_function_that_the_arguments_refuse_cost_one_trial(tmp_path: Path, value: Any) -> None:
+    hears = Hears()
+    with pytest.raises(PreflightError, match="learning_rate"):
+        search(tmp_path, 3, lambda trial: {"learning_rate": value}, progress=hears)
+    assert hears.ended == [(0, "failed"), (1, "refused")]
+
+
+def test_the_time_of_a_preflight_is_not_that_of_the_trial(tmp_path: Path, clock: Any) -> None:
+    def model_init(trial: Any) -> TwoLayers:
+        if not built:
+            clock.move(5.0)()
+        built.append(trial.number)
+        return TwoLayers()
+
+    built: list[int] = []
+    best = search(tmp_path, 1, trainer={"model_init": model_init}, trial_timeout=4.0)
+    assert states(best) == ["complete"]
+    assert best.run_summary.records[0].seconds == 0.0
+
+
+def test_names_that_an_earlier_trial_of_a_function_had_are_those_of_a_branch(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        kind = trial.suggest_categorical("model.kind", ["wide", "narrow"])
+        return {
+            "model.kind": kind,
+            **({"model.width": trial.suggest_int("model.width", 4, 8)} if kind == "wide" else {}),
+        }
+
+    def model_init(trial: Any) -> TwoLayers:
+        trial.params["model.kind"]
+        return TwoLayers(trial.params["model.width"])
+
+    start = [{"model.kind": "wide"}, {"model.kind": "narrow"}, {"model.kind": "wide"}]
+    best = search(tmp_path, 3, space, trainer={"model_init": model_init}, start_with=start)
+    assert states(best) == ["complete", "failed", "complete"]
 
 
 # It leaves nothing.

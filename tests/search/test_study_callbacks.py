@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -102,15 +101,6 @@ def test_attributes_stay_while_a_trial_is_interrupted_and_when_the_storage_is_bu
     (tmp_path / "study" / "study.db").unlink()
     search(tmp_path, 2, trainer={"model_init": lambda: TwoLayers()})
     assert open_study(tmp_path / "study").engine_study.trials[0].user_attrs["builds"] == 2
-
-
-def test_a_record_without_attributes_is_one_of_an_earlier_version(tmp_path: Path) -> None:
-    search(tmp_path, 1)
-    file = tmp_path / "study" / "run-0" / "trial.json"
-    values = json.loads(file.read_text())
-    del values["user_attrs"]
-    file.write_text(json.dumps(values))
-    assert open_study(tmp_path / "study").records[0].user_attrs == {}
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,12 @@ def never_built_in_the_second(trial: Any) -> Any:
     return TwoLayers()
 
 
+def reading_in_the_first(trial: Any) -> Any:
+    if RANK == 0:
+        trial.params["model.width"]
+    return TwoLayers()
+
+
 def bad_space(trial: Any) -> dict[str, Any]:
     return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1), "lerning_rate": 0.1}
 
@@ -150,6 +156,9 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
         of_search["hp_space"] = bad_space
     elif name == "never_built":
         of_trainer["model_init"] = never_built_in_the_second
+    elif name == "read_in_one":
+        of_trainer["model_init"] = reading_in_the_first
+        of_search["hp_space"] = {"model.width": Int(4, 8)}
     elif name == "interrupted":
         callbacks = [At(interrupt, 1, 6, 1)]
     elif name == "oom_fallback":

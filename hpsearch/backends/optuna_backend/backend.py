@@ -14,7 +14,7 @@ from optuna.trial import TrialState as EngineState
 from ...errors import StorageError, StudyError
 from ...search.curves import count_at_random
 from ...search.ending import TrialEndedSearch
-from ...search.evaluation_points import evaluation_points
+from ...search.evaluation_points import points_of
 from ...search.execution import Searchable
 from ...search.reading import read_settings
 from ...search.rungs import FACTOR, describe_rungs
@@ -150,7 +150,7 @@ class OptunaBackend(Backend):
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Check the options, and open the storage, unless it lies in the study's folder."""
         self._is_evaluated = recipe.args.eval_strategy != "no"
-        self._points = evaluation_points(recipe.args, recipe.training_samples, study.parameter_names())
+        self._points = points_of(recipe, study)
         if recipe.cannot_pause is not None and self._prunes_by_rungs(study):
             self._cannot_pause, self._has_rungs = recipe.cannot_pause, False
         self._check_fit(study)

@@ -102,7 +102,7 @@ class Dispatch:
                 if live is not None:
                     self.live[live.told.number] = live
                     self._runner.under_way[live.told.number] = live.so_far
-                    self._in_preflight = None if live.told.draws is None else live.told.number
+                    self._in_preflight = None if live.told.preflight is None else live.told.number
                     return live
                 continue
             if chosen is None:

@@ -195,7 +195,9 @@ class StoredTrials:
         """Return how many of the trials that the user wants the search to start with have begun."""
         if not self._study.start_with:
             return 0
-        started_with = [each for each in trials if _PLACE in each.user_attrs]
+        bound = self._study.uncounted_before
+        uncounted = {each.number for each in trials[:bound] if each.state is EngineState.FAIL}
+        started_with = [each for each in trials if _PLACE in each.user_attrs and each.number not in uncounted]
         return sum(is_counted(each) or not each.state.is_finished() for each in started_with)
 
     def _ask(self, session: str, is_queued: bool) -> optuna.Trial:

@@ -37,6 +37,11 @@ BATCHES = 2
 _DRAWS = 3
 # Where there is no trainer yet that knows better: Python's and torch's.
 _OF_MEMORY = ("MemoryError", "OutOfMemoryError")
+# What to do about errors of transformers that do not say it.
+_ADVICE = {
+    "vars() argument must have __dict__": "samples must be dicts of what the model's forward takes, not tuples; or pass "
+    "a data_collator that makes such a dict of them",
+}
 Result = TypeVar("Result")
 
 
@@ -331,7 +336,8 @@ def _as_clause(error: Exception) -> str:
 
 def _described(error: BaseException) -> str:
     said = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+    advice = "".join(f" ({each})" for begin, each in _ADVICE.items() if said.startswith(begin))
+    return f"{type(error).__name__}: {said}{advice}" if said else type(error).__name__
 
 
 def _place(error: BaseException) -> str:

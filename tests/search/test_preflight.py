@@ -165,7 +165,7 @@ def test_an_error_in_the_data_names_its_place(tmp_path: Path) -> None:
 
 def test_a_dataset_of_tuples_is_refused(tmp_path: Path) -> None:
     data = [(each["x"], each["labels"]) for each in points(16, seed=0)]
-    refused(PreflightError, "its first training step, raises", tmp_path, trainer={"train_dataset": data})
+    refused(PreflightError, "samples must be dicts", tmp_path, trainer={"train_dataset": data})
 
 
 def test_a_parameter_that_nobody_reads_is_known_before_any_trial(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ from tests.support.on_ray import ON_RAY
 from tests.support.searching import RATE, HearsNotices, states
 from tests.support.small_trainer import small_trainer
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
-
 
 def taken(**options: Any) -> tuple[dict[str, Any], list[str]]:
     return take_options("ray", options, RayBackend.options, RayBackend.engine_options, ["n_trials"])
@@ -126,6 +124,8 @@ def test_a_trial_stops_where_a_number_has_come_to_its_limit() -> None:
         reason_to_stop(stop, {"training_iteration": 1})
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
 def test_a_search_stops_its_trials_there_and_takes_the_name_of_the_study(tmp_path: Path) -> None:
     heard = HearsNotices()
     options = {**ON_RAY, "progress": heard, "preflight": False, "pruner": "none", "n_trials": 2}

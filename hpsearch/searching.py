@@ -31,6 +31,8 @@ from .search.study_callbacks import StudyCallback, check_callbacks
 from .search.trial import TrialRecord
 from .training.randomness import preserved_streams
 
+_STUDY = "study"  # the name of a study that is given none
+
 Metric = str | Callable[[dict[str, float]], float]
 
 
@@ -110,7 +112,7 @@ class Searching(ABC):
         hp_name: Callable[[Any], str] | None = None,
         *,
         directions: Sequence[str | None] | None = None,
-        study_name: str = "study",
+        study_name: str = _STUDY,
         scope: str | None = None,
         constraints: str | Constraint | Sequence[str | Constraint] | None = None,
         pruning_metric: str | None = None,
@@ -178,7 +180,8 @@ class Searching(ABC):
             options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`, `n_jobs`,
                 `devices`, `trials_per_device`, `trials_per_worker`, `worker_memory`, `trial_retries`; for Ray the first
                 five and `address`, `resources_per_trial`, `max_concurrent_trials`, `trial_retries`, `autoscaling`,
-                `storage_path`, `scheduler`, `search_alg`.
+                `storage_path`, `scheduler`, `search_alg`, `stop`. Other options of the engine that change nothing about
+                the result are taken with a notice.
 
         Returns:
             A `BestRun`; with several objectives a list of them, the Pareto front.
@@ -195,7 +198,8 @@ class Searching(ABC):
             SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
         """
         arguments = inspect.signature(Searching.hyperparameter_search).parameters
-        engine = get_backend(backend, options, arguments)
+        engine = get_backend(backend, options, [each for each in arguments if each not in ("self", "options")])
+        study_name = _named_once(study_name, engine.study_name)
         listener = _listener(progress)
         called_back = check_callbacks(callbacks)
         seed = self._default_seed if seed is None else seed
@@ -207,6 +211,7 @@ class Searching(ABC):
         objectives = self._objectives(compute_objective, direction, earlier.get("objective"))
         bounds, pruning = resolve_constraints(constraints), resolve_pruning(pruning_metric, objectives)
         notices = [
+            *engine.notices,
             *notice_of_older_name([*objectives, *bounds, pruning]),
             *notices_about_loss(self._evaluation.trainer, self._searched_names(space), objectives),
         ]
@@ -253,7 +258,7 @@ class Searching(ABC):
 
     def replay(
         self,
-        study_name: str = "study",
+        study_name: str = _STUDY,
         number: int | None = None,
         compute_objective: Metric | Sequence[Metric] | None = None,
         direction: str | Sequence[str | None] | None = None,
@@ -315,6 +320,15 @@ def _settings_on_disk(folder: Path) -> Mapping[str, Any]:
     with contextlib.suppress(StudyError):
         return read_settings(folder) or {}
     return {}
+
+
+def _named_once(study_name: str, by_option: str | None) -> str:
+    """Return the name of the study, which an option of the engine may give in place of `study_name`."""
+    if by_option not in (None, study_name) and study_name != _STUDY:
+        raise StudyError(
+            f"name={by_option!r} and study_name={study_name!r} both name the study; pass only one of them."
+        )
+    return study_name if by_option is None else by_option
 
 
 def _listener(progress: Any) -> SearchListener:

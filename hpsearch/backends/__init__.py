@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import MissingPackageError, StudyError, nearest_name, one_of
 from .base import Backend
+from .engine_options import take_options
 
 _BACKENDS = {
     "optuna": ("optuna_backend.backend", "OptunaBackend", "optuna", "optuna"),
@@ -19,11 +20,6 @@ _GONE = {
     "sigopt": "its service was closed, and transformers 5 dropped it",
     "wandb": "its sweeps choose parameters in the cloud, so a trial could not be repeated from what is on disk",
 }
-# Options that an earlier version had.
-_REMOVED = {
-    "paused_memory": "the checkpoints of paused trials are on disk. If the disk is slow, put output_dir on a RAM disk, "
-    "such as /dev/shm, and copy the study's folder away afterwards."
-}
 
 
 def get_backend(name: str | None, options: dict[str, Any], arguments: Iterable[str] = ()) -> Backend:
@@ -32,7 +28,7 @@ def get_backend(name: str | None, options: dict[str, Any], arguments: Iterable[s
     `arguments` are those of the search itself, one of which may have been misspelled.
 
     Raises:
-        StudyError: there is no such backend, or it does not take one of the options.
+        StudyError: there is no such backend, or it does not take some of the options.
         MissingPackageError: the backend's package is not installed.
     """
     wanted = "optuna" if name is None else name
@@ -42,22 +38,11 @@ def get_backend(name: str | None, options: dict[str, Any], arguments: Iterable[s
         raise StudyError(
             f"backend={wanted!r} is not a backend; allowed: {one_of(_BACKENDS)}.{nearest_name(str(wanted), _BACKENDS)}"
         )
-    removed = next((option for option in options if option in _REMOVED), None)
-    if removed is not None:
-        raise StudyError(f"{removed}={options[removed]!r} was removed: {_REMOVED[removed]}")
     module, kind, package, installed_by = _BACKENDS[wanted]
     if importlib.util.find_spec(package) is None:
         raise MissingPackageError(f"backend={wanted!r} needs the package {package}: pip install {installed_by}")
     backend: type[Backend] = getattr(importlib.import_module(f".{module}", __name__), kind)
-    unknown = next((option for option in options if option not in backend.options), None)
-    if unknown is not None:
-        if unknown in backend.elsewhere:
-            raise StudyError(
-                f"The {wanted} backend does not take {unknown}={options[unknown]!r}; what does it here is "
-                f"{backend.elsewhere[unknown]}."
-            )
-        raise StudyError(
-            f"hyperparameter_search does not take {unknown}={options[unknown]!r}; the {wanted} backend takes "
-            f"{one_of(backend.options)}.{nearest_name(unknown, [*backend.options, *arguments])}"
-        )
-    return backend(**options)
+    taken, notices = take_options(wanted, options, backend.options, backend.engine_options, arguments)
+    made = backend(**taken)
+    made.notices = notices
+    return made

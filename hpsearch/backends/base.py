@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from .engine_options import EngineOption
+
 if TYPE_CHECKING:  # a study is read without what is needed to train
     from ..search.execution import Searchable
     from ..search.runner import TrialRunner
@@ -33,12 +35,16 @@ class Backend(ABC):
     Attributes:
         name: how users ask for it.
         options: the names of the options it takes.
-        elsewhere: options of the engine itself that it does not take, with what takes their place.
+        engine_options: options of the engine itself that it takes with some values only, or not at all.
+        notices: what the search does about those that were given.
+        study_name: the name of the study, if an option gives it.
     """
 
     name: ClassVar[str]
     options: ClassVar[tuple[str, ...]]
-    elsewhere: ClassVar[Mapping[str, str]] = {}
+    engine_options: ClassVar[Mapping[str, EngineOption]] = {}
+    notices: Sequence[str] = ()
+    study_name: str | None = None
 
     @abstractmethod
     def __init__(self, **options: Any) -> None: ...

@@ -39,8 +39,8 @@ _DRAWS = 3
 _OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 # What to do about errors of transformers that do not say it.
 _ADVICE = {
-    "vars() argument must have __dict__": "samples must be dicts of what the model's forward takes, not tuples; or pass "
-    "a data_collator that makes such a dict of them",
+    "vars() argument must have __dict__": "samples must be dicts of what the model's forward takes, not tuples; or "
+    "pass a data_collator that makes such a dict of them",
 }
 Result = TypeVar("Result")
 

@@ -19,6 +19,7 @@ from tests.support.searching import (
     RATE,
     AtStep,
     Events,
+    HearsNotices,
     interrupt,
     load,
     scripted,
@@ -217,9 +218,30 @@ def search(folder: Path, n_trials: int, **options: Any) -> Any:
 
 
 @pytest.mark.feature(8)
-def test_options_that_scripts_pass_on_to_optuna_are_taken(tmp_path: Path) -> None:
-    options = {"load_if_exists": True, "n_jobs": 1, "gc_after_trial": True, "catch": (ValueError,)}
-    assert search(tmp_path, n_trials=1, **options).objective is not None
+def test_options_that_scripts_pass_on_to_optuna_are_taken_and_one_notice_says_what_the_search_does(
+    tmp_path: Path,
+) -> None:
+    heard = HearsNotices()
+    harmless = {"gc_after_trial": True, "catch": (ValueError,), "show_progress_bar": False}
+    options = {"load_if_exists": True, "n_jobs": 1, "study_name": "mine", "progress": heard, **harmless}
+    assert small_trainer(tmp_path).hyperparameter_search(RATE, n_trials=1, preflight=False, **options).objective
+    [notice] = heard.notices
+    assert notice.startswith("Options of optuna, and what the search does: gc_after_trial: the memory of a trial")
+    assert all(f"{name}: " in notice for name in harmless)
+
+
+def test_all_options_that_are_refused_are_named_in_one_error(tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as caught:
+        search(tmp_path, n_trials=1, scheduler="asha", sampel=7, gc_after_trial=True, paused_memory=1, storage=None)
+    first, *lines, last = str(caught.value).splitlines()
+    assert first == "hyperparameter_search(backend='optuna') does not take 3 of its options:"
+    assert lines[:2] == [
+        "  scheduler='asha' is not taken: pass pruner (or backend='ray').",
+        "  sampel=7 is unknown. Did you mean 'sampler'?",
+    ]
+    assert lines[2].startswith("  paused_memory=1 was removed: ")
+    assert last.startswith("The optuna backend takes 'devices', ")
+    assert not (tmp_path / "study").exists()
 
 
 def test_a_study_that_must_be_new_is_refused_if_the_storage_has_it(tmp_path: Path) -> None:

@@ -132,3 +132,12 @@ def test_a_scheduler_that_cannot_work_is_refused_before_ray_starts(
     with pytest.raises(StudyError, match=message):
         search(tmp_path, 2, scheduler=scheduler, hp_space=space)
     assert not (tmp_path / "study").exists()
+
+
+def test_all_that_a_scheduler_cannot_perturb_is_named_in_one_error(tmp_path: Path) -> None:
+    with pytest.raises(StudyError) as caught:
+        search(tmp_path, 2, scheduler=pbt(seed=[4, 8], learning_rate=[0.1], weight_decay=[]), hp_space=SPACE)
+    first, seed, decay = str(caught.value).splitlines()
+    assert first == "scheduler=PopulationBasedTraining perturbs what it cannot:"
+    assert seed.startswith("  'seed': 'seed' cannot change while a run goes on: ")
+    assert decay == "  'weight_decay' with an empty list; give at least one value."

@@ -685,8 +685,8 @@ def test_a_part_that_cannot_be_pickled_is_named_before_anything_is_written(
         ({"devices": [0]}, r"there is no GPU 0"),
         ({"trials_per_worker": 0}, r"trials_per_worker must be None or a whole number of at least 1, but got 0"),
         ({"worker_memory": "4 GB"}, r"worker_memory must be None or a number of bytes, but got '4 GB'"),
-        ({"max_concurrent_trials": 2}, r"does not take max_concurrent_trials=2; what does it here is n_jobs"),
-        ({"scheduler": "asha"}, r"does not take scheduler='asha'; what does it here is pruner \(or backend='ray'\)"),
+        ({"max_concurrent_trials": 2}, r"max_concurrent_trials=2 is not taken: pass n_jobs"),
+        ({"scheduler": "asha"}, r"scheduler='asha' is not taken: pass pruner \(or backend='ray'\)"),
         ({"trial_retries": -1}, r"trial_retries must be a whole number of at least 0, but got -1"),
     ],
 )

@@ -22,6 +22,7 @@ from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
+from ..engine_options import EngineOption
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .dispatch import Dispatch
@@ -41,6 +42,12 @@ from .trials import StoredTrials
 _STAGNATION = 30
 # They take a trial that waits for one that is not done, and try the same again.
 _TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
+# Options of `optuna.Study.optimize` on which nothing about the result depends.
+OPTIMIZE_OPTIONS: Mapping[str, EngineOption] = {
+    "gc_after_trial": EngineOption.harmless("the memory of a trial is always released"),
+    "catch": EngineOption.harmless("an error in a trial is always recorded, and the search continues"),
+    "show_progress_bar": EngineOption.harmless("progress= decides what is shown"),
+}
 
 
 class OptunaBackend(Backend):
@@ -72,8 +79,6 @@ class OptunaBackend(Backend):
         worker_memory: a worker is replaced after a trial that leaves it with more bytes of memory than these; None: its
             share of nine tenths of the machine's, or its container's.
         trial_retries: so often a trial goes on in another worker after its worker has died.
-        gc_after_trial, catch: taken for scripts that pass them on to Optuna; a trial's memory is always released, and
-            an error in a trial always recorded.
 
     Attributes:
         runs_several_at_once: set by a backend that runs its trials elsewhere, several at once.
@@ -97,18 +102,16 @@ class OptunaBackend(Backend):
         "trials_per_worker",
         "worker_memory",
         "trial_retries",
-        "gc_after_trial",
-        "catch",
     )
-
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        "max_concurrent_trials": "n_jobs",
-        "resources_per_trial": "devices and trials_per_device (or backend='ray')",
-        "scheduler": "pruner (or backend='ray')",
-        "search_alg": "sampler (or backend='ray')",
-        "address": "backend='ray'",
-        "autoscaling": "backend='ray'",
-        "storage_path": "storage, and the trainer's output_dir (or backend='ray')",
+    engine_options: ClassVar[Mapping[str, EngineOption]] = {
+        **OPTIMIZE_OPTIONS,
+        "max_concurrent_trials": EngineOption("pass n_jobs"),
+        "resources_per_trial": EngineOption("pass devices and trials_per_device (or backend='ray')"),
+        "scheduler": EngineOption("pass pruner (or backend='ray')"),
+        "search_alg": EngineOption("pass sampler (or backend='ray')"),
+        "address": EngineOption("pass backend='ray'"),
+        "autoscaling": EngineOption("pass backend='ray'"),
+        "storage_path": EngineOption("pass storage, and the trainer's output_dir (or backend='ray')"),
     }
 
     def __init__(
@@ -125,8 +128,6 @@ class OptunaBackend(Backend):
         trials_per_worker: int | None = None,
         worker_memory: float | None = None,
         trial_retries: int = 3,
-        gc_after_trial: bool = True,
-        catch: Any = (),
     ) -> None:
         self._parallel = Parallel(n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries)
         self._may_exist = load_if_exists

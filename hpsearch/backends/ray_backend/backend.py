@@ -20,7 +20,8 @@ from ...search.trial import TrialRecord
 from ...surroundings import at_ctrl_c
 from ...workers.pickling import check_objectives, for_workers
 from ..base import Backend, TakesParameters
-from ..optuna_backend.backend import OptunaBackend
+from ..engine_options import EngineOption
+from ..optuna_backend.backend import OPTIMIZE_OPTIONS, OptunaBackend
 from ..optuna_backend.dispatch import Dispatch
 from ..optuna_backend.pruning import RUNGS, is_rungs
 from .cluster import Cluster, Resources, as_resources, check_address, joined, quiet_tune
@@ -33,7 +34,9 @@ from .run_folders import TUNE_FOLDER, RunFolders, SharedFolder
 from .schedulers import as_scheduler, check_scheduler, is_gathering
 from .searchers import Proposals, as_searcher, check_searcher
 from .spaces import drawn, from_ray
+from .stopping import as_stop
 from .study_scheduler import StudyScheduler
+from .tune_options import TUNE_OPTIONS
 from .tune_parts import StudySearcher, StudyStopper, StudyTrials, WorkerEvents
 from .worker import OBJECTIVE, Shared, TrialWorker
 
@@ -59,6 +62,9 @@ class RayBackend(Backend):
             or URL that all of them reach, such as ``"s3://bucket/searches"``.
         scheduler: a scheduler of Ray Tune, or its name; in place of a pruner.
         search_alg: a searcher of Ray Tune, or its name; in place of a sampler.
+        stop: numbers in a report at which a trial ends with a result, such as ``{"training_iteration": 4}``, after four
+            evaluations.
+        name: the study's name, as Tune calls it.
         pruner: as for the Optuna backend; with a `search_alg`, which is to hear of trials as they end, median pruning
             takes the place of rungs.
         sampler, storage, load_if_exists, terminator, start_from: as for the Optuna backend.
@@ -77,6 +83,8 @@ class RayBackend(Backend):
         "storage_path",
         "scheduler",
         "search_alg",
+        "stop",
+        "name",
         "sampler",
         "pruner",
         "storage",
@@ -84,30 +92,7 @@ class RayBackend(Backend):
         "terminator",
         "start_from",
     )
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        "n_jobs": "max_concurrent_trials",
-        "devices": "resources_per_trial, such as {'gpu': 1}",
-        "trials_per_device": "resources_per_trial, such as {'gpu': 0.5}",
-        "num_samples": "n_trials",
-        "config": "hp_space",
-        "param_space": "hp_space",
-        "metric": "compute_objective",
-        "mode": "direction",
-        "name": "study_name",
-        "time_budget_s": "timeout",
-        "keep_checkpoints_num": "keep_checkpoints",
-        "checkpoint_config": "keep_checkpoints",
-        "max_retries": "trial_retries",
-        "fail_fast": "max_failures",
-        "failure_config": "trial_retries and max_failures",
-        "stop": "trial_max_epochs or trial_timeout",
-        "verbose": "progress",
-        "progress_reporter": "progress",
-        "callbacks": "progress, a SearchListener",
-        "local_dir": "the trainer's output_dir, and storage_path",
-        "resume": "the same call again, which goes on by itself",
-        "reuse_actors": "nothing: workers are always reused",
-    }
+    engine_options: ClassVar[Mapping[str, EngineOption]] = {**OPTIMIZE_OPTIONS, **TUNE_OPTIONS}
 
     def __init__(
         self,
@@ -119,6 +104,8 @@ class RayBackend(Backend):
         storage_path: str | os.PathLike[str] | None = None,
         scheduler: Any = None,
         search_alg: Any = None,
+        stop: Mapping[str, Any] | None = None,
+        name: str | None = None,
         sampler: Any = None,
         pruner: Any = RUNGS,
         **of_optuna: Any,
@@ -147,7 +134,9 @@ class RayBackend(Backend):
         elif self._searcher is not None and is_rungs(pruner):
             pruner = "median"
         self._optuna = OptunaBackend(sampler=sampler, pruner=pruner, **of_optuna)
-        self._notes: list[str] = []
+        self._stop = as_stop(stop)
+        self.study_name = name
+        self._notes = [f"a trial ends at {key}={limit:g} (stop)" for key, limit in self._stop.items()]
         self._cluster: Cluster | None = None
         self._each = Resources()
         self._recipe: Any = None
@@ -283,7 +272,7 @@ class RayBackend(Backend):
                 metric=OBJECTIVE,
                 mode="min" if (study.pruning_objective or study.objective).direction == "minimize" else "max",
                 search_alg=StudyTrials(StudySearcher(dispatch)),
-                scheduler=StudyScheduler(dispatch, self._scheduler, self._concurrent),
+                scheduler=StudyScheduler(dispatch, self._scheduler, self._concurrent, self._stop),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_dirname_creator=lambda trial: trial.trial_id,

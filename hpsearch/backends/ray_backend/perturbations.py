@@ -8,7 +8,7 @@ from typing import Any
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ray.tune.search import sample
 
-from ...errors import InvalidInputError, SpaceError, StudyError, nearest_name
+from ...errors import InvalidInputError, SpaceError, StudyError, UnknownArgumentError, nearest_name
 from ...search.parameters import Categorical, Parameter
 from ...search.space import default_space
 from ...search.trial import Trial
@@ -33,21 +33,36 @@ def check_perturbations(scheduler: TrialScheduler | None, recipe: TakesParameter
     """Check that what a scheduler perturbs can change while a trial trains, and takes the values that are known.
 
     Raises:
-        StudyError: a name or a value is refused.
+        StudyError: names or values are refused; the message says all of them.
     """
+    about = f"scheduler={type(scheduler).__name__} perturbs"
+    refused = []
     for name, values in mutations_of(scheduler).items():
-        about = f"scheduler={type(scheduler).__name__} perturbs {name!r}"
-        if isinstance(values, Mapping):
-            raise StudyError(f"{about} with a dict; give each parameter in it its own name, such as 'optim.momentum'.")
         try:
-            recipe.check_changeable(name)
+            _check_mutation(name, values, recipe)
         except InvalidInputError as error:
-            raise StudyError(f"{about}: {error}") from error
-        for value in _known_values(values, about):
-            try:
-                recipe.check_parameter(name, value)
-            except InvalidInputError as error:
-                raise StudyError(f"{about} with the value {value!r}: {error}") from error
+            refused.append(f"{name!r}{error}")
+    if len(refused) == 1:
+        raise StudyError(f"{about} {refused[0]}")
+    if refused:
+        raise StudyError("\n  ".join([f"{about} what it cannot:", *refused]))
+
+
+def _check_mutation(name: str, values: Any, recipe: TakesParameters) -> None:
+    """Raise an error whose message goes on after the name, if a parameter cannot be perturbed with these values."""
+    if isinstance(values, Mapping):
+        raise StudyError(" with a dict; give each parameter in it its own name, such as 'optim.momentum'.")
+    try:
+        recipe.check_changeable(name)
+    except UnknownArgumentError as error:
+        raise StudyError(f": {error}") from error
+    except InvalidInputError as error:
+        raise StudyError(f": {error} Move it from the scheduler to hp_space: a trial then keeps its value.") from error
+    for value in _known_values(values):
+        try:
+            recipe.check_parameter(name, value)
+        except InvalidInputError as error:
+            raise StudyError(f" with the value {value!r}: {error}") from error
 
 
 def check_perturbed(scheduler: TrialScheduler, known: Collection[str]) -> None:
@@ -64,17 +79,17 @@ def check_perturbed(scheduler: TrialScheduler, known: Collection[str]) -> None:
             )
 
 
-def _known_values(values: Any, about: str) -> list[Any]:
+def _known_values(values: Any) -> list[Any]:
     if isinstance(values, (list, tuple)):
         if not values:
-            raise StudyError(f"{about} with an empty list; give at least one value.")
+            raise StudyError(" with an empty list; give at least one value.")
         return list(values)
     if isinstance(values, sample.Categorical):
         return list(values.categories)
     try:
         parameter: Parameter | None = counterpart(values) if isinstance(values, sample.Domain) else None
     except SpaceError as error:
-        raise StudyError(f"{about}: {error}") from error
+        raise StudyError(f": {error}") from error
     return [] if parameter is None else list(parameter.edges())
 
 

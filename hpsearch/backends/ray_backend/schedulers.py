@@ -108,16 +108,32 @@ def _check_metric(scheduler: TrialScheduler, objective: Objective) -> None:
 
 
 def _check_keys(scheduler: TrialScheduler) -> None:
-    """Refuse a metric and a counter that no report has; of metrics of evaluations, the reports show what there is."""
-    known = [OBJECTIVE, *IN_EVERY_REPORT, *_IN_EVERY_RESULT]
     for option, key in _looked_at(scheduler):
-        if key not in known and key not in ADDED and not key.startswith("eval_"):
-            offered = [*known, f"eval_{key}"] if option == "metric" else known
-            raise StudyError(
-                f"scheduler={type(scheduler).__name__} was made with {option}={key!r}, which the reports do not have; "
-                f"they have {', '.join(known)}, and metrics of the evaluation, which begin with 'eval_'."
-                f"{nearest_name(key, offered)}"
-            )
+        check_key(_made(scheduler), option, key)
+
+
+def check_key(what: str, option: str, key: str) -> None:
+    """Refuse a metric or a counter that no report has; of metrics of evaluations, the reports show what there is.
+
+    Args:
+        what: looks at the reports, in words.
+        option: names the key there.
+        key: of the reports.
+
+    Raises:
+        StudyError: there is no such key.
+    """
+    known = [OBJECTIVE, *IN_EVERY_REPORT, *_IN_EVERY_RESULT]
+    if key not in known and key not in ADDED and not str(key).startswith("eval_"):
+        offered = [*known, f"eval_{key}"] if option == "metric" else known
+        raise StudyError(
+            f"{what} {option}={key!r}, which the reports do not have; they have {', '.join(known)}, and metrics of the "
+            f"evaluation, which begin with 'eval_'.{nearest_name(str(key), offered)}"
+        )
+
+
+def _made(scheduler: TrialScheduler) -> str:
+    return f"scheduler={type(scheduler).__name__} was made with"
 
 
 def _looked_at(scheduler: TrialScheduler) -> list[tuple[str, str]]:
@@ -138,12 +154,21 @@ def check_report(scheduler: TrialScheduler, result: Mapping[str, Any]) -> None:
         StudyError: it has not.
     """
     for option, key in _looked_at(scheduler):
-        if key not in result:
-            known = sorted(name for name, value in result.items() if isinstance(value, (int, float)))
-            raise StudyError(
-                f"scheduler={type(scheduler).__name__} was made with {option}={key!r}, which the reports do not have; "
-                f"they have {', '.join(known)}.{nearest_name(key, known)}"
-            )
+        check_reported(_made(scheduler), option, key, result)
+
+
+def check_reported(what: str, option: str, key: str, result: Mapping[str, Any]) -> None:
+    """Check that a report has a key; the arguments are those of `check_key`.
+
+    Raises:
+        StudyError: it has not.
+    """
+    if key not in result:
+        known = sorted(name for name, value in result.items() if isinstance(value, (int, float)))
+        raise StudyError(
+            f"{what} {option}={key!r}, which the reports do not have; they have {', '.join(known)}."
+            f"{nearest_name(key, known)}"
+        )
 
 
 def is_gathering(scheduler: TrialScheduler | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -14,6 +15,7 @@ from .dispatch import TuneDispatch
 from .events import KEY, Unusable
 from .perturbations import check_perturbed
 from .schedulers import check_report, tell_metric
+from .stopping import reason_to_stop
 from .tune_parts import Guarded, guarded
 from .worker import OBJECTIVE
 
@@ -46,10 +48,17 @@ class StudyScheduler(Guarded, TrialScheduler):
         dispatch: records the trials.
         given: a scheduler of Ray; None: the pruner of the study judges.
         at_once: so many trials may be with workers; None: as many as Tune finds room for.
+        stop: numbers in a report at which a trial ends.
     """
 
-    def __init__(self, dispatch: TuneDispatch, given: TrialScheduler | None, at_once: int | None = None) -> None:
-        self._dispatch, self._given, self._at_once = dispatch, given, at_once
+    def __init__(
+        self,
+        dispatch: TuneDispatch,
+        given: TrialScheduler | None,
+        at_once: int | None = None,
+        stop: Mapping[str, float] | None = None,
+    ) -> None:
+        self._dispatch, self._given, self._at_once, self._stop = dispatch, given, at_once, stop or {}
         self._acting: TrialScheduler = given or FIFOScheduler()  # type: ignore[no-untyped-call]
         self._held_back: list[Trial] = []
         self._has_judged = False
@@ -112,9 +121,9 @@ class StudyScheduler(Guarded, TrialScheduler):
             self._judged[trial.trial_id] = result
         if event.is_last:
             return TrialScheduler.CONTINUE
-        used_up = self._dispatch.reason_to_stop(event)
-        if used_up is not None:
-            _tell(trial, Verdict(stop=used_up))
+        reason = self._dispatch.reason_to_stop(event) or reason_to_stop(self._stop, result)
+        if reason is not None:
+            _tell(trial, Verdict(stop=reason))
             return TrialScheduler.CONTINUE
         if trial.trial_id in self._told_off:  # but its worker died before it could obey
             _tell(trial, self._told_off[trial.trial_id])

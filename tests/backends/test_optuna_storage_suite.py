@@ -13,5 +13,6 @@ from hpsearch.backends.optuna_backend.storage import open_storage
 
 class TestJournal(StorageTestCase):
     @pytest.fixture
-    def storage(self, tmp_path: Path) -> optuna.storages.BaseStorage:
+    def storage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> optuna.storages.BaseStorage:
+        monkeypatch.setattr("os.fsync", lambda file: None)  # two thirds of the seconds, and no test cuts the power
         return open_storage("journal", tmp_path)

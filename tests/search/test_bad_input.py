@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
 
@@ -14,12 +16,14 @@ from hpsearch import (
     Float,
     Int,
     InvalidInputError,
+    MissingPackageError,
     ObjectiveError,
     SearchSpace,
     SpaceError,
     StudyError,
     TrainingArguments,
 )
+from hpsearch.backends.optuna_backend.quiet import quiet_optuna
 from tests.support.models import accuracy
 from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
@@ -142,7 +146,10 @@ def test_a_value_that_is_refused_only_under_another_choice(tmp_path: Path) -> No
         (StudyError, {"n_jobs": 0}, ["n_jobs", "but got 0"]),
         (StudyError, {"samplr": None}, ["samplr=None", "'sampler'", "'storage'"]),
         (StudyError, {"backend": "sigopt"}, ["backend='sigopt'", "'optuna'"]),
-        (StudyError, {"sampler": "tpe"}, ["sampler", "'tpe'", "Optuna sampler"]),
+        (StudyError, {"sampler": "tpee"}, ["'tpee'", "Optuna sampler", "'random'", "Did you mean 'tpe'?"]),
+        (StudyError, {"sampler": 5}, ["but got 5", "Optuna sampler"]),
+        (StudyError, {"sampler": optuna.samplers.TPESampler}, ["TPESampler", "Optuna sampler"]),
+        (StudyError, {"backend": "ray", "sampler": "tpee"}, ["'tpee'", "Did you mean 'tpe'?"]),
         (StudyError, {"pruner": "medain"}, ["'medain'", "'hyperband'", "'none'", "Did you mean 'median'"]),
         (StudyError, {"pruner": ["median"]}, ["['median']", "'hyperband'"]),
         (StudyError, {"storage": 7}, ["storage", "7", "URL"]),
@@ -162,6 +169,18 @@ def test_an_argument_of_the_search_that_is_not_allowed(
     message = refused(kind, tmp_path / "out", **changes)
     for text in shown:
         assert text in message
+
+
+@pytest.mark.parametrize("kind", ["name", "object", "inside another"])
+def test_a_sampler_whose_package_is_missing(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    sampler: Any = "cmaes" if kind == "name" else optuna.samplers.CmaEsSampler(seed=1)
+    if kind == "inside another":
+        with quiet_optuna():
+            sampler = optuna.samplers.PartialFixedSampler({"seed": 1}, sampler)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cmaes" else find(name, *rest))
+    message = refused(MissingPackageError, tmp_path / "out", sampler=sampler)
+    assert message.endswith("needs the package cmaes: pip install cmaes")
 
 
 def test_a_refused_search_is_no_obstacle_to_the_corrected_one(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from .curve_sampler import CurveSampler
 from .dispatch import Dispatch
 from .importances import importances
 from .learning import ORIGIN, check_direction, learn, learn_from
+from .named_samplers import TPE, as_sampler, sampler_kind
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
@@ -49,8 +50,9 @@ class OptunaBackend(Backend):
     Several processes may be at one study.
 
     Args:
-        sampler: an `optuna.samplers.BaseSampler`; None: with rungs, a model of the learning curves of all trials (see
-            `hpsearch.search.curves`), else TPE; seeded with the study's seed.
+        sampler: an `optuna.samplers.BaseSampler`; or the name of one, which gets the study's seed: ``"tpe"``,
+            ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``. None: with
+            rungs, a model of the learning curves of all trials (see `hpsearch.search.curves`), else TPE.
         pruner: ``"rungs"``, the default: trials pause, and the best of them resume (see `hpsearch.search.rungs`); with
             several objectives, median pruning by the `pruning_metric`, if there is one; for trainers of `tune`
             that cannot resume exactly, median pruning; a sampler that tries everything there is, or
@@ -130,9 +132,7 @@ class OptunaBackend(Backend):
     ) -> None:
         self._parallel = Parallel(n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries)
         self._may_exist = load_if_exists
-        if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
-            raise StudyError(f"sampler must be an Optuna sampler or None, but got {sampler!r}.")
-        self._sampler = sampler
+        self._sampler, self._sampler_kind = sampler, sampler_kind(sampler)
         self._has_rungs = is_rungs(pruner)
         self._pruner = as_pruner(pruner)
         self._is_evaluated, self._has_at_rungs = True, False
@@ -172,7 +172,7 @@ class OptunaBackend(Backend):
         storage = open_own_or_other(self._storage, study.folder)
         with quiet_optuna(), naming_the_storage(storage):
             self._check_stored(study, storage)
-            sampler = self._sampler or self._default_sampler(study)
+            sampler = self._made_sampler(study)
             sampling = RepeatableSampling(sampler)
             engine = self._study = optuna.create_study(
                 study_name=study.name,
@@ -292,12 +292,12 @@ class OptunaBackend(Backend):
         """Return the `optuna-dashboard` command for the study's storage, on the loopback address."""
         return dashboard_command(self.engine_study()._storage)
 
-    def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
-        if self._prunes_by_rungs(study):
+    def _made_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
+        if self._sampler is None and self._prunes_by_rungs(study):
             first = count_at_random(study.n_trials, is_limited=bool(study.timeout or study.max_epochs))
             return CurveSampler(study.seed, study.objective, first, study.priors())
         several = self._parallel.is_wanted or self.runs_several_at_once
-        return optuna.samplers.TPESampler(seed=study.seed, constant_liar=several)
+        return as_sampler(TPE if self._sampler is None else self._sampler, study.seed, several)
 
     def _is_converged(self) -> bool:
         if self._terminator is None:
@@ -307,7 +307,7 @@ class OptunaBackend(Backend):
             return self._terminator.should_terminate(self.engine_study())
 
     def _check_fit(self, study: Study) -> None:
-        if study.start_with and isinstance(self._sampler, optuna.samplers.GridSampler):
+        if study.start_with and issubclass(self._sampler_kind, optuna.samplers.GridSampler):
             raise StudyError("start_with cannot be combined with a GridSampler, which has an order of its own.")
         if self._learned_from is not None:
             check_direction(self._learned_from, study)
@@ -331,7 +331,8 @@ class OptunaBackend(Backend):
 
     def _prunes_by_rungs(self, study: Study) -> bool:
         """Tell whether trials pause at rungs: there is something to judge them by, and enough to choose from."""
-        is_worth_it = study.n_trials > FACTOR and self._is_evaluated and not isinstance(self._sampler, _TRY_EVERYTHING)
+        tries_everything = issubclass(self._sampler_kind, _TRY_EVERYTHING)
+        is_worth_it = study.n_trials > FACTOR and self._is_evaluated and not tries_everything
         return self._has_rungs and is_worth_it and len(study.objectives) == 1
 
     def _pruner_of(self, study: Study) -> optuna.pruners.BasePruner:

@@ -59,6 +59,7 @@ _HOMES = {
     "search.space": ["SearchSpace"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
+    "search.warm_start": ["WarmStart"],
     "search_plan": ["SearchPlan"],
     "seq2seq": ["Seq2SeqTrainer"],
     "stored_studies": ["open_study"],
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from .search.trial import Trial as Trial
     from .search.trial import TrialRecord as TrialRecord
     from .search.trial import TrialState as TrialState
+    from .search.warm_start import WarmStart as WarmStart
     from .search_plan import SearchPlan as SearchPlan
     from .seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from .stored_studies import open_study as open_study

@@ -29,6 +29,7 @@ _HOMES = {
     ],
     "errors": [
         "ArgumentError",
+        "ArgumentTypeError",
         "CannotResumeError",
         "CheckpointError",
         "CommunicationError",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from .callbacks import TrainerControl as TrainerControl
     from .callbacks import TrainerState as TrainerState
     from .errors import ArgumentError as ArgumentError
+    from .errors import ArgumentTypeError as ArgumentTypeError
     from .errors import CannotResumeError as CannotResumeError
     from .errors import CheckpointError as CheckpointError
     from .errors import CommunicationError as CommunicationError

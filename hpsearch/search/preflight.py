@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..callbacks import TrainerCallback
-from ..errors import HpsearchError, ObjectiveError, PreflightError, SpaceError, UnknownArgumentError
+from ..errors import ArgumentTypeError, HpsearchError, ObjectiveError, PreflightError, SpaceError, UnknownArgumentError
 from ..files import disk_problem
 from ..scratch import scratch_folder
 from .added_metrics import with_num_parameters
@@ -188,7 +188,7 @@ class _Preflight:
         """Act together with the other processes; what any of them raises is raised in all."""
         try:
             return self._ranks.together(action)
-        except UnknownArgumentError as error:
+        except (UnknownArgumentError, ArgumentTypeError) as error:
             raise SpaceError(str(error)) from None
         except HpsearchError:
             raise

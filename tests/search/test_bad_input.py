@@ -9,6 +9,7 @@ from typing import Any
 import optuna
 import pytest
 import torch
+from optuna.distributions import FloatDistribution
 
 from hpsearch import (
     ArgumentError,
@@ -60,6 +61,8 @@ def refused(kind: type[Exception], folder: Path, make_space: Any = None, **chang
         (lambda: {}, ["empty"]),
         (lambda: {"learning_rate": 0.1}, ["'learning_rate'", "0.1", "Float, an Int or a Categorical"]),
         (lambda: 3, ["3", "mapping"]),
+        (lambda: {"learning_rate": FloatDistribution(0.1, 1.0)}, ["distribution of Optuna", "write Float(low, high"]),
+        (lambda: {"seed": {"grid_search": [1, 2]}}, ["grid of Ray Tune", "Categorical([...])", "backend='ray'"]),
         (
             lambda: {"lr_scheduler_type": Categorical({"constant": {}, "cosine": {"warmup_stesp": Int(0, 4)}})},
             ["'warmup_stesp'", "Did you mean 'warmup_steps'"],
@@ -77,6 +80,9 @@ def test_a_space_that_cannot_be_searched(tmp_path: Path, make_space: Any, shown:
     [
         ("per_device_train_batch_size", Int(0, 8), ["per_device_train_batch_size=0", "at least 1"]),
         ("per_device_train_batch_size", Float(1.5, 8.0), ["per_device_train_batch_size=1.5", "int"]),
+        ("learning_rate", Categorical(["1e-4", "1e-3"]), ["learning_rate='1e-4' (str)", "float"]),
+        ("per_device_train_batch_size", Categorical(["4", "8"]), ["per_device_train_batch_size='4' (str)", "int"]),
+        ("weight_decay", Categorical([True, False]), ["weight_decay=True (bool)", "float"]),
         ("learning_rate", Categorical([1e-3, "high"]), ["learning_rate='high'", "float"]),
         ("bf16", Categorical([False, "False"]), ["bf16='False'", "bool"]),
         ("gradient_accumulation_steps", Categorical([1, -1]), ["gradient_accumulation_steps=-1", "at least 1"]),
@@ -325,6 +331,23 @@ def test_a_define_by_run_space_is_refused_in_the_first_trial(tmp_path: Path, sug
     for text in shown:
         assert text in message
     assert models <= 1
+
+
+@pytest.mark.parametrize("preflight", [True, False])
+@pytest.mark.parametrize("returns", [True, False])
+def test_text_for_a_number_from_a_function_ends_the_search_before_a_model_is_built(
+    tmp_path: Path, returns: bool, preflight: bool
+) -> None:
+    def space(trial: Any) -> Any:
+        rate = trial.suggest_categorical("learning_rate", ["1e-4", "1e-3"])
+        return {"learning_rate": rate} if returns else None
+
+    calls = CountsModels()
+    with pytest.raises(SpaceError, match=r"learning_rate='1e-\d' \(str\) cannot be taken as float"):
+        small_trainer(tmp_path, model_init=calls).hyperparameter_search(
+            space, n_trials=3, progress=False, preflight=preflight
+        )
+    assert calls.trials == []
 
 
 @pytest.mark.parametrize("name", ["../x", "study.db"])

@@ -29,6 +29,7 @@ _HOMES = {
     ],
     "errors": [
         "ArgumentError",
+        "ArgumentTypeError",
         "CannotResumeError",
         "CheckpointError",
         "CommunicationError",
@@ -59,6 +60,7 @@ _HOMES = {
     "search.space": ["SearchSpace"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
+    "search.warm_start": ["WarmStart"],
     "search_plan": ["SearchPlan"],
     "seq2seq": ["Seq2SeqTrainer"],
     "stored_studies": ["open_study"],
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from .callbacks import TrainerControl as TrainerControl
     from .callbacks import TrainerState as TrainerState
     from .errors import ArgumentError as ArgumentError
+    from .errors import ArgumentTypeError as ArgumentTypeError
     from .errors import CannotResumeError as CannotResumeError
     from .errors import CheckpointError as CheckpointError
     from .errors import CommunicationError as CommunicationError
@@ -118,6 +121,7 @@ if TYPE_CHECKING:
     from .search.trial import Trial as Trial
     from .search.trial import TrialRecord as TrialRecord
     from .search.trial import TrialState as TrialState
+    from .search.warm_start import WarmStart as WarmStart
     from .search_plan import SearchPlan as SearchPlan
     from .seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from .stored_studies import open_study as open_study

@@ -22,7 +22,7 @@ from accelerate.state import AcceleratorState, PartialState
 from transformers.debug_utils import DebugOption
 
 from .argument_checks import check_values
-from .errors import ArgumentError, MissingPackageError, UnknownArgumentError, nearest_name
+from .errors import ArgumentError, ArgumentTypeError, MissingPackageError, UnknownArgumentError, nearest_name
 from .older_spellings import successor_of_argument, translate_arguments
 
 # Fields that transformers fills in from others if they are not given.
@@ -228,7 +228,7 @@ def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
 
     Raises:
         UnknownArgumentError: there is no such field.
-        ArgumentError: the value cannot be taken without loss.
+        ArgumentTypeError: the value cannot be taken without loss.
 
     Example:
         >>> cast_argument("max_steps", 3.0), cast_argument("learning_rate", 1)
@@ -246,7 +246,7 @@ def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
         if fits:
             return cast
     wanted = " or ".join(sorted({getattr(target, "__name__", str(target)) for target in accepted}))
-    raise ArgumentError(f"{name}={value!r} ({type(value).__name__}) cannot be taken as {wanted} without loss.")
+    raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) cannot be taken as {wanted} without loss.")
 
 
 def _fit(value: Any, target: Any) -> tuple[Any, bool]:

@@ -4,6 +4,7 @@
     ├── HpsearchError
     │   ├── InvalidInputError (also ValueError)   something the caller wrote cannot be right
     │   │   ├── ArgumentError                     a training argument or its value
+    │   │   │   ├── ArgumentTypeError             a value of another type than the argument's
     │   │   │   └── UnknownArgumentError          there is no such argument
     │   │   ├── SpaceError                        a search space or one of its parameters
     │   │   │   └── UnknownParameterError (also KeyError)   code reads a parameter that the trial does not have
@@ -44,6 +45,10 @@ class InvalidInputError(HpsearchError, ValueError):
 
 class ArgumentError(InvalidInputError):
     """A training argument does not exist, or cannot take the value it was given."""
+
+
+class ArgumentTypeError(ArgumentError):
+    """A training argument cannot take a value of this type, such as text for a number; it ends a search."""
 
 
 class UnknownArgumentError(ArgumentError):

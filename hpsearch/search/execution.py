@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import (
     ArgumentError,
+    ArgumentTypeError,
     CannotResumeError,
     CheckpointError,
     SpaceError,
@@ -268,7 +269,7 @@ class Execution:
         reapplied = {"reapply_arguments": True} if is_other else {}
         try:
             recipe.train(resume_from_checkpoint=self._resumed_from, **reapplied)
-        except UnknownArgumentError as error:
+        except (UnknownArgumentError, ArgumentTypeError) as error:
             raise SpaceError(str(error)) from None
         if reporting.pruned:
             return TrialState.PRUNED, f"pruned {self._after(reporting.reports)}"
@@ -297,7 +298,7 @@ class Execution:
     def _configure(self) -> tuple[Trainable, ReportingCallback, ScopedWeights]:
         try:
             recipe = self._base.for_trial(self._trial, output_dir=str(self.folder))
-        except UnknownArgumentError as error:
+        except (UnknownArgumentError, ArgumentTypeError) as error:
             raise SpaceError(str(error)) from None
         if self._fallbacks:
             recipe = recipe.with_arguments(**self._fallbacks[-1]["arguments"])

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..callbacks import TrainerCallback
-from ..errors import ArgumentError, HpsearchError, ObjectiveError, PreflightError, SpaceError, UnknownArgumentError
+from ..errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    HpsearchError,
+    ObjectiveError,
+    PreflightError,
+    SpaceError,
+    UnknownArgumentError,
+)
 from ..files import disk_problem
 from ..scratch import scratch_folder
 from .added_metrics import with_num_parameters
@@ -235,7 +243,7 @@ class _Preflight:
         """
         try:
             return self._ranks.together(action)
-        except UnknownArgumentError as error:
+        except (UnknownArgumentError, ArgumentTypeError) as error:
             raise SpaceError(str(error)) from None
         except ArgumentError as error:  # other parameters may suit the arguments
             raise _Failed(doing, error, left_out) from error

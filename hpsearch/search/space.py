@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SpaceError, nearest_name, one_of
+from .foreign_parameters import what_is_foreign
 from .parameters import Categorical, Float, Int, Parameter
 
 if TYPE_CHECKING:
@@ -136,6 +137,9 @@ def _check_parameters(parameters: Mapping[Any, Any]) -> None:
             raise SpaceError(
                 f"The parameter {name!r} needs a name on both sides of its dot, as in 'model.hidden_size'."
             )
+        foreign = what_is_foreign(parameter)
+        if foreign is not None:
+            raise SpaceError(f"{name!r} is {foreign}.")
         if not isinstance(parameter, (Float, Int, Categorical)):
             raise SpaceError(
                 f"{name!r} is {parameter!r} ({type(parameter).__name__}); a parameter is a Float, an Int or a "

@@ -12,6 +12,7 @@ from typing import Any, Union
 from ..errors import SpaceError, StorageError, StudyError
 from .checked_json import is_folder_name, plain
 from .constraints import Constraint
+from .foreign_parameters import what_is_foreign
 from .objective import Objective
 from .parameters import Parameter
 from .provenance import HP_SPACE
@@ -172,6 +173,9 @@ class Study:
                 f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None to "
                 "use what it suggested."
             )
+        for name, value in returned.items():
+            if foreign := what_is_foreign(value):
+                raise SpaceError(f"hp_space(trial) returned {name!r}, which is {foreign}.")
         parameters = {
             name: value
             for name, value in returned.items()

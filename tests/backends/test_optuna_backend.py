@@ -73,6 +73,16 @@ class TestOptuna(BackendContract):
         assert "sampler GridSampler" in events.notes
 
     @pytest.mark.feature(8)
+    def test_a_sampler_may_be_named_and_gets_the_seed_of_the_study(self, tmp_path: Path) -> None:
+        events = Events()
+        best = self.search(tmp_path / "name", n_trials=3, sampler="random", search={"progress": events, "seed": 5})
+        assert "sampler RandomSampler" in events.notes
+        same = self.search(
+            tmp_path / "object", n_trials=3, sampler=optuna.samplers.RandomSampler(seed=5), search={"seed": 6}
+        )
+        assert [each.params for each in best.run_summary.records] == [each.params for each in same.run_summary.records]
+
+    @pytest.mark.feature(8)
     @pytest.mark.parametrize("name", ["median", "none", "successive_halving", "hyperband"])
     def test_a_pruner_may_be_named(self, tmp_path: Path, name: str) -> None:
         events = Events()

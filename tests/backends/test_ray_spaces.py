@@ -702,3 +702,37 @@ def test_a_searcher_of_ray_searches_our_space() -> None:
 def test_hpsearch_does_not_import_ray() -> None:
     script = "import sys, hpsearch, hpsearch.backends, hpsearch.trainer; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+# With the default backend.
+
+
+@pytest.mark.parametrize(
+    ("domain", "write"),
+    [
+        (tune.uniform(1e-4, 1e-2), "Float(low, high)"),
+        (tune.qloguniform(1e-4, 1e-2, 1e-4), "Float(low, high, log=True)"),
+        (tune.randint(1, 9), "Int(low, high)"),
+        (tune.choice([1, 2]), "Categorical([...])"),
+        (tune.grid_search([1, 2]), "Categorical([...])"),
+        (tune.sample_from(lambda spec: 1), "pass backend='ray'"),
+        (tune.randn(), "Float(low, high)"),
+    ],
+    ids=["uniform", "qloguniform", "randint", "choice", "grid", "sample_from", "randn"],
+)
+@pytest.mark.parametrize("where", ["mapping", "branch", "function"])
+def test_domains_are_refused_by_the_default_backend_with_what_to_write(
+    tmp_path: Path, domain: Any, write: str, where: str
+) -> None:
+    space: Any = {"warmup_steps": domain}
+    if where == "branch":
+        space = {"optim": Categorical({"sgd": {"warmup_steps": domain}})}
+    elif where == "function":
+        space = lambda trial: {"warmup_steps": domain}  # noqa: E731
+    models: list[Any] = []
+    trainer = small_trainer(tmp_path, model_init=models.append)
+    with pytest.raises(SpaceError, match=r"'warmup_steps'.* Ray Tune") as caught:
+        trainer.hyperparameter_search(space, "loss", n_trials=3, progress=False)
+    assert write in str(caught.value)
+    assert "backend='ray'" in str(caught.value)
+    assert models == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
+from optuna.distributions import FloatDistribution
 
 from hpsearch import (
     ArgumentError,
@@ -14,12 +17,14 @@ from hpsearch import (
     Float,
     Int,
     InvalidInputError,
+    MissingPackageError,
     ObjectiveError,
     SearchSpace,
     SpaceError,
     StudyError,
     TrainingArguments,
 )
+from hpsearch.backends.optuna_backend.quiet import quiet_optuna
 from tests.support.models import accuracy
 from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
@@ -56,6 +61,8 @@ def refused(kind: type[Exception], folder: Path, make_space: Any = None, **chang
         (lambda: {}, ["empty"]),
         (lambda: {"learning_rate": 0.1}, ["'learning_rate'", "0.1", "Float, an Int or a Categorical"]),
         (lambda: 3, ["3", "mapping"]),
+        (lambda: {"learning_rate": FloatDistribution(0.1, 1.0)}, ["distribution of Optuna", "write Float(low, high"]),
+        (lambda: {"seed": {"grid_search": [1, 2]}}, ["grid of Ray Tune", "Categorical([...])", "backend='ray'"]),
         (
             lambda: {"lr_scheduler_type": Categorical({"constant": {}, "cosine": {"warmup_stesp": Int(0, 4)}})},
             ["'warmup_stesp'", "Did you mean 'warmup_steps'"],
@@ -73,6 +80,9 @@ def test_a_space_that_cannot_be_searched(tmp_path: Path, make_space: Any, shown:
     [
         ("per_device_train_batch_size", Int(0, 8), ["per_device_train_batch_size=0", "at least 1"]),
         ("per_device_train_batch_size", Float(1.5, 8.0), ["per_device_train_batch_size=1.5", "int"]),
+        ("learning_rate", Categorical(["1e-4", "1e-3"]), ["learning_rate='1e-4' (str)", "float"]),
+        ("per_device_train_batch_size", Categorical(["4", "8"]), ["per_device_train_batch_size='4' (str)", "int"]),
+        ("weight_decay", Categorical([True, False]), ["weight_decay=True (bool)", "float"]),
         ("learning_rate", Categorical([1e-3, "high"]), ["learning_rate='high'", "float"]),
         ("bf16", Categorical([False, "False"]), ["bf16='False'", "bool"]),
         ("gradient_accumulation_steps", Categorical([1, -1]), ["gradient_accumulation_steps=-1", "at least 1"]),
@@ -142,7 +152,10 @@ def test_a_value_that_is_refused_only_under_another_choice(tmp_path: Path) -> No
         (StudyError, {"n_jobs": 0}, ["n_jobs", "but got 0"]),
         (StudyError, {"samplr": None}, ["samplr=None", "'sampler'", "'storage'"]),
         (StudyError, {"backend": "sigopt"}, ["backend='sigopt'", "'optuna'"]),
-        (StudyError, {"sampler": "tpe"}, ["sampler", "'tpe'", "Optuna sampler"]),
+        (StudyError, {"sampler": "tpee"}, ["'tpee'", "Optuna sampler", "'random'", "Did you mean 'tpe'?"]),
+        (StudyError, {"sampler": 5}, ["but got 5", "Optuna sampler"]),
+        (StudyError, {"sampler": optuna.samplers.TPESampler}, ["TPESampler", "Optuna sampler"]),
+        (StudyError, {"backend": "ray", "sampler": "tpee"}, ["'tpee'", "Did you mean 'tpe'?"]),
         (StudyError, {"pruner": "medain"}, ["'medain'", "'hyperband'", "'none'", "Did you mean 'median'"]),
         (StudyError, {"pruner": ["median"]}, ["['median']", "'hyperband'"]),
         (StudyError, {"storage": 7}, ["storage", "7", "URL"]),
@@ -162,6 +175,18 @@ def test_an_argument_of_the_search_that_is_not_allowed(
     message = refused(kind, tmp_path / "out", **changes)
     for text in shown:
         assert text in message
+
+
+@pytest.mark.parametrize("kind", ["name", "object", "inside another"])
+def test_a_sampler_whose_package_is_missing(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    sampler: Any = "cmaes" if kind == "name" else optuna.samplers.CmaEsSampler(seed=1)
+    if kind == "inside another":
+        with quiet_optuna():
+            sampler = optuna.samplers.PartialFixedSampler({"seed": 1}, sampler)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "cmaes" else find(name, *rest))
+    message = refused(MissingPackageError, tmp_path / "out", sampler=sampler)
+    assert message.endswith("needs the package cmaes: pip install cmaes")
 
 
 def test_a_refused_search_is_no_obstacle_to_the_corrected_one(tmp_path: Path) -> None:
@@ -306,6 +331,23 @@ def test_a_define_by_run_space_is_refused_in_the_first_trial(tmp_path: Path, sug
     for text in shown:
         assert text in message
     assert models <= 1
+
+
+@pytest.mark.parametrize("preflight", [True, False])
+@pytest.mark.parametrize("returns", [True, False])
+def test_text_for_a_number_from_a_function_ends_the_search_before_a_model_is_built(
+    tmp_path: Path, returns: bool, preflight: bool
+) -> None:
+    def space(trial: Any) -> Any:
+        rate = trial.suggest_categorical("learning_rate", ["1e-4", "1e-3"])
+        return {"learning_rate": rate} if returns else None
+
+    calls = CountsModels()
+    with pytest.raises(SpaceError, match=r"learning_rate='1e-\d' \(str\) cannot be taken as float"):
+        small_trainer(tmp_path, model_init=calls).hyperparameter_search(
+            space, n_trials=3, progress=False, preflight=preflight
+        )
+    assert calls.trials == []
 
 
 @pytest.mark.parametrize("name", ["../x", "study.db"])

@@ -377,11 +377,10 @@ def test_a_mistake_that_only_a_second_trial_can_show_costs_one_trial_that_does_n
     assert states(search(tmp_path, 3, space)).count("complete") == 3
 
 
-@pytest.mark.parametrize("value", ["1e-3", -1.0])
-def test_values_of_a_function_that_the_arguments_refuse_cost_one_trial(tmp_path: Path, value: Any) -> None:
+def test_values_of_a_function_that_the_arguments_refuse_cost_one_trial(tmp_path: Path) -> None:
     hears = Hears()
     with pytest.raises(PreflightError, match="learning_rate"):
-        search(tmp_path, 3, lambda trial: {"learning_rate": value}, progress=hears)
+        search(tmp_path, 3, lambda trial: {"learning_rate": -1.0}, progress=hears)
     assert hears.ended == [(0, "failed"), (1, "refused")]
 
 

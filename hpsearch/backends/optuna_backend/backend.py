@@ -27,7 +27,8 @@ from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .dispatch import Dispatch
 from .importances import importances
-from .learning import ORIGIN, check_direction, learn, learn_from
+from .learning import ORIGIN, Learned, check_learned, learn, learn_from
+from .named_samplers import TPE, as_sampler, sampler_kind
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
@@ -35,6 +36,7 @@ from .ranges import check_ranges
 from .rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_made_in
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
+from .stored_source import is_of_optuna, warm_start_from
 from .trial import OptunaTrial
 from .trials import StoredTrials
 
@@ -56,8 +58,9 @@ class OptunaBackend(Backend):
     Several processes may be at one study.
 
     Args:
-        sampler: an `optuna.samplers.BaseSampler`; None: with rungs, a model of the learning curves of all trials (see
-            `hpsearch.search.curves`), else TPE; seeded with the study's seed.
+        sampler: an `optuna.samplers.BaseSampler`; or the name of one, which gets the study's seed: ``"tpe"``,
+            ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``. None: with
+            rungs, a model of the learning curves of all trials (see `hpsearch.search.curves`), else TPE.
         pruner: ``"rungs"``, the default: trials pause, and the best of them resume (see `hpsearch.search.rungs`); with
             several objectives, median pruning by the `pruning_metric`, if there is one; for trainers of `tune`
             that cannot resume exactly, median pruning; a sampler that tries everything there is, or
@@ -68,7 +71,9 @@ class OptunaBackend(Backend):
         load_if_exists: False refuses to go on with a study that is in the storage already.
         terminator: ends the search when it has stopped improving: an `optuna.terminator.BaseTerminator`, or True: when
             30 trials with a result have found nothing better. None, False: never.
-        start_from: another Optuna study, or the summary or best run of a search: the sampler learns from its trials.
+        start_from: the sampler learns from the trials of another study: an `optuna.Study`, the summary or best run of
+            a search, the URL or journal file of a storage, or a `hpsearch.WarmStart` that names the study in a storage
+            or renames parameters.
         n_jobs: how many trials run at once, each in a worker of its own; -1: one on each GPU, or each core if there is
             no GPU. 1: one after the other, in this process; in a worker if `trials_per_worker` or `worker_memory` is
             given.
@@ -131,16 +136,15 @@ class OptunaBackend(Backend):
     ) -> None:
         self._parallel = Parallel(n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries)
         self._may_exist = load_if_exists
-        if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
-            raise StudyError(f"sampler must be an Optuna sampler or None, but got {sampler!r}.")
-        self._sampler = sampler
+        self._sampler, self._sampler_kind = sampler, sampler_kind(sampler)
         self._has_rungs = is_rungs(pruner)
         self._pruner = as_pruner(pruner)
         self._is_evaluated, self._has_at_rungs = True, False
         self._points: tuple[float, ...] | None = None
         self._cannot_pause: str | None = None
         self._terminator = _as_terminator(terminator)
-        self._learned_from = None if start_from is None else learn_from(start_from)
+        self._start_from = start_from
+        self._learned_from: Learned | None = None
         check_storage(storage)
         self._storage = storage
         self.runs_several_at_once = self.may_repeat = False
@@ -154,6 +158,10 @@ class OptunaBackend(Backend):
         self._points = points_of(recipe, study)
         if recipe.cannot_pause is not None and self._prunes_by_rungs(study):
             self._cannot_pause, self._has_rungs = recipe.cannot_pause, False
+        if self._start_from is not None:
+            is_object = isinstance(self._storage, optuna.storages.BaseStorage)
+            place = storage_url(self._storage) if is_object else self._storage
+            self._learned_from = learn_from(self._start_from, (place, study.name))
         self._check_fit(study)
         if not is_in_study_folder(self._storage):
             self._storage = open_storage(self._storage)
@@ -172,8 +180,8 @@ class OptunaBackend(Backend):
         aside = set_aside_damaged(self._storage, study) if is_own and is_alone else []
         storage = open_own_or_other(self._storage, study.folder)
         with quiet_optuna(), naming_the_storage(storage):
-            self._check_stored(study, storage)
-            sampler = self._sampler or self._default_sampler(study)
+            aside += self._check_stored(study, storage, records)
+            sampler = self._made_sampler(study)
             sampling = RepeatableSampling(sampler)
             engine = self._study = optuna.create_study(
                 study_name=study.name,
@@ -298,12 +306,12 @@ class OptunaBackend(Backend):
         """Return the `optuna-dashboard` command for the study's storage, on the loopback address."""
         return dashboard_command(self.engine_study()._storage)
 
-    def _default_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
-        if self._prunes_by_rungs(study):
+    def _made_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
+        if self._sampler is None and self._prunes_by_rungs(study):
             first = count_at_random(study.n_trials, is_limited=bool(study.timeout or study.max_epochs))
             return CurveSampler(study.seed, study.objective, first, study.priors())
         several = self._parallel.is_wanted or self.runs_several_at_once
-        return optuna.samplers.TPESampler(seed=study.seed, constant_liar=several)
+        return as_sampler(TPE if self._sampler is None else self._sampler, study.seed, several)
 
     def _is_converged(self) -> bool:
         if self._terminator is None:
@@ -313,10 +321,10 @@ class OptunaBackend(Backend):
             return self._terminator.should_terminate(self.engine_study())
 
     def _check_fit(self, study: Study) -> None:
-        if study.start_with and isinstance(self._sampler, optuna.samplers.GridSampler):
+        if study.start_with and issubclass(self._sampler_kind, optuna.samplers.GridSampler):
             raise StudyError("start_with cannot be combined with a GridSampler, which has an order of its own.")
         if self._learned_from is not None:
-            check_direction(self._learned_from, study)
+            check_learned(self._learned_from, study)
             if self._terminator is not None:
                 raise StudyError(
                     "A terminator takes the trials of start_from for trials that have found nothing better; pass only "
@@ -337,7 +345,8 @@ class OptunaBackend(Backend):
 
     def _prunes_by_rungs(self, study: Study) -> bool:
         """Tell whether trials pause at rungs: there is something to judge them by, and enough to choose from."""
-        is_worth_it = study.n_trials > FACTOR and self._is_evaluated and not isinstance(self._sampler, _TRY_EVERYTHING)
+        tries_everything = issubclass(self._sampler_kind, _TRY_EVERYTHING)
+        is_worth_it = study.n_trials > FACTOR and self._is_evaluated and not tries_everything
         return self._has_rungs and is_worth_it and len(study.objectives) == 1
 
     def _pruner_of(self, study: Study) -> optuna.pruners.BasePruner:
@@ -357,10 +366,20 @@ class OptunaBackend(Backend):
         why = "" if self._cannot_pause is None else f" in place of rungs: trials do not pause, as {self._cannot_pause}"
         return f"pruner {type(self._pruner).__name__}{by}{why}"
 
-    def _check_stored(self, study: Study, storage: optuna.storages.BaseStorage) -> None:
-        known = next((each for each in optuna.get_all_study_summaries(storage) if each.study_name == study.name), None)
+    def _check_stored(
+        self, study: Study, storage: optuna.storages.BaseStorage, records: Sequence[TrialRecord]
+    ) -> list[str]:
+        """Check that the storage has no other study of this name; return what else the user should know of it."""
+        there = optuna.get_all_study_summaries(storage, include_best_trial=False)
+        known = next((each for each in there if each.study_name == study.name), None)
         if known is None:
-            return
+            return self._notes_of_the_only_study(there, storage)
+        if not records and is_of_optuna(optuna.load_study(study_name=study.name, storage=storage)):
+            raise StudyError(
+                f"The study {study.name!r} in the storage has {known.n_trials} trials that Optuna itself has run, so a "
+                "search cannot continue it. To learn from them, pass "
+                f"{warm_start_from(storage_url(storage), study.name)}, and another study_name or storage."
+            )
         if not self._may_exist:
             raise StudyError(
                 f"load_if_exists=False, but the storage has a study {study.name!r} already, with {known.n_trials} "
@@ -373,6 +392,16 @@ class OptunaBackend(Backend):
                 f"The study {study.name!r} in the storage was made with direction={before!r}, now {now!r}. Pass "
                 "another study_name."
             )
+        return []
+
+    def _notes_of_the_only_study(self, there: Sequence[Any], storage: optuna.storages.BaseStorage) -> list[str]:
+        """Say of a storage with one study, which Optuna made, how to learn from it; of several it would be a guess."""
+        if self._start_from is not None or len(there) != 1:
+            return []
+        name = there[0].study_name
+        if not is_of_optuna(optuna.load_study(study_name=name, storage=storage)):
+            return []
+        return [f"a new study beside {name!r}; to learn from that one: {warm_start_from(storage_url(storage), name)}"]
 
 
 def _said_of_rebuilt(count: int, total: int) -> str:

@@ -59,6 +59,10 @@ class JournalFile(JournalFileBackend):
         self.path = path
         self._added = 0, b""  # where this process has written last, and what
 
+    def __reduce__(self) -> tuple[type[JournalFile], tuple[Path]]:
+        """Pickle the path alone: a lock belongs to its process, and the copy reads the file from its beginning."""
+        return JournalFile, (self.path,)
+
     def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
         """Read the lines from a number on; what only this process has added since the last time is not read again."""
         with open(self.path, "rb") as stream:  # on NFS, opening it is what asks the server for its size

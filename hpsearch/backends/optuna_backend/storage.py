@@ -51,13 +51,14 @@ def own_file(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseStorage:
+def open_storage(storage: Any, folder: Path = Path(), argument: str = "storage") -> optuna.storages.BaseStorage:
     """Return the storage that a search's argument asks for.
 
     Args:
         storage: None: SQLite in the study's folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL of a database; or an Optuna storage object.
         folder: of the study, where the storage lies in it.
+        argument: the name of the search's argument, for errors.
 
     Raises:
         StudyError: the storage is none of these, or cannot be opened.
@@ -82,10 +83,11 @@ def open_storage(storage: Any, folder: Path = Path()) -> optuna.storages.BaseSto
         return optuna.storages.get_storage(_database(_with_driver(storage), pool_pre_ping=True))
     except ImportError as error:
         extra = ": pip install 'hpsearch[postgresql]'" if storage.startswith("postgresql://") else f" for it. {error}"
-        raise MissingPackageError(f"storage={redacted_url(storage)!r} needs a driver{extra}") from error
+        raise MissingPackageError(f"{argument}={redacted_url(storage)!r} needs a driver{extra}") from error
     except Exception as error:
         text = redacted_text(str(error), storage)
-        raise StudyError(f"storage={redacted_url(storage)!r} cannot be opened: {text}") from safe_cause(error, storage)
+        shown = redacted_url(storage)
+        raise StudyError(f"{argument}={shown!r} cannot be opened: {text}") from safe_cause(error, storage)
 
 
 def close(storage: optuna.storages.BaseStorage) -> None:

@@ -1,0 +1,18 @@
+"""Optuna's own tests of storages hold for the journal, as every storage of Optuna must pass them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.testing.pytest_storages import StorageTestCase
+
+from hpsearch.backends.optuna_backend.storage import open_storage
+
+
+class TestJournal(StorageTestCase):
+    @pytest.fixture
+    def storage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> optuna.storages.BaseStorage:
+        monkeypatch.setattr("os.fsync", lambda file: None)  # two thirds of the seconds, and no test cuts the power
+        return open_storage("journal", tmp_path)

@@ -6,6 +6,7 @@ Stores and checks; what a run derives from the arguments lives in the run.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
@@ -47,6 +48,8 @@ class Recipe:
     control = OfLatestRun("The TrainerControl of the latest run.")
     callback_handler = OfLatestRun("The handler that calls the callbacks of the latest run.")
     label_smoother = OfLatestRun("The label smoother of the latest run, or None.")
+    current_flos = OfLatestRun("The floating-point operations of this process that are not in the state yet.")
+    _accepts_loss_kwargs: bool | None = None
     user_code = "model_init"
     prediction_loop = Removed("evaluation_loop")
     init_git_repo = Removed("init_hf_repo, which makes the repository over HTTP")
@@ -177,6 +180,17 @@ class Recipe:
         return self._run is not None and self._run.is_in_train
 
     @property
+    def model_accepts_loss_kwargs(self) -> bool:
+        """True if the model normalises its loss by `num_items_in_batch`; found out, unless it is set."""
+        return self.run.traits.accepts_loss_kwargs
+
+    @model_accepts_loss_kwargs.setter
+    def model_accepts_loss_kwargs(self, value: bool) -> None:
+        self._accepts_loss_kwargs = bool(value)
+        if self._run is not None:
+            self._run.traits = dataclasses.replace(self._run.traits, accepts_loss_kwargs=bool(value))
+
+    @property
     def is_model_parallel(self) -> bool:
         """True if the model was loaded over several devices."""
         placement = getattr(self.model, "hf_device_map", None) or {}
@@ -292,6 +306,8 @@ class Recipe:
             self._all_callbacks(),
             self.trial,
         )
+        if self._accepts_loss_kwargs is not None:
+            run.traits = dataclasses.replace(run.traits, accepts_loss_kwargs=self._accepts_loss_kwargs)
         if self.trial is not None:
             suggested = getattr(getattr(self.trial, "params", None), "values_by_name", {})  # model_init may suggest too
             run.describe_trial({**suggested, **trial_parameters(self.trial)}, getattr(self.trial, "name", None))

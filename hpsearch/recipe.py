@@ -104,18 +104,22 @@ class Recipe:
         args = self.args
         if (self._given_model is None) == (self.model_init is None):
             raise InvalidInputError(
-                "Trainer needs either a model or a model_init, and received "
-                + ("neither." if self.model_init is None else "both.")
+                "`Trainer` requires either a `model` or `model_init` argument, "
+                + ("and was given neither." if self.model_init is None else "but not both.")
             )
         if self.model_init is not None:
             check_model_init(self.model_init)
             if any(each is not None for each in self.optimizers):
                 raise InvalidInputError(
-                    "optimizers cannot be combined with model_init: they belong to one model, and every run builds its "
-                    "own. Pass optimizer_cls_and_kwargs, or override create_optimizer_and_scheduler."
+                    "Passing a `model_init` is incompatible with providing the `optimizers` argument: they belong to "
+                    "one model, and every run builds its own. Pass optimizer_cls_and_kwargs, or override "
+                    "create_optimizer_and_scheduler."
                 )
         if self.optimizer_cls_and_kwargs is not None and self.optimizers[0] is not None:
-            raise InvalidInputError("Pass an optimizer in `optimizers` or `optimizer_cls_and_kwargs`, not both.")
+            raise InvalidInputError(
+                "Passing both `optimizers` and `optimizer_cls_and_kwargs` arguments is incompatible: each gives the "
+                "optimizer. Pass one of them."
+            )
         if args.auto_find_batch_size and any(each is not None for each in self.optimizers):
             raise InvalidInputError(
                 "auto_find_batch_size starts training anew after running out of memory, which a ready optimizer in "
@@ -142,14 +146,17 @@ class Recipe:
             raise InvalidInputError(f"data_collator must be callable, but got {self.data_collator!r}.")
         if args.eval_strategy != "no" and self.eval_dataset is None:
             raise InvalidInputError(
-                f"eval_strategy is {args.eval_strategy.value!r}, but there is no eval_dataset. Pass one, or set "
-                "eval_strategy='no'."
+                f"`args.eval_strategy` is {args.eval_strategy.value!r}, but you didn't pass an `eval_dataset` to "
+                "`Trainer`. Pass one, or set eval_strategy='no'."
             )
         if args.save_strategy == "best" and args.metric_for_best_model is None:
             raise InvalidInputError("`args.metric_for_best_model` must be provided when using 'best' save_strategy.")
         metrics_hook = self.compute_metrics if args.batch_eval_metrics else None
         if metrics_hook is not None and "compute_result" not in inspect.signature(metrics_hook).parameters:
-            raise InvalidInputError("batch_eval_metrics needs a compute_metrics that takes `compute_result`.")
+            raise InvalidInputError(
+                "When using `batch_eval_metrics`, your `compute_metrics` function must take a `compute_result` "
+                "argument: it is True for the last batch, whose metrics are those of the whole set."
+            )
 
     def _check_data(self) -> None:
         for name in ("train_dataset", "eval_dataset"):
@@ -328,7 +335,7 @@ class Recipe:
             return self._given_model
         model = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
         if model is None:
-            raise InvalidInputError("model_init returned None; it must return the model.")
+            raise InvalidInputError("model_init should not return None; it must return the model.")
         return model
 
     @staticmethod

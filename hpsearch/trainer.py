@@ -147,7 +147,7 @@ class Trainer(SearchableRecipe, Saving):
             recipe._shown_on, self._run = self, None
             return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval, **reapplied)
         if not self.has_training_data:
-            raise InvalidInputError("train() needs a train_dataset.")
+            raise InvalidInputError("Trainer: training requires a train_dataset.")
         folder = resume.resolve(resume_from_checkpoint, self.args.output_dir)
         point = None
         if folder is not None:
@@ -263,7 +263,7 @@ class Trainer(SearchableRecipe, Saving):
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Hook: return the loader of the training data: shuffled, or in order for a dataset without a length."""
         if self.train_dataset is None:
-            raise InvalidInputError("Training needs a train_dataset.")
+            raise InvalidInputError("Trainer: training requires a train_dataset.")
         sampler = self._get_train_sampler(self.train_dataset)
         return data.make_loader(self, self.train_dataset, "training", self.run.args.train_batch_size, sampler, True)
 
@@ -336,7 +336,7 @@ class Trainer(SearchableRecipe, Saving):
     def get_learning_rates(self) -> list[float]:
         """Return the present learning rate of every parameter group of the optimizer."""
         if self.optimizer is None:
-            raise InvalidInputError("There is no optimizer yet; call create_optimizer() or train().")
+            raise InvalidInputError("Trainer optimizer is None: there is none yet. Call create_optimizer() or train().")
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_optimizer_group(self, param: str | torch.nn.Parameter | None = None) -> Any:
@@ -349,7 +349,7 @@ class Trainer(SearchableRecipe, Saving):
             InvalidInputError: there is no optimizer yet, or `param` is in none of its groups.
         """
         if self.optimizer is None:
-            raise InvalidInputError("There is no optimizer yet; call create_optimizer() or train().")
+            raise InvalidInputError("Trainer optimizer is None: there is none yet. Call create_optimizer() or train().")
         groups = self.optimizer.param_groups
         if param is None:
             return [group["params"] for group in groups]
@@ -385,7 +385,7 @@ class Trainer(SearchableRecipe, Saving):
             return sets[eval_dataset]
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
-            raise InvalidInputError("Evaluation needs an eval_dataset: pass it here or to the Trainer.")
+            raise InvalidInputError("Trainer: evaluation requires an eval_dataset. Pass it here or to the Trainer.")
         return dataset
 
     # Evaluation and prediction.

@@ -56,7 +56,9 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
             adapters.load(model, path)
             return
         else:
-            raise CheckpointError(f"There are no weights ({SAFE_WEIGHTS_NAME}) in the checkpoint {str(path)!r}.")
+            raise CheckpointError(
+                f"Can't find a valid checkpoint at {path}: there are no weights ({SAFE_WEIGHTS_NAME}) in it."
+            )
         if isinstance(model, PreTrainedModel) and not state_dict.keys() <= model.state_dict().keys():
             _load_converted(model, path)
             return

@@ -237,7 +237,7 @@ def test_whether_the_model_takes_the_item_count_can_be_set_also_for_trials(tmp_p
 
 def test_the_group_of_a_parameter_is_found_by_name_and_by_itself(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, model_init=bert_classifier, weight_decay=0.5)
-    with pytest.raises(InvalidInputError, match="no optimizer yet"):
+    with pytest.raises(InvalidInputError, match="there is none yet"):
         trainer.get_optimizer_group()
     optimizer = trainer.create_optimizer()
     assert trainer.get_optimizer_group() == [group["params"] for group in optimizer.param_groups]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__
@@ -131,22 +132,39 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        from .older_spellings import successor_of_name
+    if name in _HOME_OF:
+        try:
+            value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+        except ImportError as error:
+            raise _missing(f"{__name__}.{name} cannot be imported: {error}") from error
+        globals()[name] = value
+        return value
+    if name.startswith("_") or not name.isidentifier() or importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # Python imports submodules after this
+    raise _missing(_why_unknown(name))
 
-        if successor := successor_of_name(name):  # an ImportError, because `from hpsearch import ...` hides others
-            raise ImportError(f"{name} is gone from transformers 5 and is not in hpsearch; use {successor}.")
-        if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is None:
-            import transformers
 
-            if hasattr(transformers, name):
-                raise ImportError(
-                    f"{name} is transformers' own and works here as it is: from transformers import {name}"
-                )
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
+def _missing(text: str) -> Exception:
+    """Return the error for a name that is missing: an AttributeError, so that `hasattr` is False.
+
+    Behind `from hpsearch import ...` it is an ImportError: Python replaces an AttributeError there, and hides its text.
+    """
+    asking = sys._getframe(2).f_code
+    is_import_statement = asking.co_name == "_handle_fromlist" and "importlib" in asking.co_filename
+    return ImportError(text) if is_import_statement else AttributeError(text)
+
+
+def _why_unknown(name: str) -> str:
+    from .errors import nearest_name
+    from .older_spellings import successor_of_name
+
+    if successor := successor_of_name(name):
+        return f"{name} is gone from transformers 5 and is not in hpsearch; use {successor}."
+    import transformers
+
+    if name in transformers.__all__:
+        return f"{name} is transformers' own and works here as it is: from transformers import {name}"
+    return f"module {__name__!r} has no attribute {name!r}.{nearest_name(name, __all__)}"
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,7 @@ from typing import Any
 import transformers
 from accelerate.state import AcceleratorState, PartialState
 from transformers.debug_utils import DebugOption
+from transformers.trainer_utils import IntervalStrategy
 
 from .argument_checks import check_values
 from .errors import ArgumentError, ArgumentTypeError, MissingPackageError, UnknownArgumentError, nearest_name
@@ -159,6 +160,19 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
             )
         self.gradient_accumulation_steps = cast_argument("gradient_accumulation_steps", steps, type(self))
 
+    def set_evaluate(
+        self,
+        strategy: str | IntervalStrategy = "no",
+        steps: int = 500,
+        batch_size: int = 8,
+        accumulation_steps: int | None = None,
+        delay: float | None = None,
+        loss_only: bool = False,
+    ) -> TrainingArguments:
+        """Set all arguments of evaluation together, as in transformers; without a `delay` there is none."""
+        super().set_evaluate(strategy, steps, batch_size, accumulation_steps, delay or 0, loss_only)
+        return self
+
     def replace(self, **changes: Any) -> TrainingArguments:
         """Return new arguments with `changes` applied, cast and validated; this object is not touched.
 
@@ -294,11 +308,12 @@ def adopt(args: transformers.TrainingArguments | None) -> TrainingArguments:
     """Return `args` as our own TrainingArguments; None gives the defaults with `output_dir="tmp_trainer"`.
 
     Raises:
-        ArgumentError: `args` is of a class whose extra fields would be lost.
+        ArgumentError: `args` is of a class whose extra fields would be lost, or has been assigned what is not allowed.
     """
     if args is None:
         return TrainingArguments(output_dir="tmp_trainer")
     if isinstance(args, TrainingArguments):
+        check_values(args)  # what was assigned after they were made
         return args
     given: Any = type(args)
     ours: Any = {

@@ -29,10 +29,11 @@ CommunicationError, which are no fault of the trial; anything else that happens 
 
 from __future__ import annotations
 
-import difflib
 import signal
 from collections.abc import Iterable
 from typing import Any
+
+from .spelling import nearest
 
 
 class HpsearchError(Exception):
@@ -166,15 +167,15 @@ class SearchInterrupted(KeyboardInterrupt):
 
 
 def nearest_name(name: str, allowed: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string if none is close.
+    """Return ``" Did you mean 'x'?"`` for the allowed name that is meant, or an empty string if none is near.
 
     >>> nearest_name("lerning_rate", ["learning_rate", "seed"])
     " Did you mean 'learning_rate'?"
     >>> nearest_name("zzz", ["learning_rate"])
     ''
     """
-    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+    found = nearest(name, allowed)
+    return "" if found is None else f" Did you mean {found!r}?"
 
 
 def one_of(allowed: Iterable[Any]) -> str:

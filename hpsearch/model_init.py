@@ -26,7 +26,7 @@ def check_model_init(model_init: Callable[..., Any]) -> None:
     names = _positional(model_init, required=True)
     if len(names) > 1:
         raise InvalidInputError(
-            f"model_init takes {len(names)} arguments ({', '.join(names)}); it must take none, or one: the trial."
+            f"model_init should have 0 or 1 argument, the trial, but it has {len(names)}: {', '.join(names)}."
         )
 
 

@@ -6,6 +6,7 @@ Stores and checks; what a run derives from the arguments lives in the run.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
@@ -48,6 +49,8 @@ class Recipe:
     control = OfLatestRun("The TrainerControl of the latest run.")
     callback_handler = OfLatestRun("The handler that calls the callbacks of the latest run.")
     label_smoother = OfLatestRun("The label smoother of the latest run, or None.")
+    current_flos = OfLatestRun("The floating-point operations of this process that are not in the state yet.")
+    _accepts_loss_kwargs: bool | None = None
     user_code = "model_init"
     prediction_loop = Removed("evaluation_loop")
     init_git_repo = Removed("init_hf_repo, which makes the repository over HTTP")
@@ -102,18 +105,22 @@ class Recipe:
         args = self.args
         if (self._given_model is None) == (self.model_init is None):
             raise InvalidInputError(
-                "Trainer needs either a model or a model_init, and received "
-                + ("neither." if self.model_init is None else "both.")
+                "`Trainer` requires either a `model` or `model_init` argument, "
+                + ("and was given neither." if self.model_init is None else "but not both.")
             )
         if self.model_init is not None:
             check_model_init(self.model_init)
             if any(each is not None for each in self.optimizers):
                 raise InvalidInputError(
-                    "optimizers cannot be combined with model_init: they belong to one model, and every run builds its "
-                    "own. Pass optimizer_cls_and_kwargs, or override create_optimizer_and_scheduler."
+                    "Passing a `model_init` is incompatible with providing the `optimizers` argument: they belong to "
+                    "one model, and every run builds its own. Pass optimizer_cls_and_kwargs, or override "
+                    "create_optimizer_and_scheduler."
                 )
         if self.optimizer_cls_and_kwargs is not None and self.optimizers[0] is not None:
-            raise InvalidInputError("Pass an optimizer in `optimizers` or `optimizer_cls_and_kwargs`, not both.")
+            raise InvalidInputError(
+                "Passing both `optimizers` and `optimizer_cls_and_kwargs` arguments is incompatible: each gives the "
+                "optimizer. Pass one of them."
+            )
         if args.auto_find_batch_size and any(each is not None for each in self.optimizers):
             raise InvalidInputError(
                 "auto_find_batch_size starts training anew after running out of memory, which a ready optimizer in "
@@ -140,14 +147,17 @@ class Recipe:
             raise InvalidInputError(f"data_collator must be callable, but got {self.data_collator!r}.")
         if args.eval_strategy != "no" and self.eval_dataset is None:
             raise InvalidInputError(
-                f"eval_strategy is {args.eval_strategy.value!r}, but there is no eval_dataset. Pass one, or set "
-                "eval_strategy='no'."
+                f"`args.eval_strategy` is {args.eval_strategy.value!r}, but you didn't pass an `eval_dataset` to "
+                "`Trainer`. Pass one, or set eval_strategy='no'."
             )
         if args.save_strategy == "best" and args.metric_for_best_model is None:
             raise InvalidInputError("`args.metric_for_best_model` must be provided when using 'best' save_strategy.")
         metrics_hook = self.compute_metrics if args.batch_eval_metrics else None
         if metrics_hook is not None and "compute_result" not in inspect.signature(metrics_hook).parameters:
-            raise InvalidInputError("batch_eval_metrics needs a compute_metrics that takes `compute_result`.")
+            raise InvalidInputError(
+                "When using `batch_eval_metrics`, your `compute_metrics` function must take a `compute_result` "
+                "argument: it is True for the last batch, whose metrics are those of the whole set."
+            )
 
     def _check_data(self) -> None:
         for name in ("train_dataset", "eval_dataset"):
@@ -176,6 +186,17 @@ class Recipe:
     def is_in_train(self) -> bool:
         """True while `train()` is running, evaluations included."""
         return self._run is not None and self._run.is_in_train
+
+    @property
+    def model_accepts_loss_kwargs(self) -> bool:
+        """True if the model normalises its loss by `num_items_in_batch`; found out, unless it is set."""
+        return self.run.traits.accepts_loss_kwargs
+
+    @model_accepts_loss_kwargs.setter
+    def model_accepts_loss_kwargs(self, value: bool) -> None:
+        self._accepts_loss_kwargs = bool(value)
+        if self._run is not None:
+            self._run.traits = dataclasses.replace(self._run.traits, accepts_loss_kwargs=bool(value))
 
     @property
     def is_model_parallel(self) -> bool:
@@ -312,6 +333,8 @@ class Recipe:
             self._all_callbacks(),
             self.trial,
         )
+        if self._accepts_loss_kwargs is not None:
+            run.traits = dataclasses.replace(run.traits, accepts_loss_kwargs=self._accepts_loss_kwargs)
         if self.trial is not None:
             suggested = getattr(getattr(self.trial, "params", None), "values_by_name", {})  # model_init may suggest too
             run.describe_trial({**suggested, **trial_parameters(self.trial)}, getattr(self.trial, "name", None))
@@ -332,7 +355,7 @@ class Recipe:
             return self._given_model
         model = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
         if model is None:
-            raise InvalidInputError("model_init returned None; it must return the model.")
+            raise InvalidInputError("model_init should not return None; it must return the model.")
         return model
 
     @staticmethod

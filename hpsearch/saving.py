@@ -103,7 +103,8 @@ class Saving(Recipe):
         if self.is_world_process_zero():
             save_metrics(self.args.output_dir, split, metrics, combined)
 
-    def metrics_format(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def metrics_format(metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return metrics as people read them: memory in MB, run times as h:mm:ss.cc, four decimals."""
         return metrics_format(dict(metrics))
 

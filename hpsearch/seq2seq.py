@@ -69,22 +69,26 @@ class Seq2SeqTrainer(Trainer):
             )
 
     @staticmethod
-    def load_generation_config(source: str | Path | GenerationConfig) -> GenerationConfig:
+    def load_generation_config(gen_config_arg: str | Path | GenerationConfig) -> GenerationConfig:
         """Return a copy of a generation config, or load it from a folder, a file or a model id.
 
         Raises:
             ArgumentError: it cannot be loaded, or its values contradict each other.
         """
         try:
-            if isinstance(source, GenerationConfig):
-                config = copy.deepcopy(source)
-            elif Path(source).is_file():
-                config = GenerationConfig.from_pretrained(Path(source).parent, Path(source).name)
+            if isinstance(gen_config_arg, GenerationConfig):
+                config = copy.deepcopy(gen_config_arg)
+            elif Path(gen_config_arg).is_file():
+                config = GenerationConfig.from_pretrained(Path(gen_config_arg).parent, Path(gen_config_arg).name)
             else:
-                config = GenerationConfig.from_pretrained(source)
+                config = GenerationConfig.from_pretrained(gen_config_arg)
             config.validate(strict=True)
         except (OSError, ValueError) as error:
-            shown = f"a {type(source).__name__}" if isinstance(source, GenerationConfig) else repr(str(source))
+            shown = (
+                f"a {type(gen_config_arg).__name__}"
+                if isinstance(gen_config_arg, GenerationConfig)
+                else repr(str(gen_config_arg))
+            )
             raise ArgumentError(
                 f"generation_config is {shown}, which cannot be used: {error} It must be a valid GenerationConfig, or "
                 "the folder, file or model id of one.\n\nFix these issues to train your model."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from .saving import Saving
 from .searchable import SearchableRecipe
 from .training import (
     batch_size,
+    batches,
     data,
     evaluation,
     loop,
@@ -29,6 +31,7 @@ from .training import (
     optimization,
     resume,
     samplers,
+    sharding,
     steps,
     weights,
 )
@@ -76,6 +79,9 @@ class Trainer(SearchableRecipe, Saving):
         >>> trainer.train().global_step
         12
     """
+
+    # Whether the loss that `compute_loss` returns is normalised over all micro-batches of an update; None: by the rule.
+    loss_is_scaled_for_ga: bool | None = None
 
     def _check(self) -> None:
         super()._check()
@@ -141,7 +147,7 @@ class Trainer(SearchableRecipe, Saving):
             recipe._shown_on, self._run = self, None
             return recipe.train(resume_from_checkpoint, None, ignore_keys_for_eval, **reapplied)
         if not self.has_training_data:
-            raise InvalidInputError("train() needs a train_dataset.")
+            raise InvalidInputError("Trainer: training requires a train_dataset.")
         folder = resume.resolve(resume_from_checkpoint, self.args.output_dir)
         point = None
         if folder is not None:
@@ -208,6 +214,23 @@ class Trainer(SearchableRecipe, Saving):
         tokens = inputs.get(traits.main_input_name) if traits.flos_per_token else None
         return 0 if tokens is None else traits.flos_per_token * tokens.numel()
 
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """Hook: draw the micro-batches of one update; return them, and the number of items that enter its loss.
+
+        An override may draw more than it returns: the position in the data counts what was drawn. One that returns no
+        micro-batch although it drew some skips these; one that draws none ends the epoch. The number is None if the
+        loss does not use it.
+
+        Args:
+            epoch_iterator: what is left of the epoch.
+            num_batches: as many as `gradient_accumulation_steps`; at the end of the epoch there may be fewer.
+            device: where the number is to be.
+        """
+        group = batches.take(epoch_iterator, num_batches)
+        return group, losses.count_items(self, group, device)
+
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Hook: create the optimizer and the schedule over `num_training_steps` updates."""
         self.create_optimizer()
@@ -240,7 +263,7 @@ class Trainer(SearchableRecipe, Saving):
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Hook: return the loader of the training data: shuffled, or in order for a dataset without a length."""
         if self.train_dataset is None:
-            raise InvalidInputError("Training needs a train_dataset.")
+            raise InvalidInputError("Trainer: training requires a train_dataset.")
         sampler = self._get_train_sampler(self.train_dataset)
         return data.make_loader(self, self.train_dataset, "training", self.run.args.train_batch_size, sampler, True)
 
@@ -276,6 +299,36 @@ class Trainer(SearchableRecipe, Saving):
         """The keys of a batch that hold labels."""
         return self.run.traits.label_names
 
+    @property
+    def can_return_loss(self) -> bool:
+        """True if the model returns a loss without labels, as CLIP does."""
+        return self.run.traits.can_return_loss
+
+    @property
+    def current_gradient_accumulation_steps(self) -> int:
+        """The number of micro-batches in the present update; the last one of an epoch may have fewer."""
+        return self.run.micro_batches_in_update
+
+    @property
+    def is_fsdp_enabled(self) -> bool:
+        """True if the model is spread over the processes by FSDP."""
+        return sharding.is_sharded(self.run) and not sharding.uses_deepspeed(self.run)
+
+    @property
+    def is_deepspeed_enabled(self) -> bool:
+        """True if DeepSpeed runs the training."""
+        return sharding.uses_deepspeed(self.run)
+
+    @property
+    def deepspeed(self) -> Any:
+        """The engine of DeepSpeed once training has begun with it; else None."""
+        return self.model_wrapped if self.is_deepspeed_enabled and self.run.has_trained else None
+
+    def end(self) -> None:
+        """Leave the process group: the last call in a script of several processes. In a single one it does nothing."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
     def get_num_trainable_parameters(self) -> int:
         """Return the number of weights that are trained."""
         return sum(each.numel() for each in self.model.parameters() if each.requires_grad)
@@ -283,8 +336,34 @@ class Trainer(SearchableRecipe, Saving):
     def get_learning_rates(self) -> list[float]:
         """Return the present learning rate of every parameter group of the optimizer."""
         if self.optimizer is None:
-            raise InvalidInputError("There is no optimizer yet; call create_optimizer() or train().")
+            raise InvalidInputError("Trainer optimizer is None: there is none yet. Call create_optimizer() or train().")
         return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_optimizer_group(self, param: str | torch.nn.Parameter | None = None) -> Any:
+        """Return the parameter group of the optimizer that holds `param`; without it, the parameters of every group.
+
+        Args:
+            param: a parameter of the model, or its name.
+
+        Raises:
+            InvalidInputError: there is no optimizer yet, or `param` is in none of its groups.
+        """
+        if self.optimizer is None:
+            raise InvalidInputError("Trainer optimizer is None: there is none yet. Call create_optimizer() or train().")
+        groups = self.optimizer.param_groups
+        if param is None:
+            return [group["params"] for group in groups]
+        named = dict(self.model.named_parameters())
+        wanted = named.get(param) if isinstance(param, str) else param
+        for group in groups:
+            if any(each is wanted for each in group["params"]):
+                return group
+        if isinstance(param, str) and wanted is None:
+            raise InvalidInputError(f"The model has no parameter {param!r}.{nearest_name(param, named)}")
+        raise InvalidInputError(
+            f"The optimizer does not train {param if isinstance(param, str) else 'this parameter'!r}: it is in none of "
+            f"its {len(groups)} groups."
+        )
 
     def get_total_train_batch_size(self, args: TrainingArguments | None = None) -> int:
         """Return the samples of one update, over all processes and accumulated micro-batches."""
@@ -306,7 +385,7 @@ class Trainer(SearchableRecipe, Saving):
             return sets[eval_dataset]
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
-            raise InvalidInputError("Evaluation needs an eval_dataset: pass it here or to the Trainer.")
+            raise InvalidInputError("Trainer: evaluation requires an eval_dataset. Pass it here or to the Trainer.")
         return dataset
 
     # Evaluation and prediction.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
+import pydoc
 import re
 import subprocess
 import sys
 import types
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec as autospecced
 
 import pytest
 
@@ -18,7 +21,7 @@ import hpsearch
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "hpsearch"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
-USED_BY_THE_MODULE_ITSELF = {"annotations", "importlib", "TYPE_CHECKING", "Any"}
+USED_BY_THE_MODULE_ITSELF = {"annotations", "importlib", "sys", "TYPE_CHECKING", "Any"}
 
 
 def names_for_type_checkers() -> list[str]:
@@ -66,9 +69,65 @@ def test_every_error_is_public() -> None:
     assert made <= set(hpsearch.__all__)
 
 
-def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
-    with pytest.raises(AttributeError, match="'hpsearch' has no attribute 'Trainr'"):
-        hpsearch.Trainr  # noqa: B018
+WITHOUT_A_PLACE = {
+    "Trainr": "'hpsearch' has no attribute 'Trainr'. Did you mean 'Trainer'?",
+    "nothing_like_it": "'hpsearch' has no attribute 'nothing_like_it'.",
+    "load_metric": "use evaluate.load",
+    "AutoTokenizer": "from transformers import AutoTokenizer",
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_PLACE)
+def test_a_name_that_is_not_there_says_why_as_an_attribute_and_in_an_import_statement(name: str) -> None:
+    assert hasattr(hpsearch, name) is False
+    assert getattr(hpsearch, name, None) is None
+    with pytest.raises(AttributeError) as as_attribute:
+        getattr(hpsearch, name)
+    with pytest.raises(ImportError) as in_statement:
+        exec(f"from hpsearch import {name}", {})
+    assert str(as_attribute.value) == str(in_statement.value)
+    assert WITHOUT_A_PLACE[name] in str(as_attribute.value)
+
+
+@pytest.mark.parametrize("name", ["__wrapped__", "_private", "not.a.name", ""])
+def test_names_that_no_one_could_have_meant_are_simply_not_there(name: str) -> None:
+    assert hasattr(hpsearch, name) is False
+
+
+def test_a_name_whose_package_is_not_installed_is_not_there_and_says_which_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(vars(hpsearch), "SearchPlan", raising=False)
+    monkeypatch.setitem(sys.modules, "hpsearch.search_plan", None)
+    assert hasattr(hpsearch, "SearchPlan") is False
+    with pytest.raises(
+        AttributeError, match=r"hpsearch\.SearchPlan cannot be imported: .*hpsearch\.search_plan"
+    ) as caught:
+        hpsearch.SearchPlan  # noqa: B018
+    assert isinstance(caught.value.__cause__, ImportError)
+    with pytest.raises(ImportError, match=r"hpsearch\.SearchPlan cannot be imported: .*hpsearch\.search_plan"):
+        exec("from hpsearch import SearchPlan", {})
+    assert "SearchPlan" not in dict(inspect.getmembers(hpsearch))
+    assert "Trainer" in dict(inspect.getmembers(hpsearch))
+
+
+def test_a_submodule_is_imported_by_a_statement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(hpsearch, "version")
+    monkeypatch.delitem(sys.modules, "hpsearch.version")
+    given: dict[str, Any] = {}
+    exec("from hpsearch import version", given)
+    assert given["version"].__version__ == hpsearch.__version__
+
+
+def test_tools_that_look_at_modules_see_every_public_name() -> None:
+    members = dict(inspect.getmembers(hpsearch))
+    assert members.keys() >= set(hpsearch.__all__)
+    assert "hpsearch" in [each.name for each in doctest.DocTestFinder().find(hpsearch, module=hpsearch)]
+    assert autospecced(hpsearch).Trainer.train is not hpsearch.Trainer.train
+    assert pydoc.render_doc(hpsearch.Float).startswith("Python Library Documentation")
+    shown: dict[str, Any] = {}
+    exec("from hpsearch import *", shown)
+    assert shown.keys() >= set(hpsearch.__all__)
 
 
 FRESH = """

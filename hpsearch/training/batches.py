@@ -17,6 +17,7 @@ from accelerate.data_loader import DataLoaderDispatcher
 from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_utils import has_length
 
+from .hooks import Hooks
 from .randomness import RandomStreams
 from .resume import ResumePoint
 
@@ -56,27 +57,65 @@ def resume_epoch(loader: Any, epoch: int, seen: int, point: ResumePoint) -> Iter
     return batches
 
 
-def group_into_updates(batches: Iterator[Any], size: int, limit: int) -> Iterator[list[Any]]:
-    """Group micro-batches into at most `limit` updates; the last group may be short."""
+class Drawn(Iterator[Any]):
+    """Micro-batches of an epoch, counted as they are drawn: `count` is where in the epoch the run is.
+
+    Args:
+        batches: what comes next in the epoch.
+        count: the micro-batches before that.
+    """
+
+    def __init__(self, batches: Iterator[Any], count: int) -> None:
+        self._batches = batches
+        self.count = count
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        self.count += 1
+        return batch
+
+
+def take(batches: Iterator[Any], size: int) -> list[Any]:
+    """Return the next `size` micro-batches, or as many as are left."""
+    return list(itertools.islice(batches, size))
+
+
+def group_into_updates(
+    trainer: Hooks, batches: Iterator[Any], count: int, limit: int
+) -> Iterator[tuple[list[Any], Any, int]]:
+    """Yield the micro-batches of at most `limit` updates through the hook, the items they hold, and the place after.
+
+    The last update may be short. A hook that returns no micro-batch though it drew some skips these.
+
+    Args:
+        trainer: whose hook `get_batch_samples` draws.
+        batches: what comes next in the epoch.
+        count: the micro-batches before that.
+        limit: of the updates that are left of the epoch.
+    """
+    args = trainer.run.args
+    drawn = Drawn(batches, count)
     for _ in range(limit):
-        group = list(itertools.islice(batches, size))
-        if not group:
+        before = drawn.count
+        group, items = trainer.get_batch_samples(drawn, args.gradient_accumulation_steps, args.device)
+        if group:
+            yield group, items, drawn.count
+        elif drawn.count == before:
             return
-        yield group
 
 
-def as_many_as_every_process(groups: Iterator[list[Any]], accelerator: Any) -> Iterator[list[Any]]:
-    """Cut the groups so that all processes have as many micro-batches, and end when the first process has none left.
+def as_many_as_every_process(batches: Iterator[Any], size: int, accelerator: Any) -> Iterator[Any]:
+    """Draw `size` micro-batches at a time; end where the first process has none left.
 
     Streams of data may hold unequally much; a process that went on alone would wait for the others for ever.
     """
-    while True:
-        group = next(groups, [])
-        size = torch.tensor(len(group), device=accelerator.device)
-        torch.distributed.all_reduce(size, torch.distributed.ReduceOp.MIN)
-        if not size:
-            return
-        yield group[: int(size)]
+    fewest = size
+    while fewest == size:
+        group = take(batches, size)
+        count = torch.tensor(len(group), device=accelerator.device)
+        torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MIN)
+        fewest = int(count)
+        yield from group[:fewest]
 
 
 def close(batches: Iterator[Any]) -> None:

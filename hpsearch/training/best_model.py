@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
-from ..errors import MissingMetricError
+from ..errors import MissingMetricError, nearest_name
 from ..files import remove_folder
 from .weights import load_weights
 
@@ -27,7 +27,8 @@ def metric_value(metrics: Mapping[str, float], name: str) -> float:
         return metrics[key]
     except KeyError:
         raise MissingMetricError(
-            f"metric_for_best_model is {name!r}, but evaluation produced no {key!r}; it produced {sorted(metrics)}."
+            f"The `metric_for_best_model` training argument is set to {name!r}, but {key!r} is not found in the "
+            f"evaluation metrics; they are {sorted(metrics)}.{nearest_name(key, metrics)}"
         ) from None
 
 

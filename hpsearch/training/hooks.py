@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -29,11 +29,16 @@ class Hooks(Protocol):
     optimizers: tuple[Any, Any]
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     optimizer_parameters: Mapping[str, Any]
+    loss_is_scaled_for_ga: bool | None
 
     @property
     def run(self) -> Any: ...
 
     def get_train_dataloader(self) -> DataLoader[Any]: ...
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]: ...
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None: ...
 

@@ -16,7 +16,6 @@ from .checkpoints import LastUpdate, Position
 from .data import TrainingLength
 from .evaluation import set_mode
 from .hooks import Hooks, takes_argument
-from .losses import count_items
 from .optimization import current_learning_rate, follows_a_metric
 from .randomness import RandomStreams
 from .resume import ResumePoint, load_optimization
@@ -77,13 +76,12 @@ def _train_epoch(
     is_empty = seen == 0
     try:
         remaining = length.updates_per_epoch - seen // run.args.gradient_accumulation_steps
-        groups = group_into_updates(batches, run.args.gradient_accumulation_steps, remaining)
+        shared = batches
         if run.accelerator.num_processes > 1 and not has_length(loader):
-            groups = as_many_as_every_process(groups, run.accelerator)
-        for micro_batches in groups:
+            shared = as_many_as_every_process(batches, run.args.gradient_accumulation_steps, run.accelerator)
+        for micro_batches, items, place in group_into_updates(trainer, shared, seen, remaining):
             is_empty = False
-            if _update(trainer, micro_batches, length, epoch, seen):
-                seen += len(micro_batches)
+            if _update(trainer, micro_batches, items, length, Position(epoch, place)):
                 _log_evaluate_save(trainer, ignore_keys)
             if run.control.should_epoch_stop or run.control.should_training_stop:
                 break
@@ -95,11 +93,10 @@ def _train_epoch(
     _end_epoch(trainer, length, ignore_keys)
 
 
-def _update(trainer: Hooks, micro_batches: list[Any], length: TrainingLength, epoch: int, seen: int) -> bool:
+def _update(trainer: Hooks, micro_batches: list[Any], items: Any, length: TrainingLength, after: Position) -> bool:
     """Accumulate the gradients of `micro_batches`, then step; tell whether it came so far, or a callback cut in."""
     run = trainer.run
     args, state, handler = run.args, run.state, run.callback_handler
-    items = count_items(trainer, micro_batches)
     track_input_tokens(trainer, micro_batches)
     run.micro_batches_in_update = len(micro_batches)
     run.control = handler.on_step_begin(args, state, run.control)
@@ -124,8 +121,8 @@ def _update(trainer: Hooks, micro_batches: list[Any], length: TrainingLength, ep
         run.lr_scheduler.step()
     run.zero_grad()
     state.global_step += 1
-    state.epoch = epoch + (seen + len(micro_batches)) / length.batches_per_epoch
-    run.position = Position(epoch, seen + len(micro_batches))
+    state.epoch = after.epoch + after.batches / length.batches_per_epoch
+    run.position = after
     run.control = handler.on_step_end(args, state, run.control)
     return True
 

@@ -24,8 +24,8 @@ def make_label_smoother(args: TrainingArguments, model: Any) -> LabelSmoother | 
     return LabelSmoother(epsilon=args.label_smoothing_factor)
 
 
-def count_items(trainer: Hooks, batches: list[Any]) -> Any:
-    """Count the labels that enter the loss of one update, over all its micro-batches.
+def count_items(trainer: Hooks, batches: list[Any], device: torch.device | None = None) -> Any:
+    """Count the labels that enter the loss of one update, over all its micro-batches, as a tensor on `device`.
 
     Returns None where the loss does not use the count: the model does not accept it, there is no
     `compute_loss_func`, or the batches hold no tensor under ``labels``. With several processes the count is summed
@@ -45,7 +45,7 @@ def count_items(trainer: Hooks, batches: list[Any]) -> Any:
         counted = run.accelerator.gather(counted.to(args.device)).sum()
     elif not args.average_tokens_across_devices and args.n_gpu > 1:
         counted = counted // args.n_gpu
-    counted = counted.to(args.device)
+    counted = counted.to(args.device if device is None else device)
     return counted.unsqueeze(0).expand(args.n_gpu, -1) if args.n_gpu > 1 and counted.dim() == 0 else counted
 
 

@@ -56,8 +56,8 @@ class ModelTraits:
         kind: Any = type(core)
         if kind.__name__ in MODEL_MAPPING_NAMES.values():
             raise InvalidInputError(
-                f"{type(core).__name__} only computes hidden states and takes no labels; use a model with a head, "
-                "such as an AutoModelFor... class."
+                f"The model you have picked ({kind.__name__}) cannot be used as is for training: it only computes "
+                "hidden states and takes no labels. Use a model with a head, such as an AutoModelFor... class."
             )
         parameters = inspect.signature(core.forward).parameters
         label_names = find_labels(type(core)) if args.label_names is None else list(args.label_names)

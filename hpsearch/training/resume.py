@@ -203,7 +203,7 @@ def _read_state(path: Path) -> TrainerState:
     try:
         state = TrainerState.load_from_json(str(path))
     except FileNotFoundError as error:
-        raise CheckpointError(f"{str(path)!r} is missing: this checkpoint cannot be resumed.") from error
+        raise CheckpointError(f"Can't find a valid checkpoint at {path.parent}: {path.name!r} is missing.") from error
     except (ValueError, TypeError) as error:
         raise _damaged(path, error) from error
     if not isinstance(state.global_step, int) or not isinstance(state.log_history, list):

@@ -18,7 +18,8 @@ def training_step(
     """Compute the loss of one micro-batch and its gradients; return the detached loss.
 
     The loss is divided by the number of micro-batches in the update, unless it is already normalised over all of
-    them: by `compute_loss_func`, or by a model that takes `num_items_in_batch` (and a `compute_loss` that passes it).
+    them: as `loss_is_scaled_for_ga` says; if that is None, by `compute_loss_func`, or by a model that takes
+    `num_items_in_batch` (and a `compute_loss` that passes it).
     """
     run = trainer.run
     if not model.training:
@@ -36,10 +37,12 @@ def training_step(
         clear_device_cache()
     if run.args.n_gpu > 1:
         loss = loss.mean()
-    counts_items = run.traits.accepts_loss_kwargs and num_items_in_batch is not None
-    is_normalised = trainer.compute_loss_func is not None or (
-        counts_items and takes_argument(trainer.compute_loss, "num_items_in_batch")
-    )
+    is_normalised = trainer.loss_is_scaled_for_ga
+    if is_normalised is None:
+        counts_items = run.traits.accepts_loss_kwargs and num_items_in_batch is not None
+        is_normalised = trainer.compute_loss_func is not None or (
+            counts_items and takes_argument(trainer.compute_loss, "num_items_in_batch")
+        )
     if not is_normalised and run.micro_batches_in_update > 1:
         loss = loss / run.micro_batches_in_update
     scaling = {"scale_wrt_gas": False} if run.accelerator.distributed_type == DistributedType.DEEPSPEED else {}

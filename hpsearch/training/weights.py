@@ -12,10 +12,11 @@ from typing import Any
 import safetensors.torch
 import torch
 from transformers import PreTrainedModel
-from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 from transformers.utils import logging as transformers_logging
 
 from ..errors import CheckpointError, WeightsMismatchError
+from . import adapters
 from .outside_causes import is_of_outside
 from .randomness import preserved_streams
 from .sharding import has_shards, load_whole_weights
@@ -51,11 +52,13 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
             state_dict = torch.load(path / WEIGHTS_NAME, map_location="cpu", weights_only=True)
         elif (path / SAFE_WEIGHTS_INDEX_NAME).is_file():
             state_dict = _read_parts(path)
-        elif (path / ADAPTER_SAFE_WEIGHTS_NAME).is_file():
-            _load_adapter(model, path)
+        elif adapters.files_in(path):
+            adapters.load(model, path)
             return
         else:
-            raise CheckpointError(f"There are no weights ({SAFE_WEIGHTS_NAME}) in the checkpoint {str(path)!r}.")
+            raise CheckpointError(
+                f"Can't find a valid checkpoint at {path}: there are no weights ({SAFE_WEIGHTS_NAME}) in it."
+            )
         if isinstance(model, PreTrainedModel) and not state_dict.keys() <= model.state_dict().keys():
             _load_converted(model, path)
             return
@@ -86,24 +89,20 @@ def check_fits(model: Any, folder: str | os.PathLike[str]) -> None:
         WeightsMismatchError: they belong to another model.
     """
     path = Path(folder)
-    adapter = path / ADAPTER_SAFE_WEIGHTS_NAME
-    is_adapter = adapter.is_file() and bool(getattr(model, "peft_config", None)) and not callable(model.active_adapters)
+    if adapters.is_wrapped(model) and adapters.files_in(path):
+        adapters.check_fits(model, path)
+        return
     try:
-        with safetensors.safe_open(str(adapter if is_adapter else path / SAFE_WEIGHTS_NAME), "pt") as file:
+        with safetensors.safe_open(str(path / SAFE_WEIGHTS_NAME), "pt") as file:
             shapes = {name: torch.Size(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, safetensors.SafetensorError):
         return
-    if is_adapter:
-        from peft import get_peft_model_state_dict
-
-        present = get_peft_model_state_dict(model, adapter_name=model.active_adapters[0])
-    else:
-        present = model.state_dict()
+    present = model.state_dict()
     unexpected = [name for name in shapes if name not in present]
     if unexpected and isinstance(model, PreTrainedModel):
         _load_converted(model, path)
         return
-    absent = [name for name in present if name not in shapes and (is_adapter or not _is_tied(model, name))]
+    absent = [name for name in present if name not in shapes and not _is_tied(model, name)]
     if absent or unexpected:
         raise _names_differ(path, absent, unexpected)
     _check_shapes(path, shapes, present)
@@ -137,33 +136,8 @@ def _read_parts(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for part in parts for name, tensor in part.items()}
 
 
-def _load_adapter(model: Any, folder: Path) -> None:
-    """Load the weights of an adapter into a PEFT model, or into a model of transformers that has adapters."""
-    path = folder / ADAPTER_SAFE_WEIGHTS_NAME
-    if not getattr(model, "peft_config", None):
-        raise CheckpointError(
-            f"{str(path)!r} is an adapter of a PEFT model, but {type(model).__name__} has none; wrap the model as it "
-            "was wrapped when the checkpoint was written."
-        )
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-
-    prefix = "base_model.model."
-    is_wrapped = not callable(model.active_adapters)
-    adapter = model.active_adapters[0] if is_wrapped else model.active_adapters()[0]
-    saved = safetensors.torch.load_file(str(path))
-    if not is_wrapped:
-        saved = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
-    different = saved.keys() ^ get_peft_model_state_dict(model, adapter_name=adapter).keys()
-    if different:
-        raise WeightsMismatchError(
-            f"{str(path)!r} is of another adapter: only one of the two has {sorted(different)[:3]}. Give the adapter "
-            "the modules it had when the checkpoint was written."
-        )
-    set_peft_model_state_dict(model, saved, adapter)
-
-
 def _weights_file(folder: Path) -> Path:
-    names = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, ADAPTER_SAFE_WEIGHTS_NAME)
+    names = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
     return next((folder / name for name in names if (folder / name).is_file()), folder)
 
 

@@ -220,7 +220,7 @@ def test_no_model_init(tmp_path: Path) -> None:
 def test_optimizers_together_with_model_init(tmp_path: Path) -> None:
     calls = CountsModels()
     optimizer = torch.optim.SGD(TwoLayers().parameters(), lr=0.1)
-    with pytest.raises(InvalidInputError, match="optimizers cannot be combined with model_init"):
+    with pytest.raises(InvalidInputError, match="`model_init` is incompatible with providing the `optimizers`"):
         small_trainer(tmp_path / "out", model_init=calls, optimizers=(optimizer, None))
     assert calls.trials == []
 

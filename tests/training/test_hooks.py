@@ -38,6 +38,7 @@ HOOKS = [
     "compute_loss",
     "compute_loss_context_manager",
     "training_step",
+    "get_batch_samples",
     "prediction_step",
     "evaluation_loop",
     "evaluate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 import transformers
 from transformers import TrainerCallback
 
-from hpsearch import Categorical, CheckpointError, Trainer
+from hpsearch import Categorical, CheckpointError, Float, Trainer, WeightsMismatchError
+from hpsearch.training.resume import resumable_checkpoints
+from hpsearch.training.weights import check_fits, load_weights
 from tests.support.models import (
     accuracy,
     bert_classifier,
@@ -241,6 +244,119 @@ def test_weights_captured_earlier_are_saved_as_an_adapter_too(tmp_path: Path) ->
     assert len(saved) == 6
     name = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_B.weight"
     assert torch.equal(saved[name], captured[name.replace(".weight", ".default.weight")])
+
+
+def several(names: tuple[str, ...], active: tuple[str, ...] = ()) -> Any:
+    """A classifier with LoRA adapters of these names, those that are active trained (default: all of them)."""
+    has_head = len(active or names) == 1  # PEFT does not train two heads at once
+    settings = [
+        peft.LoraConfig(task_type="SEQ_CLS" if has_head else None, r=rank, lora_alpha=8, target_modules=["query"])
+        for rank in range(2, 2 + len(names))
+    ]
+    torch.manual_seed(1)
+    model = peft.get_peft_model(base_model(), settings[0], adapter_name=names[0])
+    for name, each in zip(names[1:], settings[1:], strict=True):
+        model.add_adapter(name, each)
+    model.base_model.set_adapter(list(active or names))
+    return model
+
+
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "one of another name": {"names": ("only",)},
+    "one beside the default one": {"names": ("default", "other")},
+    "the default one is not trained": {"names": ("default", "other"), "active": ("other",)},
+    "two of other names": {"names": ("first", "second")},
+    "names that begin alike": {"names": ("x", "xy", "y"), "active": ("x", "xy")},
+}
+of_adapters = pytest.mark.parametrize("case", ADAPTERS.values(), ids=ADAPTERS)
+
+
+@of_adapters
+def test_every_adapter_is_in_the_checkpoint_and_resuming_is_exact(tmp_path: Path, case: dict[str, Any]) -> None:
+    common: dict[str, Any] = {"save_strategy": "no", "eval_strategy": "no", "max_grad_norm": 1.0}
+    lora_trainer(tmp_path / "parts", StopsAt(6), model=several(**case), **common).train()
+    [folder] = resumable_checkpoints(tmp_path / "parts")
+    for name in case["names"]:
+        assert files_in(folder if name == "default" else folder / name) >= ADAPTER_FILES
+    resumed = lora_trainer(tmp_path / "parts", model=several(**case), **common)
+    resumed.train(resume_from_checkpoint=True)
+    whole = lora_trainer(tmp_path / "whole", model=several(**case), **common)
+    whole.train()
+    assert resumed.state.global_step == 8
+    assert timeless(resumed.state.log_history) == timeless(whole.state.log_history)
+    assert_same_weights(resumed.model, whole.model)
+
+
+@of_adapters
+def test_the_best_of_every_adapter_is_loaded_at_the_end(tmp_path: Path, case: dict[str, Any]) -> None:
+    course = iter([0.9, 0.1])
+    kept = KeepsWeights()
+    trainer = lora_trainer(
+        tmp_path,
+        kept,
+        model=several(**case),
+        compute_metrics=lambda prediction: {"quality": next(course)},
+        metric_for_best_model="quality",
+        load_best_model_at_end=True,
+    )
+    trainer.train()
+    after = weights_of(trainer.model)
+    assert all(torch.equal(after[name], weights) for name, weights in kept.by_step[4].items())
+    assert any(not torch.equal(after[name], weights) for name, weights in kept.by_step[8].items())
+
+
+def test_captured_weights_of_several_adapters_are_saved_and_loaded(tmp_path: Path) -> None:
+    trainer = lora_trainer(tmp_path / "run", model=several(("default", "other")), save_strategy="no")
+    trainer.train()
+    captured, expected = trainer.capture_weights(), weights_of(trainer.model)
+    trainer.train()
+    trainer.save_weights(tmp_path / "saved", captured)
+    other = lora_trainer(tmp_path / "other", model=several(("default", "other")))
+    other.load_weights(tmp_path / "saved")
+    assert all(torch.equal(weights, expected[name]) for name, weights in weights_of(other.model).items())
+
+
+@pytest.mark.parametrize("names", [("default",), ("first",), ("default", "second"), ("default", "first", "second")])
+def test_a_checkpoint_of_other_adapters_is_refused_with_the_names_of_both(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    lora_trainer(tmp_path, StopsAt(4), model=several(("default", "first"))).train()
+    other = lora_trainer(tmp_path, model=several(names))
+    expected = rf"has the adapters \['default', 'first'\], but the model has {re.escape(str(sorted(names)))}"
+    with pytest.raises(WeightsMismatchError, match=expected):
+        other.train(resume_from_checkpoint=True)
+    with pytest.raises(WeightsMismatchError, match=expected):
+        check_fits(other.model, tmp_path / "checkpoint-4")
+
+
+def test_no_adapter_is_loaded_if_one_is_damaged_or_of_another_rank(tmp_path: Path) -> None:
+    lora_trainer(tmp_path, StopsAt(4), model=several(("x", "y"))).train()
+    folder = tmp_path / "checkpoint-4"
+    check_fits(several(("x", "y")), folder)
+    other = several(("y", "x"))
+    with pytest.raises(WeightsMismatchError, match=r"checkpoint-4/x/adapter_model\.safetensors' is of another adapter"):
+        check_fits(other, folder)
+    damaged = folder / "y" / "adapter_model.safetensors"
+    damaged.write_bytes(b"damaged")
+    for model, named in ((several(("x", "y")), "checkpoint-4/y/adapter"), (other, "checkpoint-4/.*adapter")):
+        before = weights_of(model)
+        with pytest.raises(CheckpointError, match=named):
+            load_weights(model, folder)
+        assert all(torch.equal(before[name], weights) for name, weights in weights_of(model).items())
+
+
+def test_a_search_resumes_trials_with_several_adapters_and_loads_all_of_the_best(tmp_path: Path) -> None:
+    trainer = lora_trainer(
+        tmp_path, model_init=lambda trial: several(("default", "other")), num_train_epochs=3, save_strategy="no"
+    )
+    best = trainer.hyperparameter_search({"learning_rate": Float(0.001, 0.1)}, n_trials=4, progress=False, seed=1)
+    assert {record.state.value for record in best.run_summary.records} <= {"complete", "pruned"}
+    loaded = weights_of(best.load_model())
+    for name, folder in (("default", best.checkpoint), ("other", best.checkpoint / "other")):
+        saved = safetensors.torch.load_file(str(folder / "adapter_model.safetensors"))
+        [key] = [each for each in saved if "layer.0" in each and "lora_B" in each]
+        assert saved[key].any()
+        assert torch.equal(loaded[key.replace(".weight", f".{name}.weight")], saved[key])
 
 
 PARITY: dict[str, dict[str, Any]] = {

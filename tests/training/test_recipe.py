@@ -78,7 +78,7 @@ def test_an_optimizer_or_a_schedule_with_model_init_is_refused(place: int) -> No
 def test_an_optimizer_and_an_optimizer_class_together_are_refused() -> None:
     model = Line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(InvalidInputError, match="not both"):
+    with pytest.raises(InvalidInputError, match=r"incompatible.*Pass one of them"):
         Trainer(model, optimizers=(optimizer, None), optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.1}))
 
 
@@ -292,13 +292,13 @@ def test_model_init_may_take_nothing_or_the_trial_but_not_two_arguments(tmp_path
     line_trainer(tmp_path, model_init=lambda trial=None: seen.append(trial) or Line()).train(trial=trial)
     line_trainer(tmp_path, model_init=lambda size=2: seen.append(size) or Line()).train(trial=trial)
     assert seen == ["none", trial, None, trial, 2]
-    with pytest.raises(InvalidInputError, match="2 arguments"):
+    with pytest.raises(InvalidInputError, match="it has 2: trial, other"):
         line_trainer(tmp_path, model_init=lambda trial, other: Line())
 
 
 @pytest.mark.feature(3)
 def test_model_init_that_returns_none_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="returned None"):
+    with pytest.raises(InvalidInputError, match="should not return None"):
         line_trainer(tmp_path, model_init=lambda: None).train()
 
 

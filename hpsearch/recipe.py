@@ -23,6 +23,7 @@ from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, near
 from .model_init import check_model_init, takes_trial
 from .older_spellings import successor_of_argument
 from .search.trial import FixedTrial
+from .spelling import misspelling_of
 from .trackers import end_trial
 from .training import data, optimization
 from .training.randomness import preserved_streams
@@ -215,7 +216,7 @@ class Recipe:
         Args:
             parameters: training arguments by name, cast without loss and validated together; and dotted names:
                 ``optim.*`` are arguments of the optimizer, ``model.*``, ``lora.*`` and ``data.*`` are for
-                `model_init(trial)` to read, as is a name that is unlike any training argument.
+                `model_init(trial)` to read, as is a name that is no misspelt training argument.
 
         The new trainer shares the data, the functions and the callbacks, except callbacks that keep state, which it
         copies. A model that was given (not a `model_init`) is shared too. It has no run yet.
@@ -291,13 +292,13 @@ class Recipe:
         return is_of_library(name, type(self.args))
 
     def _is_own_name(self, name: str) -> bool:
-        """Tell whether a name without a dot is for `model_init(trial)`: it is unlike any training argument."""
+        """Tell whether a name without a dot is for `model_init(trial)`: it is no misspelt training argument."""
         if not name.isidentifier() or name in PARAMETER_GROUPS or self.model_init is None:
             return False
         if not takes_trial(self.model_init):
             return False
         arguments = argument_names(type(self.args))
-        return name not in arguments and not successor_of_argument(name) and not nearest_name(name, arguments)
+        return name not in arguments and not successor_of_argument(name) and misspelling_of(name, arguments) is None
 
     def _arguments_among(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return the training arguments among the parameters of a trial."""

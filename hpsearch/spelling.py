@@ -28,15 +28,25 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     (None, None)
     """
     candidates = sorted(allowed) if isinstance(allowed, Set) else list(allowed)
-    misspelt = [each for each in candidates if _is_misspelt(name.lower(), each.lower(), _MOST_EDITS)]
-    if misspelt:
-        return min(misspelt, key=lambda each: edit_distance(name.lower(), each.lower()))
+    misspelt = misspelling_of(name, candidates)
+    if misspelt is not None:
+        return misspelt
     words = _words(name)
     further = {each: _further_words(words, _words(each)) for each in candidates if _shares_words(words, _words(each))}
     closest = [each for each in further if further[each] == min(further.values())]
     if len(words) == 1 and (len(closest) > 1 or any(further[each] > 1 for each in closest)):
         return None
     return closest[0] if closest else None
+
+
+def misspelling_of(name: str, allowed: Iterable[str]) -> str | None:
+    """Return the allowed name that `name` differs from by few edits; None if there is none.
+
+    >>> misspelling_of("lerning_rate", ["learning_rate"]), misspelling_of("rank", ["local_rank"])
+    ('learning_rate', None)
+    """
+    found = [each for each in allowed if _is_misspelt(name.lower(), each.lower(), _MOST_EDITS)]
+    return min(found, key=lambda each: edit_distance(name.lower(), each.lower()), default=None)
 
 
 def _shares_words(given: list[str], known: list[str]) -> bool:

@@ -259,7 +259,7 @@ class TrainerFunction(Searching):
         """Return a trainer, and the trial with drawn parameters that it is for; some draws may fail, as trials may."""
         for draw in range(_DRAWS):
             trial = DrawnTrial(draw)
-            params = _ask(space, trial)
+            params = trial.arguments = _ask(space, trial)
             transformers.set_seed(self._default_seed)
             try:
                 with ctrl_c_as_interruption():

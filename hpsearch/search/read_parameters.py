@@ -52,9 +52,11 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
         if name not in params.read and trainer.is_read_by_user_code(name) and ("." in name or name in trial.arguments)
     ]  # a function as space may suggest a plain name for itself, which it does not return
     if unread:
+        arguments = vars(trainer.args)
+        near = "" if unread[0] in arguments else nearest_name(unread[0], arguments)
         raise SpaceError(
             f"Parameter {unread[0]!r} is never used: no training argument takes it, so {code}(trial) must read "
-            f"trial.params[{unread[0]!r}] when it is called."
+            f"trial.params[{unread[0]!r}] when it is called.{near}"
         )
 
 

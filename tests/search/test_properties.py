@@ -264,7 +264,7 @@ def test_choices_make_a_parameter_or_an_error_that_names_one(choices: list[Any])
 
 BAD: list[tuple[Any, Any, str]] = [
     ("lerning_rate", Float(0.1, 0.2), "learning_rate"),
-    ("optimizer", Categorical(["sgd"]), "optimizer"),
+    ("optmi", Categorical(["sgd"]), "optmi"),
     ("modell.hidden", Int(1, 2), "modell.hidden"),
     ("learning_rate", Float(-1.0, 0.1), "learning_rate=-1.0"),
     ("learning_rate", Categorical(["fast"]), "learning_rate='fast'"),

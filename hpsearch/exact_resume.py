@@ -50,6 +50,8 @@ def why_inexact(trainer: transformers.Trainer) -> str | None:
         return "with ignore_data_skip=True, transformers resumes at the beginning of an epoch"
     if args.dataloader_persistent_workers and args.dataloader_num_workers and _draws_for_evaluation(trainer):
         return "with dataloader_persistent_workers=True, the order of an evaluation depends on those before"
+    if len(getattr(trainer.model, "peft_config", None) or ()) > 1:
+        return "transformers cannot resume a model with several adapters of PEFT as it was"
     return None
 
 

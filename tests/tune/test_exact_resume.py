@@ -215,6 +215,10 @@ def with_persistent_workers(trainer: transformers.Trainer) -> None:
     trainer._get_eval_sampler = lambda dataset: ByTorch(seeded(1))
 
 
+def with_several_adapters(trainer: transformers.Trainer) -> None:
+    trainer.model.peft_config = {"default": None, "other": None}
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -222,6 +226,7 @@ def with_persistent_workers(trainer: transformers.Trainer) -> None:
         (without_skipping, "with ignore_data_skip=True, transformers resumes at the beginning of an epoch"),
         (with_vllm, "use_vllm=True draws completions from random streams that no checkpoint holds"),
         (with_a_stream, "train_dataset is a stream without a length"),
+        (with_several_adapters, "transformers cannot resume a model with several adapters of PEFT"),
         (with_persistent_workers, "with dataloader_persistent_workers=True, the order of an evaluation depends"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What goes into Ray's object store has no token that workers find in their environment; large data are no part of it."""
+"""A trainer in Ray's object store has no token that workers find in their environment."""
 
 from __future__ import annotations
 

@@ -391,6 +391,11 @@ def _check_same_trials(
     deleted = stored - on_disk - left_alone
     after_the_last = {each for each in deleted if each > last}
     is_same = bool(on_disk) and (is_own or not after_the_last)
+    if is_own and deleted and not on_disk:
+        raise StudyError(
+            f"The study {study.name!r}: the folders of all its trials were deleted from {str(study.folder)!r}. Restore "
+            f"them, delete {place} to begin again, or pass another study_name."
+        )
     for numbers, here, there in (
         (on_disk - stored - running, "the folder", "the storage"),
         (set() if is_same else deleted, "the storage", "the folder"),

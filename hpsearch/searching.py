@@ -18,7 +18,7 @@ from .processes import ranks_of
 from .replay import Replay, replay
 from .reports.console import console_listener
 from .search.constraints import Constraint, resolve_constraints
-from .search.folder import read_settings
+from .search.folder import check_place, read_settings
 from .search.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
 from .search.listener import SearchListener
 from .search.objective import Objective, resolve_objectives, resolve_pruning
@@ -193,6 +193,7 @@ class Searching(ABC):
         space = as_space(engine.native_space(hp_space, seed, self))
         self._prepare(space)
         folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
+        check_place(folder)
         earlier = _settings_on_disk(folder)
         objectives = self._objectives(compute_objective, direction, earlier.get("objective"))
         bounds, pruning = resolve_constraints(constraints), resolve_pruning(pruning_metric, objectives)

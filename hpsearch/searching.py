@@ -50,6 +50,7 @@ class Searching(ABC):
     args: Any
     cannot_pause: str | None = None  # why trials must not pause; None: they resume with the same numbers
     training_samples: int | None = None  # None: not known
+    has_fixed_model = False  # whether it is certain that no parameter of a trial changes the number of weights
 
     @abstractmethod
     def for_trial(self, trial: Any, output_dir: str | None = None) -> Any:

@@ -43,6 +43,7 @@ class Searchable(MakesPreflightTrainers, Protocol):
     args: Any
     cannot_pause: str | None  # why its trials must not pause
     training_samples: int | None  # None: not known
+    has_fixed_model: bool  # whether it is certain that no parameter of a trial changes the number of weights
 
     def with_arguments(self) -> Searchable:
         """Return the same recipe, without anything that it has built."""

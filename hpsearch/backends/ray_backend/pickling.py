@@ -37,7 +37,8 @@ def put(recipe: Any) -> ray.ObjectRef[Sent]:
     """
     try:
         content, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-        _Pickler(content, protocol=5, buffer_callback=buffers.append).dump(recipe)
+        pickler: pickle.Pickler = _Pickler(content, protocol=5, buffer_callback=buffers.append)  # type: ignore[no-untyped-call]
+        pickler.dump(recipe)
         return ray.put(Sent(content.getvalue(), buffers))
     except HpsearchError:  # of a part that says itself what is wrong with it
         raise

@@ -265,3 +265,14 @@ def test_no_secret_in_the_arguments_is_on_the_page_also_not_of_an_older_study(tm
     text = text_of(page_of(open_study(tmp_path / "study"), tmp_path))
     assert "s3://user:***@host" in text
     assert "hunter2" not in text
+
+
+def test_a_command_that_is_a_link_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "study").mkdir()
+    begun = {"file": "/secret.py", "folder": "/", "arguments": {}, "search": {}}
+    (tmp_path / "outside.json").write_text(json.dumps(begun), encoding="utf-8")
+    (tmp_path / "study" / "command.json").symlink_to(tmp_path / "outside.json")
+    again = how_to_repeat(tmp_path / "study", "study", 0)
+    assert again.study is None
+    assert "secret" not in str(again)
+    assert "a link" in caplog.text

@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip
 # Two processes: almost all tests use one core. `tests/support/tiers.py` says which tests each of them gets.
 PARALLEL := -n 2
 
-.PHONY: quickstart test test-full test-all test-times lint docs benchmarks clean
+.PHONY: quickstart test test-full test-all test-times lint docs benchmarks kills clean
 
 quickstart: $(VENV)/.studies
 	$(BIN)/python -m studies.digits
@@ -23,6 +23,9 @@ test-all: $(VENV)/.dev
 
 test-times: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PARALLEL) -m "" --tiers --durations=20
+
+kills: $(VENV)/.dev
+	HPSEARCH_DRIVER_KILLS=200 $(BIN)/python -m pytest -s -m "" -k whose_driver_is_killed tests/faults/test_driver_kills.py tests/faults/test_ray_driver_kills.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

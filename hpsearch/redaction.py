@@ -14,7 +14,8 @@ _PASSWORD_NAME = re.compile(r"passw(or)?d|passphrase|pwd|secret|credential|(?<![
 # At the end of a part of a name, but for tokens of texts, and for keys of attention and of rows.
 _KEY_NAME = re.compile(
     r"((?<!(bos|eos|pad|unk|sep|cls)_)(?<!(mask|stop)_)(?<!(start|image|audio|video)_)token"
-    r"|(?<![a-z])(?<!(sort|text|mask)_)(?<!(query|label|image|group)_)(access|api|auth|private)?key)"
+    r"|(?<![a-z])(?<!(sort|text|mask)_)(?<!(query|label|image|group)_)(access|api|auth|private)?key"
+    r"|(?<![a-z])(sig|signature|auth|authorization))"
     r"(?=_?\d*(?![\w-]))"
 )
 _LEAST_LETTERS = 4
@@ -34,6 +35,33 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
+def hidden(name: str, value: Any) -> Any:
+    """Return an argument's value without its secrets: the whole of it by its name, else parts of URLs and of mappings.
+
+    A number is no token and no key, but may be a password.
+
+    >>> hidden("optim_args", {"api_key": "x", "seed": 3, "at": ["s3://user:word@host"]})
+    {'api_key': '***', 'seed': 3, 'at': ['s3://user:***@host']}
+    """
+    if value is not None and is_secret_name(name):
+        is_secret = not isinstance(value, (int, float)) or _PASSWORD_NAME.search(_words(name)) is not None
+        return HIDDEN if is_secret else value
+    if isinstance(value, Mapping):
+        return {key: hidden(str(key), each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [hidden("", each) for each in value]
+    return redacted_url(value) if isinstance(value, str) and _secrets_in(value) else value
+
+
+def holds_hidden(value: Any) -> bool:
+    """Tell whether a part of a value was hidden, so that the value cannot be used."""
+    if isinstance(value, Mapping):
+        return any(map(holds_hidden, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(holds_hidden, value))
+    return isinstance(value, str) and HIDDEN in value
+
+
 def holds_secret(name: str, value: Any) -> bool:
     """Tell whether an argument holds a secret: by its name, in a URL, or in a part of a mapping or list.
 
@@ -42,19 +70,14 @@ def holds_secret(name: str, value: Any) -> bool:
     >>> holds_secret("storage", "postgresql://user:word@host/name"), holds_secret("seed", 3)
     (True, False)
     """
-    if value is not None and is_secret_name(name):
-        return not isinstance(value, (int, float)) or _PASSWORD_NAME.search(_words(name)) is not None
-    if isinstance(value, Mapping):
-        return any(holds_secret(str(key), each) for key, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return any(holds_secret("", each) for each in value)
-    return isinstance(value, str) and bool(_secrets_in(value))
+    return holds_hidden(hidden(name, value))
 
 
 def redacted_url(url: str) -> str:
     """Return a URL with its password, and what is secret in its query, hidden; without secrets, as it is.
 
-    Of a text that cannot be read as a URL, only what comes before the first colon is shown.
+    Of a text that cannot be read as a URL, only what comes before the first colon is shown. The user of an HTTP URL may
+    be a token, and is hidden too.
 
     >>> redacted_url("postgresql://user:pass/word@host/name?sslmode=require&PWD=word")
     'postgresql://user:***@host/name?sslmode=require&PWD=***'
@@ -62,11 +85,12 @@ def redacted_url(url: str) -> str:
     parsed = _parsed(url)
     if parsed is None:
         return f"{url.partition(':')[0]}:{HIDDEN}" if ":" in url else url
-    shown = url
-    if parsed.password is not None:
-        scheme, _, rest = url.partition("://")
+    shown, (scheme, _, rest) = url, url.partition("://")
+    if parsed.username is not None and _is_http(scheme):
+        shown = f"{scheme}://{HIDDEN}@{rest.rpartition('@')[2]}"
+    elif parsed.password is not None:
         shown = f"{scheme}://{rest.partition(':')[0]}:{HIDDEN}@{rest.rpartition('@')[2]}"
-    head, mark, query = shown.partition("?")
+    head, mark, query = re.fullmatch(r"([^?#]*)([?#]?)(.*)", shown, re.DOTALL).groups()  # type: ignore[union-attr]
     return f"{head}{mark}{'&'.join(map(_redacted_pair, query.split('&')))}"
 
 
@@ -103,14 +127,22 @@ def _parsed(url: str) -> Any:
         return None
 
 
+def _is_http(scheme: str) -> bool:
+    return scheme.lower().endswith(("http", "https"))
+
+
 def _redacted_pair(pair: str) -> str:
+    """Hide the value of a key and a value; the fragment of a URL, after a '#', may hold such pairs too."""
     key, equals, value = pair.partition("=")
-    return f"{key}={HIDDEN}" if equals and value and is_secret_name(unquote_plus(key)) else pair
+    if equals and value and is_secret_name(unquote_plus(key)):
+        return f"{key}={HIDDEN}"
+    before, mark, fragment = pair.partition("#")
+    return f"{before}{mark}{_redacted_pair(fragment)}" if mark else pair
 
 
 def _secrets_in(url: str) -> list[str]:
     """Return the secrets of a URL as they may be written, longest first."""
-    _, is_url, rest = url.partition("://")
+    scheme, is_url, rest = url.partition("://")
     if not is_url:
         return []
     parsed = _parsed(url)
@@ -118,7 +150,10 @@ def _secrets_in(url: str) -> list[str]:
     if parsed is None or parsed.password is not None:
         password = rest.rpartition("@")[0].partition(":")[2]
         found |= {password, *re.split(r"[@:/?#]", password)} if parsed is None else {password}
-    found |= {value for key, value in parse_qsl(rest.partition("?")[2]) if is_secret_name(key)}
+    if _is_http(scheme):
+        found.add((rest.rpartition("@")[0] if parsed is None else parsed.username or "").partition(":")[0])
+    for mark in re.finditer(r"[?#]", rest):
+        found |= {value for key, value in parse_qsl(rest[mark.end() :]) if is_secret_name(key)}
     readable = {unquote(each) for each in found} | {unquote_plus(each) for each in found}
     written = {quoted(each, safe="") for each in readable for quoted in (quote, quote_plus)}
     secrets = {each for each in found | readable | written if each and HIDDEN not in unquote(each)}

@@ -14,6 +14,7 @@ from .errors import ArgumentError, ObjectiveError, SearchInterrupted, StudyError
 from .files import remove_folder
 from .hyperparameter_search import telling_the_others
 from .interruption import Interruption, noticing_signals, set_exit_code
+from .redaction import holds_hidden
 from .search.acting_arguments import acts_outside, reaching_out
 from .search.checked_json import Unreadable, whole
 from .search.ending import TrialEndedSearch
@@ -30,7 +31,7 @@ from .search.following import follow
 from .search.listener import PassingListener, SearchListener
 from .search.objective import Objective, resolve_objectives
 from .search.older_metric_names import named_as_recorded
-from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences, is_known
+from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences, is_known, without_secrets
 from .search.ranks import Ranks
 from .search.reading import read_own_json
 from .search.runner import TrialRunner
@@ -286,14 +287,18 @@ def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord
     now = describe_surroundings(trainer.args, {})["arguments"]
     different = {
         name: value
-        for name, value in arguments.items()
+        for name, value in without_secrets(arguments).items()
         if name in now and now[name] != value and name not in WITHOUT_EFFECT and name not in original.arguments
     }
-    changed = {name: value for name, value in different.items() if not acts_outside(name, value)}
-    notes = [
-        f"{name}={now[name]!r} as here, not {value!r} as in the study: it reaches beyond the study's folder"
+    left_out = {
+        name: "a part of it is secret" if holds_hidden(value) else "it reaches beyond the study's folder"
         for name, value in different.items()
-        if name not in changed
+        if holds_hidden(value) or acts_outside(name, value)
+    }
+    changed = {name: value for name, value in different.items() if name not in left_out}
+    notes = [
+        f"{name}={now[name]!r} as here, not {different[name]!r} as in the study: {reason}"
+        for name, reason in left_out.items()
     ]
     notes += [f"{name}={value!r} as in the study, not {now[name]!r}" for name, value in changed.items()]
     for fallback in original.fallbacks[-1:]:

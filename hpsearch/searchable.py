@@ -62,6 +62,14 @@ class SearchableRecipe(Recipe, Searching):
         """How many samples there are to train on; None if the data has no length."""
         return len(self.train_dataset) if has_length(self.train_dataset) else None
 
+    @property
+    def has_fixed_model(self) -> bool:  # type: ignore[override]
+        """True if no parameter of a trial changes the number of the model's weights in this process."""
+        is_sharded = bool(self.args.fsdp or self.args.deepspeed)  # each process counts its own part
+        makes_it_itself = not type(self).call_model_init.__module__.startswith(f"{__package__}.")
+        takes_nothing = self.model_init is not None and not takes_trial(self.model_init)
+        return takes_nothing and not makes_it_itself and not is_sharded
+
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
         """Return the checkpoints in a folder that training can resume from, newest first."""
         return resume.resumable_checkpoints(folder)

@@ -18,7 +18,7 @@ from .processes import ranks_of
 from .replay import Replay, replay
 from .reports.console import console_listener
 from .search.constraints import Constraint, resolve_constraints
-from .search.folder import read_settings
+from .search.folder import check_place, read_settings
 from .search.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
 from .search.listener import SearchListener
 from .search.objective import Objective, resolve_objectives, resolve_pruning
@@ -54,6 +54,7 @@ class Searching(ABC):
     cannot_pause: str | None = None  # why trials must not pause; None: they resume with the same numbers
     training_samples: int | None = None  # None: not known
     sets_arguments_by_name = True
+    has_fixed_model = False  # whether it is certain that no parameter of a trial changes the number of weights
 
     @abstractmethod
     def for_trial(self, trial: Any, output_dir: str | None = None) -> Any:
@@ -206,6 +207,7 @@ class Searching(ABC):
         space = as_space(engine.native_space(hp_space, seed, self))
         self._prepare(space)
         folder = Path(self.args.output_dir, check_name(study_name, "study_name"))
+        check_place(folder)
         earlier = _settings_on_disk(folder)
         direction = _one_of_both(direction, directions)
         objectives = self._objectives(compute_objective, direction, earlier.get("objective"))

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
-from hpsearch.redaction import HIDDEN, has_unquoted_at, holds_secret, is_secret_name, redacted_text, redacted_url
+from hpsearch.redaction import (
+    HIDDEN,
+    has_unquoted_at,
+    hidden,
+    holds_secret,
+    is_secret_name,
+    redacted_text,
+    redacted_url,
+)
 
 WORD = "Geheimnis"
 
@@ -30,6 +38,15 @@ WORD = "Geheimnis"
         (f"postgresql://host/name?sslpassword={WORD}&key={WORD}", "postgresql://host/name?sslpassword=***&key=***"),
         (f"nonsense://u:{WORD}@host:port/name", "nonsense:***"),
         (f"postgresql:/u:{WORD}@host/name", "postgresql:***"),
+        (f"s3://bucket/x?sig={WORD}&n=1", "s3://bucket/x?sig=***&n=1"),
+        (f"https://host/x?X-Amz-Signature={WORD}&a=b", "https://host/x?X-Amz-Signature=***&a=b"),
+        (f"redis://host?auth={WORD}", "redis://host?auth=***"),
+        (f"https://host/x#token={WORD}", "https://host/x#token=***"),
+        (f"https://host/x?a=b#token={WORD}", "https://host/x?a=b#token=***"),
+        (f"https://ghp_{WORD}@host/x", "https://***@host/x"),
+        (f"git+https://{WORD}:x-oauth-basic@host/x", "git+https://***@host/x"),
+        (f"https://{WORD}@host:port/x", "https:***"),
+        ("https://host/x?a=b#part", "https://host/x?a=b#part"),
         ("sqlite:////folder/a:b@c.db", "sqlite:////folder/a:b@c.db"),
         ("postgresql://user@host:5432/name?host=/var/run", "postgresql://user@host:5432/name?host=/var/run"),
         ("mine.log", "mine.log"),
@@ -130,11 +147,33 @@ def test_other_names_are_not(name: str) -> None:
         ("storage", "study.log", False),
         ("optim_args", {"server": {"auth_token": "x"}}, True),
         ("report_to", ["wandb", f"http://u:{WORD}@host"], True),
+        ("run_name", f"https://{WORD}@host/name", True),
+        ("run_name", f"https://{WORD}@host:port/name", True),
+        ("server", {"signature": WORD}, True),
         ("learning_rate", 0.1, False),
     ],
 )
 def test_an_argument_holds_a_secret_by_its_name_or_in_its_value(name: str, value: Any, expected: bool) -> None:
     assert holds_secret(name, value) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        (
+            "optim_args",
+            {"api_key": WORD, "server": {"url": f"s3://u:{WORD}@h"}},
+            {"api_key": "***", "server": {"url": "s3://u:***@h"}},
+        ),
+        ("report_to", ["wandb", f"https://h/x#token={WORD}"], ["wandb", "https://h/x#token=***"]),
+        ("hub_token", [WORD], "***"),
+        ("password", 123, "***"),
+        ("key_dim", {"token": 64, "seed": None}, {"token": 64, "seed": None}),
+    ],
+)
+def test_of_an_argument_only_what_is_secret_is_hidden(name: str, value: Any, shown: Any) -> None:
+    assert hidden(name, value) == shown
+    assert hidden(name, shown) == shown
 
 
 def test_an_at_that_is_not_quoted_in_a_password_is_noticed() -> None:

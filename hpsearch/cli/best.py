@@ -140,15 +140,9 @@ def _export(record: TrialRecord, summary: SearchSummary, target: Path) -> None:
             f"The weights of trial {record.number} are not on disk: its search kept those of its best trials only "
             "(keep_checkpoints=)."
         )
-    from ..training.stored_weights import check_weights
-
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StudyError(f"--export {str(target)!r} exists and is not an empty folder.")
-    _check_inside(record.checkpoint, summary.study.folder)
-    entries = _exported(record.checkpoint)
-    files = [each for entry in entries for each in (entry, *entry.rglob("*"))]
-    _check_no_links(files)
-    check_weights(record.checkpoint, files)
+    entries = model_in(record.checkpoint, summary.study.folder)
     with whole_folder(target.resolve()) as partial:
         for entry in entries:
             if entry.is_dir():
@@ -156,6 +150,27 @@ def _export(record: TrialRecord, summary: SearchSummary, target: Path) -> None:
             else:
                 shutil.copy2(entry, partial / entry.name, follow_symlinks=False)
         write_json(partial / HYPERPARAMETERS_FILE, record.hyperparameters)
+
+
+def model_in(checkpoint: Path, folder: Path) -> list[Path]:
+    """Return the files and folders of the model in a checkpoint, checked.
+
+    Args:
+        checkpoint: the folder.
+        folder: of the study.
+
+    Raises:
+        StudyError: the checkpoint leads out of the study's folder, or has a link in it.
+        CheckpointError: the weights are damaged, or a part of them is missing.
+    """
+    from ..training.stored_weights import check_weights
+
+    _check_inside(checkpoint, folder)
+    entries = _exported(checkpoint)
+    files = [each for entry in entries for each in (entry, *entry.rglob("*"))]
+    _check_no_links(files)
+    check_weights(checkpoint, files)
+    return entries
 
 
 def _exported(checkpoint: Path) -> list[Path]:

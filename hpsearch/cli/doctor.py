@@ -14,11 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import machine
-from ..errors import StudyError
+from ..errors import CheckpointError, StudyError
 from ..search.folder import check_own_files
 from ..search.reading import STUDY_FILE, read_settings, read_trials
 from ..search.stored import StoredStudy
+from ..search.trial import TrialRecord
 from ..version import __version__
+from .best import model_in
 
 _NEEDED = ("torch", "transformers", "accelerate", "datasets", "optuna", "numpy", "safetensors")
 
@@ -96,7 +98,22 @@ def _problems(folder: Path) -> tuple[list[str], int]:
         problems += problems_of_storage(
             folder, settings, lambda: [each.number for each in read_trials(folder, objectives).records]
         )
+    problems += [each for record in trials.records for each in _problems_of_weights(record, folder)]
     return [*trials.problems, *problems], len(trials.records)
+
+
+def _problems_of_weights(record: TrialRecord, folder: Path) -> list[str]:
+    """Return what is wrong with the weights that were kept of a trial; a running search may delete them meanwhile."""
+    checkpoint = record.checkpoint
+    if checkpoint is None or not record.state.is_counted:
+        return []
+    try:
+        model_in(checkpoint, folder)
+    except (CheckpointError, StudyError, OSError) as error:
+        reason = str(error).partition(" Use another checkpoint")[0]
+        remedy = f"restore them, or train the trial again: hpsearch replay {record.number}"
+        return [f"the weights of trial {record.number}: {reason} ({remedy})"] if checkpoint.is_dir() else []
+    return []
 
 
 def _show_machine() -> None:

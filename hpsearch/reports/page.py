@@ -11,12 +11,14 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from ..errors import MissingPackageError, StudyError
 from ..files import write_text
 from ..search.best_run import SearchSummary
+from ..search.provenance import without_secrets
 from ..search.stored import StoredStudy
 from ..search.trial import TrialRecord, TrialState
 from ..version import __version__
@@ -74,7 +76,7 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
         plotly=packed,
         again=how_to_repeat(Path(summary.study.folder), summary.study.name, number),
         settings=_settings(summary),
-        sessions=getattr(summary.study, "settings", {}).get("sessions", []),
+        sessions=_sessions(summary),
         colors=COLORS,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,
@@ -139,6 +141,12 @@ def _settings(summary: SearchSummary) -> str:
     """Return the settings of the study as they are on disk, but for its sessions."""
     settings = getattr(summary.study, "settings", {})
     return json.dumps({name: each for name, each in settings.items() if name != "sessions"}, indent=2, default=str)
+
+
+def _sessions(summary: SearchSummary) -> list[dict[str, Any]]:
+    """Return what the trials were run with, without the secrets that an earlier version has recorded."""
+    sessions = getattr(summary.study, "settings", {}).get("sessions", [])
+    return [{**each, "arguments": without_secrets(each.get("arguments", {}))} for each in sessions]
 
 
 @functools.cache

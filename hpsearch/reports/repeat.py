@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import read_json
 from ..redaction import holds_secret
 from ..search.folder import COMMAND_FILE
+from ..search.reading import read_own_json
 
 logger = logging.getLogger(__name__)
 _OPTIONS = {"n_trials": "--n-trials", "n_jobs": "--n-jobs", "backend": "--backend", "storage": "--storage"}
@@ -42,17 +42,17 @@ def how_to_repeat(folder: Path, name: str, number: int) -> HowToRepeat:
         number: of the trial.
     """
     in_python = HowToRepeat(f"trainer.replay({json.dumps(name, ensure_ascii=False)}, number={number})")
-    if not (folder / COMMAND_FILE).is_file():
-        return in_python
     try:
-        begun = dict(read_json(folder / COMMAND_FILE))
+        begun = dict(read_own_json(folder / COMMAND_FILE))
         return HowToRepeat(
             f"hpsearch replay {number} {shlex.quote(str(folder))}",
             _command(begun, folder.resolve()),
             str(begun["folder"]),
             (*begun.get("left_out", ()), *(name for name, each in _given(begun).items() if holds_secret(name, each))),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except FileNotFoundError:
+        return in_python
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         logger.warning("%s is damaged (%r): the report cannot say how the study was begun.", COMMAND_FILE, error)
         return in_python
 

@@ -43,6 +43,7 @@ class Searchable(MakesPreflightTrainers, Evaluated, Protocol):
     """What can be searched: a recipe from which each trial makes its own trainer."""
 
     cannot_pause: str | None  # why its trials must not pause
+    has_fixed_model: bool  # whether it is certain that no parameter of a trial changes the number of weights
 
     def with_arguments(self) -> Searchable:
         """Return the same recipe, without anything that it has built."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError
-from ..files import file_lock, remove_folder, remove_partial, whole_folder, write_json
+from ..files import disk_problem, file_lock, remove_folder, remove_partial, whole_folder, write_json
 from .mended import UNCOUNTED_BEFORE, uncounted_before
 from .provenance import differences_in_results, is_known
 from .reading import STUDY_FILE, TRIAL_FILE, TrialReader, read_records, read_run, read_settings, read_trials, version_of
@@ -81,7 +82,7 @@ class StudyFolder:
             return
         try:
             if not self.path.is_dir():
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_place(self.path)
             if not self._has_been_checked:
                 check_own_files(self.path)
                 self._has_been_checked = True
@@ -235,6 +236,44 @@ def _unknown_sessions(records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
     """Return empty places for the sessions that records name; a number beyond all sense gets none."""
     named = [each.session for each in records if each.session < _MOST_SESSIONS]
     return [{} for _ in range(max(named, default=-1) + 1)]
+
+
+def check_place(folder: Path) -> None:
+    """Check that there can be a folder of a study where it is wanted; it is not made yet.
+
+    Raises:
+        StudyError: a file is in its place or above it, its name is too long, or it may not be read.
+    """
+    try:
+        is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:  # a ValueError: no file can have the name
+        raise _no_place(folder, error) from error
+    if not is_folder:
+        raise _no_place(folder, "there is a file of this name")
+
+
+def make_place(folder: Path) -> None:
+    """Make the folder of a study, and those above it.
+
+    Raises:
+        StudyError: that is impossible.
+        OSError: the disk is full or read-only.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if disk_problem(error) is not None:
+            raise
+        raise _no_place(folder, error) from error
+
+
+def _no_place(folder: Path, reason: object) -> StudyError:
+    said = getattr(reason, "strerror", None) or reason
+    return StudyError(
+        f"The study's folder {str(folder)!r} cannot be made: {said}. Use another output_dir or study_name."
+    )
 
 
 def check_own_files(folder: Path) -> None:

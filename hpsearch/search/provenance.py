@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ..machine import cores
-from ..redaction import HIDDEN, is_secret_name
+from ..redaction import hidden
 from .fingerprints import fingerprints, is_comparable
 
 _RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
@@ -39,7 +39,7 @@ def describe_surroundings(
     return {
         "machine": {"name": platform.node(), "system": platform.platform(), "cores": cores()},
         "versions": versions,
-        "arguments": _without_secrets(json.loads(json.dumps(args.to_dict(), default=str))),
+        "arguments": without_secrets(json.loads(json.dumps(args.to_dict(), default=str))),
         "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},
         "functions": fingerprints(functions or {}),
     }
@@ -83,16 +83,15 @@ def _changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any], groups: 
     for group in groups:
         before = earlier.get(group, {})
         for name, value in now.get(group, {}).items():
-            if name in before and before[name] != value and name not in WITHOUT_EFFECT and not is_secret_name(name):
-                found.append(f"{name} {before[name]!r} -> {value!r}")
+            was, now_is = hidden(name, before.get(name)), hidden(name, value)
+            if name in before and was != now_is and name not in WITHOUT_EFFECT:
+                found.append(f"{name} {was!r} -> {now_is!r}")
     return found
 
 
-def _without_secrets(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Hide the texts among the arguments that are secret by their names."""
-    return {
-        name: HIDDEN if isinstance(value, str) and is_secret_name(name) else value for name, value in arguments.items()
-    }
+def without_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with their secrets hidden, also those that an earlier version has recorded."""
+    return {name: hidden(name, value) for name, value in arguments.items()}
 
 
 def fingerprint(dataset: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from .execution import Execution, Searchable
 from .folder import StudyFolder, remove_leftovers
 from .listener import SearchListener
 from .memory_of_0_8_0 import copy_to_disk
+from .model_size import ModelSize
 from .others import OtherTrials
 from .own_files import hide_checkpoints_outside
 from .preflight import PreflightPlan, plan_preflight
@@ -34,6 +36,7 @@ from .study import Study
 from .trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict, configuration
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+logger = logging.getLogger(__name__)
 
 
 class TrialRunner:
@@ -73,6 +76,7 @@ class TrialRunner:
         self._running_elsewhere: list[TrialRecord] = []
         self._last_preflight: int | None = None  # the trial that has had one
         self._ended_by: str | None = None
+        self._model_size = ModelSize((), is_fixed=False)
         self._begun: dict[int, tuple[float, TrialRecord | None]] = {}  # when, and what was known
         self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
         self._epochs: dict[int, float] = {}
@@ -104,6 +108,7 @@ class TrialRunner:
 
     def open(self, records: list[TrialRecord]) -> None:
         """Take over the trials on disk; under `locked()`."""
+        self._model_size = ModelSize(records, self._trainer.has_fixed_model)
         self._tidy(records, among=None)
 
     def refresh(self) -> None:
@@ -304,6 +309,10 @@ class TrialRunner:
         self._take(record)
         self.listener.on_records(self.records)
         self.listener.on_trial_end(record)
+        change = self._model_size.change(record)
+        if change is not None:
+            logger.warning("%s.", change)
+            self.announce(change)
 
     def recover(self, record: TrialRecord) -> None:
         """Take into account a trial that ended just before its process died; under `locked()`."""

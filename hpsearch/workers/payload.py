@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from ..files import open_private_file
+from .tokens import LeavesOutTokens
 
 # Smaller buffers are part of the pickle.
 _LEAST_BYTES = 16 * 1024
@@ -108,7 +109,7 @@ def _write(stream: io.FileIO, content: bytes | memoryview) -> None:
             raise CannotBeWritten(str(error)) from error
 
 
-class Pickler(cloudpickle.Pickler):
+class Pickler(LeavesOutTokens, cloudpickle.Pickler):
     """Pickles functions and classes of `__main__` by value, and tensors of the CPU as parts of their storages.
 
     Torch itself would pickle the whole storage with each of its views.

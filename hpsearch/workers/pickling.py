@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import huggingface_hub
-
 from ..errors import StudyError
-from ..redaction import is_secret_name
 from ..search.study import Study
 from .payload import Pickler
 
@@ -19,55 +14,6 @@ REMEDY = (
     "Open files, locks, connections and the like must be made where they are used: in model_init, in a callback's "
     "on_train_begin, or in the function that needs them."
 )
-logger = logging.getLogger(__name__)
-
-
-def without_tokens(recipe: Any) -> Any:
-    """Return a copy of a trainer for pickling: tokens that workers find in their environment are not in the pickle.
-
-    The copy can only be pickled. When it is loaded, its arguments have the token that Hugging Face's library finds:
-    in HF_TOKEN, or in the file that `hf auth login` has written.
-    """
-    token = _token_here()
-    if token is None:
-        return recipe
-    recipe, args = copy.copy(recipe), copy.copy(recipe.args)
-    recipe.args = args
-    vars(args).update(_with_placeholders(vars(args), token))
-    return recipe
-
-
-def _with_placeholders(values: Mapping[str, Any], token: str) -> dict[str, Any]:
-    """Replace the token in arguments, and in what they keep of how they were given."""
-    return {
-        name: _with_placeholders(value, token)
-        if isinstance(value, dict)
-        else _Placeholder()
-        if is_secret_name(name) and value == token
-        else value
-        for name, value in values.items()
-    }
-
-
-class _Placeholder:
-    """Becomes the token when it is loaded."""
-
-    def __reduce__(self) -> Any:
-        return _token_of_worker, ()
-
-
-def _token_of_worker() -> str | None:
-    token = _token_here()
-    if token is None:
-        logger.warning("hub_token is None in this worker: set HF_TOKEN on its machine, or run `hf auth login` there.")
-    return token
-
-
-def _token_here() -> str | None:
-    try:
-        return huggingface_hub.get_token()
-    except Exception:  # it may have to ask a server for one
-        return None
 
 
 def for_workers(study: Study) -> Study:

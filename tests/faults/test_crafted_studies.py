@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from hpsearch import HpsearchError, open_study
 from hpsearch.cli import main
-from tests.support.outside import make_outside, untouched
+from tests.support.outside import SECRET, make_outside, untouched
 from tests.support.small_search import interrupted_study, search
+from tests.support.small_trainer import small_trainer
 from tests.support.stored_studies_0_8_0 import STORED
 
 EVIL: list[Any] = [
@@ -52,7 +53,9 @@ CHANGES = st.one_of(
     st.tuples(st.just("delete"), st.none()),
     st.tuples(st.just("rename"), st.sampled_from([each for each in EVIL if isinstance(each, str)])),
 )
-FILES = ("study.json", "best.json", "run-0/trial.json", "run-1/trial.json", "run-2/trial.json")
+FILES = ("study.json", "command.json", "best.json", "run-0/trial.json", "run-1/trial.json", "run-2/trial.json")
+# They read more of a study, or would run the program that it names, which lies outside of the current folder.
+OTHERS = ("compare", "compare trials", "export", "flags", "promote", "replay", "resume")
 PATHS = (*FILES, "study.db", "study.db-wal", "study.lock", "sessions", "run-0", "run-1", "run-2", "run-0/checkpoint-8")
 Step = Callable[[Path, Path], None]
 
@@ -134,6 +137,9 @@ def changed_copy(whole: Path, steps: list[Step]) -> Any:
     with TemporaryDirectory() as place:
         study, outside = Path(place, whole.name), make_outside(Path(place, "outside"))
         shutil.copytree(whole, study)
+        (outside / "study.py").write_text(SECRET)
+        begun = {"file": str(outside / "study.py"), "folder": str(outside), "arguments": {}, "search": {"n_trials": 9}}
+        (study / "command.json").write_text(json.dumps(begun))
         for step in steps:
             step(study, outside)
         with untouched(outside), contextlib.redirect_stdout(io.StringIO()) as out:
@@ -144,9 +150,20 @@ def changed_copy(whole: Path, steps: list[Step]) -> Any:
 
 def look_at(study: Path, *commands: str) -> None:
     """Look at a study in every way; an error is one of ours."""
+    place = str(study)
+    arguments = {
+        "report": ["report", place, "-o", str(study.parent / "page.html")],
+        "compare": ["compare", place, place],
+        "compare trials": ["compare", "0", "1", "--study", place],
+        "export": ["best", place, "--export", str(study.parent / "model")],
+        "flags": ["best", place, "--format", "flags"],
+        "promote": ["promote", "2", place],
+        "replay": ["replay", "0", place],
+        "resume": ["resume", place],
+    }
     for command in commands:
-        to_file = ["-o", str(study.parent / "page.html")] if command == "report" else []
-        assert main([command, str(study), *to_file]) in (0, 1, 2)
+        assert main(arguments.get(command, [command, place])) in (0, 1, 2), command
+    shutil.rmtree(study.parent / "model", ignore_errors=True)
     with contextlib.suppress(HpsearchError):
         summary = open_study(study)
         assert all("\n" not in each for each in summary.problems)
@@ -168,7 +185,7 @@ def settings_of(examples: int) -> settings:
 @given(STEPS)
 def test_a_crafted_or_damaged_study_can_be_looked_at(whole: Path, steps: list[Step]) -> None:
     with changed_copy(whole, steps) as study:
-        look_at(study, "show", "doctor")
+        look_at(study, "show", "doctor", "compare", "export", "replay")
 
 
 @pytest.mark.fault
@@ -177,7 +194,7 @@ def test_a_crafted_or_damaged_study_can_be_looked_at(whole: Path, steps: list[St
 @given(MANY_STEPS)
 def test_a_crafted_or_damaged_study_of_0_8_0_can_be_looked_at(name: str, steps: list[Step]) -> None:
     with changed_copy(STORED / name, steps) as study:
-        look_at(study, "show", "doctor", "best", "report")
+        look_at(study, "show", "doctor", "best", "report", *OTHERS)
 
 
 @pytest.mark.fault
@@ -189,4 +206,6 @@ def test_a_crafted_or_damaged_study_is_continued_or_refused_with_a_reason(whole:
         with contextlib.suppress(HpsearchError):
             best = search(study.parent, 4, trainer={"save_strategy": "epoch"})
             assert sum(each.state.is_counted for each in best.run_summary.records) >= 1
-        look_at(study, "show", "report")
+        with contextlib.suppress(HpsearchError):
+            small_trainer(study.parent, save_strategy="epoch").replay(study.name, progress=False)
+        look_at(study, "show", "report", *OTHERS)

@@ -23,6 +23,7 @@ from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.trial import Span
 from tests.support.html_pages import parse_html, text_of
 from tests.support.rendering import HOSTILE, curve, hostile_records, made_up, summary_of
+from tests.support.small_search import search
 from tests.support.stored_studies_0_8_0 import SEARCHES, STORED
 
 PLOTS = ["history", "curves", "importances", "slices", "contour", "parallel", "timeline"]
@@ -252,3 +253,26 @@ def test_a_trial_that_breaks_a_constraint_is_marked(tmp_path: Path) -> None:
     records[2] = replace(records[2], violations={"eval_runtime <= 2": 0.5})
     rows = rows_of(page_of(summary_of(records), tmp_path), "table[@class='sortable']")
     assert [row[0] for row in rows if "breaks eval_runtime <= 2" in row[1]] == ["2"]
+
+
+def test_no_secret_in_the_arguments_is_on_the_page_also_not_of_an_older_study(tmp_path: Path) -> None:
+    search(tmp_path, 1, trainer={"run_name": "https://user:hunter2@host/x"})
+    file = tmp_path / "study" / "study.json"
+    assert "hunter2" not in file.read_text(encoding="utf-8")
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings["sessions"][0]["arguments"]["optim_args"] = {"server": "s3://user:hunter2@host", "api_key": "hunter2"}
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    text = text_of(page_of(open_study(tmp_path / "study"), tmp_path))
+    assert "s3://user:***@host" in text
+    assert "hunter2" not in text
+
+
+def test_a_command_that_is_a_link_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "study").mkdir()
+    begun = {"file": "/secret.py", "folder": "/", "arguments": {}, "search": {}}
+    (tmp_path / "outside.json").write_text(json.dumps(begun), encoding="utf-8")
+    (tmp_path / "study" / "command.json").symlink_to(tmp_path / "outside.json")
+    again = how_to_repeat(tmp_path / "study", "study", 0)
+    assert again.study is None
+    assert "secret" not in str(again)
+    assert "a link" in caplog.text

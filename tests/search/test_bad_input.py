@@ -25,6 +25,7 @@ from hpsearch import (
     TrainingArguments,
 )
 from hpsearch.backends.optuna_backend.quiet import quiet_optuna
+from hpsearch.search.folder import make_place
 from tests.support.models import accuracy
 from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
@@ -373,3 +374,43 @@ def test_a_mistake_in_the_study_can_be_corrected_and_the_study_goes_on(tmp_path:
 def test_a_space_object_is_as_good_as_a_mapping(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, num_train_epochs=1, compute_metrics=accuracy)
     assert trainer.hyperparameter_search(SearchSpace(GOOD_SPACE), n_trials=1, progress=False).run_id == "0"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("file", "Not a directory"),
+        ("file/below", "Not a directory"),
+        ("loop", "Too many levels"),
+        ("x" * 300, "File name too long"),
+        ("a\0b", "null byte"),
+    ],
+)
+def test_an_output_dir_that_cannot_be_made_is_refused(tmp_path: Path, name: str, shown: str) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    calls = CountsModels()
+    with pytest.raises(StudyError, match="cannot be made") as caught:
+        small_trainer(tmp_path / name, model_init=calls).hyperparameter_search(GOOD_SPACE, n_trials=1, progress=False)
+    assert shown in str(caught.value)
+    assert repr(str(tmp_path / name / "study")) in str(caught.value)
+    assert calls.trials == []
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_a_file_in_place_of_the_study_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "study").write_text("x")
+    with pytest.raises(StudyError, match="cannot be made: there is a file of this name"):
+        small_trainer(tmp_path).hyperparameter_search(GOOD_SPACE, n_trials=1, progress=False)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file"), PermissionError(1, "Operation not permitted")])
+def test_a_file_system_that_takes_no_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    def mkdir(path: Path, *args: Any, **kwargs: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(StudyError, match=f"cannot be made: {error.strerror}"):
+        make_place(tmp_path / "out" / "study")

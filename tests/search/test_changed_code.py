@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
-from hpsearch import Float, SearchInterrupted, StudyError, WeightsMismatchError, tune
+from hpsearch import (
+    Float,
+    Int,
+    SearchInterrupted,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    StudyError,
+    Trainer,
+    TrainingArguments,
+    WeightsMismatchError,
+    tune,
+)
 from hpsearch.search.folder import read_records
 from hpsearch.search.trial import TrialState
-from tests.support.searching import AtStep, Events, interrupt, states, without_result
+from tests.support.searching import AtStep, Events, HearsNotices, interrupt, states, without_result
 from tests.support.short_searches import RATE, params_of, rates, search
-from tests.support.small_trainer import TwoLayers, points, transformers_trainer
+from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 
 def notes_of(folder: Path, n_trials: int, **options: Any) -> list[str]:
@@ -121,6 +134,69 @@ def test_a_finished_study_that_meets_a_change_warns_each_time_and_returns_its_be
         assert "n_trials=" in warning
         assert (again.run_id, again.objective) == (best.run_id, best.objective)
     assert not any("nothing runs" in each for each in notes_of(tmp_path, 2, trainer={"model_init": init_with(4)}))
+
+
+# Seen at the model only.
+
+
+def notices_of(folder: Path, n_trials: int, **options: Any) -> list[str]:
+    events = HearsNotices()
+    search(folder, n_trials, progress=events, **options)
+    return [each for each in events.notices if "parameters, those of earlier trials" in each]
+
+
+def from_environment() -> TwoLayers:
+    return TwoLayers(int(os.environ["WIDTH"]))
+
+
+class MakesModels(Trainer):
+    """Makes a model of its own, by a training argument."""
+
+    def call_model_init(self, trial: Any = None) -> torch.nn.Module:
+        return TwoLayers(int(os.environ["WIDTH"]))
+
+
+@pytest.mark.parametrize("kind", ["variable", "file"])
+def test_a_model_of_another_size_is_said_although_no_code_was_edited(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "width"
+    model_init = from_environment if kind == "variable" else lambda: TwoLayers(int(file.read_text()))
+
+    def set_width(width: int) -> None:
+        monkeypatch.setenv("WIDTH", str(width))
+        file.write_text(str(width))
+
+    set_width(8)
+    assert notices_of(tmp_path, 1, trainer={"model_init": model_init}) == []
+    assert notices_of(tmp_path, 2, trainer={"model_init": model_init}) == []
+    set_width(9)
+    [notice] = notices_of(tmp_path, 4, trainer={"model_init": model_init})
+    assert (
+        "CHANGED since the last session: the model of trial 2 has 47 parameters, those of earlier trials 42" in notice
+    )
+    assert "study_name=" in notice
+    assert any("has 47 parameters" in each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert notices_of(tmp_path, 5, trainer={"model_init": model_init}) == []  # there are both by now
+
+
+def test_a_model_of_another_size_is_no_change_if_a_trial_may_choose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    width = {"model.hidden": Int(1, 100)}
+    reads = {"model_init": lambda trial: TwoLayers(trial.params["model.hidden"])}
+    assert notices_of(tmp_path, 1, trainer=reads, space=width) == []
+    assert notices_of(tmp_path, 3, trainer=reads, space=width) == []
+    data = {"train_dataset": points(4, seed=0), "eval_dataset": points(4, seed=1)}
+    trainer = small_trainer(tmp_path, model_init=from_environment)
+    assert trainer.has_fixed_model
+    assert not small_trainer(tmp_path, model_init=reads["model_init"]).has_fixed_model
+    assert not MakesModels(args=trainer.args, model_init=from_environment, **data).has_fixed_model
+    args = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True)
+    assert Seq2SeqTrainer(args=args, model_init=from_environment, **data).has_fixed_model
+    assert not Trainer(
+        args=TrainingArguments(str(tmp_path), fsdp="full_shard"), model_init=from_environment
+    ).has_fixed_model
 
 
 # Refused.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpsearch import StudyError, open_study
+from hpsearch import StorageError, StudyError, open_study
 from hpsearch.cli import main
 from hpsearch.errors import CannotResumeError
 from hpsearch.search.provenance import is_known
@@ -108,6 +110,18 @@ def test_a_study_that_is_whole_has_no_problems(study: Path, capfd: pytest.Captur
     assert main(["doctor", str(study)]) == 0
     assert "sound" in capfd.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in study.rglob("*")} == before
+
+
+@pytest.mark.parametrize("damage", [truncate, Path.unlink])
+def test_doctor_names_weights_that_are_damaged(
+    study: Path, damage: Callable[[Path], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    best = next(each for each in open_study(study).best() if each.checkpoint is not None)
+    damage(best.checkpoint / "model.safetensors")
+    assert main(["doctor", str(study)]) == 1
+    told = capfd.readouterr().out
+    assert f"the weights of trial {best.number}: " in told
+    assert f"hpsearch replay {best.number}" in told
 
 
 def test_the_report_says_what_is_damaged(study: Path, tmp_path: Path) -> None:
@@ -271,6 +285,48 @@ def test_a_journal_that_is_lost_is_built_again(tmp_path: Path, loss: str) -> Non
     assert [each.number for each in records] == [0, 1, 2]
     assert any("built again from the folders of 2 trials" in each for each in told)
     assert (tmp_path / "study" / "study.log.damaged").exists() is (loss != "deleted")
+
+
+def execute(path: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute(statement)
+        database.commit()
+
+
+def test_a_storage_that_lacks_an_earlier_trial_is_set_aside_and_built_again(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    execute(study / "study.db", "DELETE FROM trials WHERE number = 1")
+    assert main(["doctor", str(study)]) == 1
+    assert "study.db is damaged (it lacks trial 1); make the call of the search again" in capfd.readouterr().out
+    records, told = goes_on(study)
+    assert [each.number for each in records] == NUMBERS
+    assert any("it lacks trial 1" in each for each in told)
+    assert (study / "study.db.damaged").is_file()
+    assert main(["doctor", str(study)]) == 0
+
+
+def test_a_study_whose_run_folders_were_all_deleted_says_how_to_begin_again(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for each in study.glob("run-*"):
+        shutil.rmtree(each)
+    with pytest.raises(StudyError, match=r"folders of all its trials were deleted.*delete sqlite:.*study\.db to begin"):
+        goes_on(study)
+    assert main(["doctor", str(study)]) == 1
+    assert "delete study.db to begin again" in capfd.readouterr().out
+    LOSSES["deleted"](study / "study.db")
+    assert [each.number for each in goes_on(study, 1)[0]] == [0]
+
+
+def test_a_storage_of_another_version_of_optuna_is_named_by_doctor(
+    study: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    execute(study / "study.db", "UPDATE alembic_version SET version_num = 'v9.9.9'")
+    assert main(["doctor", str(study)]) == 1
+    assert "study.db cannot be read (RuntimeError: " in capfd.readouterr().out
+    with pytest.raises(StorageError, match=r"study\.db' cannot be opened"):
+        goes_on(study)
 
 
 @pytest.mark.fault

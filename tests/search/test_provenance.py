@@ -229,3 +229,16 @@ def test_no_secret_among_the_arguments_is_recorded_or_shown() -> None:
     assert "hunter2" not in str(recorded)
     by_an_earlier_version = {"arguments": {"service_password": "hunter2", "seed": 1}}
     assert differences(by_an_earlier_version, recorded) == ["seed 1 -> 42"]
+
+
+def test_secrets_in_the_values_of_arguments_are_neither_recorded_nor_shown() -> None:
+    url, options = "https://user:hunter2@host/x", {"api_key": "hunter2", "decay": 0.1}
+    args = TrainingArguments("out", run_name=url, lr_scheduler_kwargs=options, use_cpu=True)
+    recorded = describe_surroundings(args, {})
+    assert recorded["arguments"]["run_name"] == "https://***@host/x"
+    assert recorded["arguments"]["lr_scheduler_kwargs"] == {"api_key": "***", "decay": 0.1}
+    by_an_earlier_version = {"arguments": {"hub_model_id": url, "lr_scheduler_kwargs": {**options, "decay": 0.2}}}
+    shown = str(differences(by_an_earlier_version, recorded))
+    assert "hub_model_id" in shown
+    assert "'decay': 0.2" in shown
+    assert "hunter2" not in shown

@@ -26,8 +26,10 @@ from hpsearch import (
     SpaceError,
     StudyError,
     Trainer,
+    TrialRecord,
     TrialState,
 )
+from hpsearch.replay import _as_it_was
 from tests.support.models import weights_of
 from tests.support.pruners import PrunesAt
 from tests.support.searching import RATE, AtStep, Events, interrupt, states, without_result
@@ -454,3 +456,13 @@ def test_another_process_makes_the_same_reports(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path)], cwd=root, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_an_argument_with_a_secret_is_replayed_as_it_is_here(tmp_path: Path) -> None:
+    secret = {"optim_args": "a=https://user:hunter2@host", "max_grad_norm": 2.0}
+    original = TrialRecord(0, "run-0", TrialState.COMPLETE, {})
+    trainer, notes = _as_it_was(small_trainer(tmp_path), secret, original)
+    assert trainer.args.optim_args is None
+    assert trainer.args.max_grad_norm == 2.0
+    assert "hunter2" not in str(notes)
+    assert "optim_args=None as here" in notes[0]

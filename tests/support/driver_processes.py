@@ -17,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import transformers
 from transformers import TrainerCallback
 
 from hpsearch import Trainer
+from hpsearch.searching import Searching
+from hpsearch.trainer_function import TrainerFunction
 from hpsearch.workers import worker_process
 from tests.support import warm
 from tests.support.search_processes import RATE
 from tests.support.searching import Diary
-from tests.support.small_trainer import small_trainer
+from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
 EPOCHS = 6
 
@@ -46,6 +49,18 @@ def trainer_of(folder: Path, *callbacks: Any, **arguments: Any) -> Trainer:
     return small_trainer(folder, *callbacks, **{"num_train_epochs": EPOCHS, "save_strategy": "epoch", **arguments})
 
 
+def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: Any) -> Searching:
+    """Return what is searched: the trainer, or for `tune` a function that makes one of transformers."""
+    if not way.startswith("tune"):
+        return trainer_of(folder, *callbacks, **arguments)
+    settings = {"num_train_epochs": EPOCHS, "save_strategy": "epoch", **arguments}
+
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer(folder, TwoLayers(), *callbacks, **settings, **trial.params)
+
+    return TrainerFunction(make, RATE, folder)
+
+
 def start(
     folder: Path,
     diary: Path,
@@ -54,6 +69,8 @@ def start(
     seed: int,
     n_jobs: int | None = 2,
     holds: bool = False,
+    way: str = "workers",
+    address: str = "",
     **arguments: Any,
 ) -> warm.Program:
     """Start, or continue, a search with rungs in `folder`.
@@ -63,10 +80,16 @@ def start(
         diary: a file for what the trials write down.
         temporary: the folder for temporary files of the search.
         n_trials, seed, n_jobs: of the search.
+        way: how trials are trained: "workers", "tune in workers" or "ray".
+        address: of the cluster of Ray.
         arguments: of the trainer.
     """
-    options = {"n_trials": n_trials, "seed": seed, "n_jobs": n_jobs}
-    return warm.call(_search, folder, WritesSteps(Diary(diary), holds), temporary, options, arguments)
+    options: dict[str, Any] = {"n_trials": n_trials, "seed": seed, "n_jobs": n_jobs}
+    if way == "ray":
+        del options["n_jobs"]
+        each = {"resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2}
+        options |= {"backend": "ray", "address": address, **each}
+    return warm.call(_search, folder, WritesSteps(Diary(diary), holds), temporary, way, options, arguments)
 
 
 def processes_of(driver: warm.Program) -> set[int]:
@@ -109,14 +132,14 @@ def _runs(pid: int) -> bool:
 
 
 def _search(
-    folder: Path, callback: WritesSteps, temporary: Path, options: dict[str, Any], arguments: dict[str, Any]
+    folder: Path, callback: WritesSteps, temporary: Path, way: str, options: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     os.environ["TMPDIR"], tempfile.tempdir = str(temporary), None
-    if options["n_jobs"] is not None:
+    if options.get("n_jobs") is not None:
         worker_process._interpreter = _Forked  # type: ignore[assignment,misc]
         worker_process.prepare()  # before this process has threads
-    trainer = trainer_of(folder, callback, **arguments)
-    trainer.hyperparameter_search(RATE, "loss", progress=False, **options)
+    recipe = recipe_of(folder, way, callback, **arguments)
+    recipe.hyperparameter_search(RATE, "loss", progress=False, **options)
 
 
 def _close_all_but(kept: int) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
+import transformers
 
 from hpsearch.workers.payload import pack
-from hpsearch.workers.pickling import without_tokens
 from tests.support.small_trainer import small_trainer
 
 HERE, OTHER = "hf_of_the_environment", "hf_of_another_user"
@@ -36,22 +34,41 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
 
 def test_a_token_of_the_environment_is_in_no_pickle_and_set_again(tmp_path: Path, environment: str) -> None:
     trainer = trainer_with(tmp_path, environment)
-    payload = pack(without_tokens(trainer.with_arguments()), tmp_path / "data")
-    for content in (payload.file.read_bytes(), cloudpickle.dumps(without_tokens(trainer.with_arguments()))):
-        assert environment.encode() not in content
+    payload = pack(trainer.with_arguments(), tmp_path / "data")
+    assert environment.encode() not in payload.file.read_bytes()
     again = payload.load()
     assert again.args.hub_token == again.with_arguments(seed=7).args.hub_token == environment
     assert trainer.args.hub_token == environment
+
+
+class Holds(transformers.TrainerCallback):
+    """Keeps what it was given."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+
+def test_no_arguments_that_a_part_of_a_trainer_keeps_travel_with_a_token(tmp_path: Path, environment: str) -> None:
+    trainer = trainer_with(tmp_path, environment)
+    theirs = transformers.TrainingArguments(str(tmp_path), hub_token=environment, use_cpu=True)
+    trainer.add_callback(Holds(trainer.args, lambda: theirs))
+    payload = pack(trainer, tmp_path / "data")
+    assert environment.encode() not in payload.file.read_bytes()
+    again = payload.load()
+    own, function = again.callbacks[-1].parts
+    assert own is again.args
+    assert own.hub_token == function().hub_token == environment
+    assert function().to_dict() == theirs.to_dict()
 
 
 def test_a_worker_without_the_token_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", HERE)
-    sent = cloudpickle.dumps(without_tokens(trainer_with(tmp_path, HERE)))
+    payload = pack(trainer_with(tmp_path, HERE), tmp_path / "data")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with caplog.at_level(logging.WARNING):
-        assert pickle.loads(sent).args.hub_token is None
+        assert payload.load().args.hub_token is None
     assert "HF_TOKEN" in caplog.text
 
 
@@ -60,6 +77,6 @@ def test_another_token_travels_in_a_file_of_this_user_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str | None
 ) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: here)
-    payload = pack(without_tokens(trainer_with(tmp_path, OTHER).with_arguments()), tmp_path / "data")
+    payload = pack(trainer_with(tmp_path, OTHER).with_arguments(), tmp_path / "data")
     assert payload.load().args.hub_token == OTHER
     assert payload.file.stat().st_mode & 0o777 == 0o600

@@ -34,6 +34,7 @@ from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
 from .ranges import check_ranges
 from .rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_made_in
+from .sampler_states import check_sampler_states
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .stored_source import is_of_optuna, warm_start_from
@@ -194,6 +195,7 @@ class OptunaBackend(Backend):
             if is_own and is_alone and (aside or was_made_in(read_settings(study.folder), self._storage)):
                 rebuilt = add_missing(engine, study, records, left_alone)
                 aside += [_said_of_rebuilt(rebuilt, len(records))] if rebuilt else []
+            check_sampler_states(engine.get_trials(deepcopy=False), storage_url(storage) or type(storage).__name__)
             aside += _check_same_trials(engine, study, records, left_alone, is_own)
             check_ranges(engine, study)
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
@@ -426,6 +428,11 @@ def _check_same_trials(
     deleted = stored - on_disk - left_alone
     after_the_last = {each for each in deleted if each > last}
     is_same = bool(on_disk) and (is_own or not after_the_last)
+    if is_own and deleted and not on_disk:
+        raise StudyError(
+            f"The study {study.name!r}: the folders of all its trials were deleted from {str(study.folder)!r}. Restore "
+            f"them, delete {place} to begin again, or pass another study_name."
+        )
     for numbers, here, there in (
         (on_disk - stored - running, "the folder", "the storage"),
         (set() if is_same else deleted, "the storage", "the folder"),

@@ -17,7 +17,7 @@ from ...scratch import scratch_folder
 from ...search.storage_files import JOURNAL_FILE, existing_files, why_not_opened
 from .learning import ORIGIN
 from .quiet import quiet_optuna
-from .rebuilding import is_damage, own_path, was_made_in, why_damaged
+from .rebuilding import first_line, is_damage, own_path, was_made_in, why_damaged
 from .storage import JOURNAL, close, open_storage
 
 _SECONDS_TO_WAIT = 5.0
@@ -54,12 +54,16 @@ def problems_of_storage(
         reason = why_damaged(storage, copy, settings["study_name"])
         if reason is not None:
             return [f"{file} is damaged ({reason}); {_AGAIN}, and sets {file} aside"]
-        known = _ended_in(storage, copy, settings["study_name"])
+        try:
+            known = _ended_in(storage, copy, settings["study_name"])
+        except Exception as error:  # no damage, but Optuna cannot read it: it may be of another version
+            return [f"{file} cannot be read ({first_line(error)}); if another version of Optuna has made it, use that"]
     # A running search writes the record of a trial after the storage knows it, and before it has ended there.
     unknown, lost = sorted(numbers - known.all), sorted(known.ended - set(read_numbers()))
+    remedy = "" if numbers else f": restore them, or delete {file} to begin again"
     return [
         *([f"{file} does not know the trials {_shown(unknown)}; {_AGAIN}"] if unknown else []),
-        *([f"{file} knows the trials {_shown(lost)}, whose folders are missing or unreadable"] if lost else []),
+        *([f"{file} knows the trials {_shown(lost)}, whose folders are missing or unreadable{remedy}"] if lost else []),
     ]
 
 

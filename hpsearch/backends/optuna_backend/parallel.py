@@ -21,7 +21,7 @@ from ...search.study import Study, check_whole
 from ...search.trial import TrialState, Verdict
 from ...surroundings import at_ctrl_c, ignoring_ctrl_c
 from ...workers.payload import CannotBeWritten, Payload, pack
-from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers, without_tokens
+from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
 from ...workers.pool import Lost, Worker, Workers
 from ...workers.slots import Slot, slots_for
 from ...workers.worker_process import prepare
@@ -134,7 +134,7 @@ class Parallel:
 def _pack(recipe: Searchable, study: Study, file: Path) -> Payload:
     """Pickle the trainer and the settings that workers need."""
     try:
-        return pack((without_tokens(recipe.with_arguments()), for_workers(study)), file)
+        return pack((recipe.with_arguments(), for_workers(study)), file)
     except CannotBeWritten as error:
         raise StudyError(
             f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "

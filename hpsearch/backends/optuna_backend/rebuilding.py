@@ -97,7 +97,7 @@ def open_own_or_other(storage: Any, folder: Path) -> optuna.storages.BaseStorage
         raise
     except Exception as error:
         raise StorageError(
-            f"The storage {str(folder / DATABASE_FILE)!r} cannot be opened: {_first_line(error)}. Run the same command "
+            f"The storage {str(folder / DATABASE_FILE)!r} cannot be opened: {first_line(error)}. Run the same command "
             "again once it can."
         ) from error
 
@@ -112,15 +112,17 @@ def _why_unreadable(storage: Any, folder: Path, name: str) -> str | None:
         with quiet_optuna():
             opened = open_storage(storage, folder)
     except Exception as error:  # Optuna reads a journal where it opens it; a database may be of another version
-        return _first_line(error) if storage is not None and is_damage(_cause(error)) else None
+        return first_line(error) if storage is not None and is_damage(_cause(error)) else None
     try:
         with quiet_optuna():
             known = [each.study_name for each in optuna.get_all_study_summaries(opened)]
-            if name in known:
-                optuna.load_study(study_name=name, storage=opened).get_trials(deepcopy=False)
-        return None
+            trials = (
+                optuna.load_study(study_name=name, storage=opened).get_trials(deepcopy=False) if name in known else []
+            )
+        lacking = sorted({*range(len(trials))} - {each.number for each in trials})
+        return f"it lacks trial {lacking[0]}" if lacking else None
     except Exception as error:  # what is damaged may make any part of Optuna fail
-        return _first_line(error) if is_damage(_cause(error)) else None
+        return first_line(error) if is_damage(_cause(error)) else None
     finally:
         close(opened)
 
@@ -147,7 +149,8 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the type and the first line of the first error in a chain of causes."""
     cause = _cause(error)
     return printable(f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
 

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+import io
+import pickle
+from typing import Any, NamedTuple
 
 import ray
+from ray.cloudpickle import CloudPickler
 
 from ...errors import HpsearchError, StudyError
-from ...workers.pickling import REMEDY, culprit, first_line, without_tokens
+from ...workers.pickling import REMEDY, culprit, first_line
+from ...workers.tokens import LeavesOutTokens
 
 
-def put(recipe: Any) -> ray.ObjectRef[Any]:
+class Sent(NamedTuple):
+    """A pickled trainer; its large buffers are beside the pickle, and workers read them where Ray keeps them."""
+
+    content: bytes
+    buffers: list[pickle.PickleBuffer]
+
+    def load(self) -> Any:
+        """Return the trainer."""
+        return pickle.loads(self.content, buffers=self.buffers)  # noqa: S301 - our own pickle
+
+
+class _Pickler(LeavesOutTokens, CloudPickler):
+    """Ray's pickler, without tokens."""
+
+
+def put(recipe: Any) -> ray.ObjectRef[Sent]:
     """Put a trainer into Ray's object store, from where each worker takes it once.
 
     Raises:
         StudyError: a part of it cannot be pickled; the message names the attribute. Or the object store cannot take it.
     """
     try:
-        return ray.put(without_tokens(recipe))
+        content, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+        pickler: pickle.Pickler = _Pickler(content, protocol=5, buffer_callback=buffers.append)  # type: ignore[no-untyped-call]
+        pickler.dump(recipe)
+        return ray.put(Sent(content.getvalue(), buffers))
     except HpsearchError:  # of a part that says itself what is wrong with it
         raise
     except Exception as error:

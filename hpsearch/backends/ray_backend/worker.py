@@ -20,6 +20,7 @@ from ...search.execution import described
 from ...search.messages import Reported
 from ...search.study import Study
 from .events import KEY, Unusable
+from .pickling import Sent
 from .run_folders import RunFolders
 from .training_thread import TrainingThread
 
@@ -43,7 +44,7 @@ class Shared:
         are_copied: whether trials may go on from the checkpoints of others.
     """
 
-    recipe: ray.ObjectRef[Any]
+    recipe: ray.ObjectRef[Sent]
     study: Study
     folders: RunFolders
     paths: tuple[str, ...]
@@ -126,7 +127,7 @@ class TrialWorker(tune.Trainable):
     def _begin(self) -> TrainingThread:
         if self._recipe is None:
             sys.path += [each for each in self._shared.paths if each not in sys.path]
-            self._recipe = ray.get(self._shared.recipe)
+            self._recipe = ray.get(self._shared.recipe).load()
         folders, run = self._shared.folders, self._told.name
         folders.begin(run)
         if self._copy is not None:

@@ -11,8 +11,11 @@ from typing import Any, TypeVar
 import torch
 from transformers.trainer_utils import has_length
 
+from .callbacks import ExportableState
 from .files import read_json
 from .recipe import Recipe
+from .search.code_origin import is_package_class
+from .search.provenance import CALLBACKS
 from .search.static_checks import check_trainer
 from .search.trial import FixedTrial, Trial, TrialRecord
 from .searching import Evaluation, Searching
@@ -119,7 +122,8 @@ class SearchableRecipe(Recipe, Searching):
         return {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}
 
     def _functions(self) -> dict[str, Any]:
-        return {"trainer": type(self), **{name: getattr(self, name) for name in _FUNCTIONS}}
+        found = {"trainer": type(self), **{name: getattr(self, name) for name in _FUNCTIONS}}
+        return {**found, CALLBACKS: [each for each in self.callbacks if _may_change_results(each)]}
 
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         trial = FixedTrial(record.params, record.number, record.arguments)
@@ -129,3 +133,8 @@ class SearchableRecipe(Recipe, Searching):
             model = recipe.call_model_init(trial)
         weights.load_weights(model, folder)
         return model.eval()
+
+
+def _may_change_results(callback: Any) -> bool:
+    """Tell whether a callback may decide something: one of the user, or one that keeps state, as early stopping."""
+    return isinstance(callback, ExportableState) or not is_package_class(type(callback))

@@ -123,7 +123,7 @@ class SearchableRecipe(Recipe, Searching):
 
     def _functions(self) -> dict[str, Any]:
         found = {"trainer": type(self), **{name: getattr(self, name) for name in _FUNCTIONS}}
-        return {**found, CALLBACKS: [each for each in self.callbacks if _may_change_results(each)]}
+        return {**found, CALLBACKS: [each for one in self.callbacks for each in _deciding(one)]}
 
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         trial = FixedTrial(record.params, record.number, record.arguments)
@@ -135,6 +135,8 @@ class SearchableRecipe(Recipe, Searching):
         return model.eval()
 
 
-def _may_change_results(callback: Any) -> bool:
-    """Tell whether a callback may decide something: one of the user, or one that keeps state, as early stopping."""
-    return isinstance(callback, ExportableState) or not is_package_class(type(callback))
+def _deciding(callback: Any) -> list[Any]:
+    """Return what is known of a callback that may decide something: one of the user, or early stopping."""
+    if not is_package_class(type(callback)):
+        return [callback]
+    return [(type(callback), callback.state().get("args"))] if isinstance(callback, ExportableState) else []

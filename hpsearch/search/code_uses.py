@@ -46,7 +46,7 @@ class Uses:
 
     Attributes:
         names: globals that it reads.
-        attributes: the names of the attributes that it reads, and of its globals.
+        attributes: the names of the attributes that it reads.
         reads_all_attributes: whether it asks an object for all of them, as `vars` does.
         assigned: globals and enclosed values that it gives other values.
         changed: globals, enclosed values and arguments that it changes in place.
@@ -88,7 +88,6 @@ def uses_of(code: types.CodeType) -> Uses:
         arguments[names[0]] = _Origin("self", names[0])
     for inner in _codes(code):
         _Follower(uses, code, arguments, inner).follow()
-        uses.attributes.update(inner.co_names)
         if "getattr" in inner.co_names:
             uses.attributes.update(each for each in inner.co_consts if isinstance(each, str))
         uses.reads_all_attributes |= not _ALL_ATTRIBUTES.isdisjoint(inner.co_names)
@@ -138,6 +137,8 @@ class _Follower:
 
     def _take(self, each: dis.Instruction) -> None:
         kind = each.opname
+        if kind == "LOAD_SUPER_ATTR":
+            self._uses.attributes.add(each.argval)
         own = getattr(self, f"_on_{kind.lower()}", None)
         if own is not None:
             own(each)
@@ -170,12 +171,14 @@ class _Follower:
 
     def _on_load_attr(self, each: dis.Instruction) -> None:
         owner, name = self._pop(), each.argval
+        self._uses.attributes.add(name)
         if name in _CHANGES or (name.endswith("_") and not name.startswith("_")):
             self._change(owner)
         origin = _Origin("own" if owner is not None and owner.kind == "self" else "attribute", name)
-        if owner is not None and name in _PARTS:
+        loaded = 1 + dis.stack_effect(each.opcode, each.arg)
+        if owner is not None and name in _PARTS and loaded == 2:  # a method and its object, to be called
             origin = owner._replace(is_view=True)
-        self._stack += [origin] * (1 + dis.stack_effect(each.opcode, each.arg))
+        self._stack += [origin] * loaded
 
     _on_load_method = _on_load_attr  # of Python 3.11
 

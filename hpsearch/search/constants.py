@@ -106,9 +106,8 @@ def kept_attributes(value: Any) -> dict[str, Any]:
     others: list[Uses] = []
     for name, uses in _methods_of(kind):
         (making if name in _MAKING else others).append(uses)
-    if any(_OTHER_EACH_TIME & each.attributes for each in making) or any(
-        _SETS_ANY & each.attributes for each in others
-    ):
+    differs = any(_OTHER_EACH_TIME & (each.names | each.attributes) for each in making)
+    if differs or any(_SETS_ANY & (each.names | each.attributes) for each in others):
         return {}
     slots = [name for each in kind.__mro__ for name in _names(vars(each).get("__slots__", ()))]
     held.update({name: getattr(value, name) for name in slots if hasattr(value, name)})

@@ -39,6 +39,8 @@ _DEEPEST, _MOST, _MOST_ITEMS = 24, 1_000, 100_000
 _OF_POSITIONS = ("__doc__", "__firstlineno__", "__static_attributes__", "__module__", "__qualname__")
 # What transformers itself changes in the configuration of a model, or writes there of its own.
 _OF_TRANSFORMERS = ("problem_type", "transformers_version", "dtype", "torch_dtype")
+# Methods that read attributes to show or compare an object, as those of dataclasses do.
+_SHOWING = ("__repr__", "__str__", "__eq__", "__hash__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
 def fingerprints(functions: Mapping[str, Any]) -> dict[str, str]:
@@ -245,7 +247,8 @@ class _Description:
     def _note(self, function: types.FunctionType, uses: Uses, known: Mapping[str, Any]) -> None:
         """Note what a function reads, stores and changes."""
         found = self.found
-        self._note_read(uses.attributes, uses.reads_all_attributes)
+        if function.__name__ not in _SHOWING:
+            self._note_read(uses.attributes, uses.reads_all_attributes)
         changed = {*uses.changed, *(name for called, name in uses.given if _changes_arguments(known.get(called)))}
         found.assigned.update(_place(function, name) for name in uses.assigned)
         found.changed.update(_place(function, name) for name in changed)

@@ -57,13 +57,14 @@ def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def differences_in_results(
-    earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = (HP_SPACE,)
+    earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = (HP_SPACE, CALLBACKS)
 ) -> list[str]:
     """Return in what two descriptions differ for which a trial with the same parameters may have other results.
 
     Args:
         earlier, now: the descriptions.
-        but: the functions that are left out; the one that chooses the parameters has no part in what they lead to.
+        but: the functions that are left out; the one that chooses the parameters has no part in what they lead to, and
+            most callbacks only show or count something.
     """
     return [*_changed_values(earlier, now, ("arguments", "data")), *_changed_functions(earlier, now, but)]
 

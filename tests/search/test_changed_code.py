@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 import transformers
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback
 
 from hpsearch import Float, SearchInterrupted, StudyError, WeightsMismatchError, tune
 from hpsearch.search.folder import read_records
+from hpsearch.search.provenance import describe_surroundings, differences, differences_in_results
 from hpsearch.search.trial import TrialState
 from tests.support.searching import AtStep, Events, interrupt, states, without_result
 from tests.support.short_searches import RATE, params_of, rates, search
-from tests.support.small_trainer import TwoLayers, points, transformers_trainer
+from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 
 def notes_of(folder: Path, n_trials: int, **options: Any) -> list[str]:
@@ -75,11 +77,52 @@ def test_an_edited_objective_is_said(tmp_path: Path) -> None:
     assert changes(tmp_path, 3, **{**again, "objective": objective_with(2.0)}) == "objective score was edited"
 
 
-def test_a_study_without_fingerprints_says_nothing(tmp_path: Path) -> None:
+class StopsAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.last = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        control.should_training_stop = state.global_step >= self.last
+
+
+class StopsOneEarlier(StopsAt):
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        control.should_training_stop = state.global_step >= self.last - 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_said"),
+    [
+        (StopsAt(2), StopsAt(2), False),
+        (StopsAt(2), StopsAt(1), True),
+        (StopsAt(2), StopsOneEarlier(2), True),
+        (EarlyStoppingCallback(1), EarlyStoppingCallback(2), True),
+        (EarlyStoppingCallback(1), EarlyStoppingCallback(1), False),
+        (PrinterCallback(), ProgressCallback(), False),
+    ],
+)
+def test_callbacks_count_by_their_code_and_arguments(before: Any, after: Any, is_said: bool, tmp_path: Path) -> None:
+    one, other = (
+        describe_surroundings(trainer.args, {}, trainer._functions())
+        for trainer in (small_trainer(tmp_path, each) for each in (before, after))
+    )
+    assert differences(one, other) == (["callbacks were edited"] if is_said else [])
+    assert differences_in_results(one, other) == [], "known configurations are not trained again"
+
+
+def test_a_finished_study_warns_of_another_callback(tmp_path: Path) -> None:
+    search(tmp_path, 1, [StopsAt(2)])
+    assert any("nothing runs" in each and "callbacks" in each for each in notes_of(tmp_path, 1, callbacks=[StopsAt(1)]))
+
+
+@pytest.mark.parametrize("without", ["functions", "fingerprint_scheme"])
+def test_a_study_without_fingerprints_or_with_those_of_another_scheme_says_nothing(
+    tmp_path: Path, without: str
+) -> None:
     search(tmp_path, 1, trainer={"model_init": init_with(4)})
     file = tmp_path / "study" / "study.json"
     settings = json.loads(file.read_text())
-    del settings["sessions"][0]["functions"]
+    del settings["sessions"][0][without]
     file.write_text(json.dumps(settings))
     assert changes(tmp_path, 2, trainer={"model_init": init_with(5)}) == ""
 

@@ -166,6 +166,20 @@ def test_a_finished_study_that_meets_a_change_warns_each_time_and_returns_its_be
     assert not any("nothing runs" in each for each in notes_of(tmp_path, 2, trainer={"model_init": init_with(4)}))
 
 
+def test_a_study_whose_budget_is_exhausted_warns_of_a_change_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(4)})
+    with caplog.at_level(logging.WARNING, logger="hpsearch"):
+        search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(4)})
+        assert not any("nothing runs" in each.getMessage() for each in caplog.records)
+        search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(5)})
+    [warning] = [each.getMessage() for each in caplog.records if "nothing runs" in each.getMessage()]
+    assert "the study's 2 epochs are exhausted" in warning
+    assert "model_init was edited" in warning
+    assert "max_epochs=" in warning
+
+
 # Refused.
 
 
@@ -189,6 +203,48 @@ def test_a_range_that_a_function_has_changed_is_refused_and_loses_no_trial(tmp_p
     assert states(best) == ["complete"] * 4
     with pytest.raises(StudyError, match=message):  # also where nothing is left to run
         search(tmp_path, 4, space=by_run(0.2))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (lambda trial: trial.suggest_int("width", 2, 4), lambda trial: trial.suggest_int("width", 2, 64), "high=64"),
+        (
+            lambda trial: trial.suggest_categorical("width", [2, 4]),
+            lambda trial: trial.suggest_categorical("width", [2, 4, 8]),
+            r"\[2, 4, 8\]",
+        ),
+    ],
+    ids=["range", "choices"],
+)
+def test_a_range_that_make_trainer_has_changed_is_refused_and_the_study_continues_with_the_former_one(
+    tmp_path: Path, before: Any, after: Any, message: str
+) -> None:
+    def run(suggest: Callable[[Any], int], n_trials: int) -> Any:
+        def make(trial: Any) -> transformers.Trainer:
+            return transformers_trainer(str(tmp_path), TwoLayers(suggest(trial)), num_train_epochs=1)
+
+        options = {"compute_objective": "loss", "storage": "journal", "progress": False, "preflight": False}
+        return tune(make, output_dir=str(tmp_path), n_trials=n_trials, **options)
+
+    run(before, 1)
+    with pytest.raises(StudyError, match=f"was made with another space of 'width'.*now .*{message}.*study_name"):
+        run(after, 2)
+    assert states(run(before, 2)) == ["complete", "refused", "complete"]
+
+
+def test_a_range_of_model_init_that_may_depend_on_the_space_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def init_up_to(high: int) -> Callable[[Any], TwoLayers]:
+        return lambda trial: TwoLayers(trial.suggest_int("width", 2, high))
+
+    with caplog.at_level(logging.WARNING, logger="hpsearch"):
+        search(tmp_path, 1, trainer={"model_init": init_up_to(4)})
+        assert not any("another space" in each.getMessage() for each in caplog.records)
+        best = search(tmp_path, 3, trainer={"model_init": init_up_to(64)})
+    assert sum("another space of 'width'" in each.getMessage() for each in caplog.records) == 1
+    assert states(best) == ["complete"] * 3
 
 
 def test_a_function_may_ask_for_another_parameter(tmp_path: Path) -> None:

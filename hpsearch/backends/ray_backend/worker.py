@@ -149,6 +149,7 @@ def _numbers(event: Reported) -> dict[str, Any]:
     """Return what Tune's schedulers and searchers may look at."""
     report = event.report
     return {
+        **report.metrics.added,
         **report.metrics,
         OBJECTIVE: event.told[-1][0] if event.is_comparable else math.nan,
         TRAINING_ITERATION: len(event.so_far.reports),

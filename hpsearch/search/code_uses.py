@@ -86,7 +86,7 @@ def uses_of(code: types.CodeType) -> Uses:
     arguments = {name: _Origin("argument", name) for name in names}
     if names and names[0] != "cls":
         arguments[names[0]] = _Origin("self", names[0])
-    for inner in _codes(code):
+    for inner in codes_of(code):
         _Follower(uses, code, arguments, inner).follow()
         if "getattr" in inner.co_names:
             uses.attributes.update(each for each in inner.co_consts if isinstance(each, str))
@@ -99,11 +99,12 @@ def arguments_of(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code, and those of the functions and classes inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from codes_of(constant)
 
 
 class _Follower:

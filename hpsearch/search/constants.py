@@ -81,7 +81,10 @@ def is_changeable(value: Any) -> bool:
 
 
 def init_arguments(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments that an object was made with, where it keeps them under their names."""
+    """Yield the arguments that an object was made with, where it keeps them under their names.
+
+    Not the files of an object of a package, such as a tokenizer's: they lie elsewhere on another machine.
+    """
     try:
         parameters = inspect.signature(type(value)).parameters
     except (TypeError, ValueError):
@@ -89,7 +92,10 @@ def init_arguments(value: Any) -> Iterator[tuple[str, Any]]:
     for name in parameters:
         for kept in (name, f"_{name}"):
             if kept in getattr(value, "__dict__", {}):
-                yield kept, value.__dict__[kept]
+                argument = value.__dict__[kept]
+                is_file = isinstance(argument, str) and PurePath(argument).is_absolute()
+                if not (is_file and is_package_class(type(value))):
+                    yield kept, argument
                 break
 
 

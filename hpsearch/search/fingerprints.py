@@ -38,7 +38,10 @@ _CONTAINERS = (tuple, list, set, frozenset, dict)
 _DEEPEST, _MOST, _MOST_ITEMS = 24, 1_000, 100_000
 _OF_POSITIONS = ("__doc__", "__firstlineno__", "__static_attributes__", "__module__", "__qualname__")
 # What transformers itself changes in the configuration of a model, or writes there of its own.
-_OF_TRANSFORMERS = ("problem_type", "transformers_version", "dtype", "torch_dtype")
+_OF_TRANSFORMERS = (
+    *("architectures", "dtype", "problem_type", "torch_dtype", "transformers_version", "use_cache"),
+    *("bos_token_id", "eos_token_id", "pad_token_id"),  # those of the tokenizer
+)
 # Methods that read attributes to show or compare an object, as those of dataclasses do.
 _SHOWING = ("__repr__", "__str__", "__eq__", "__hash__", "__lt__", "__le__", "__gt__", "__ge__")
 

@@ -141,7 +141,9 @@ def test_of_the_configuration_of_a_model_what_transformers_writes_there_does_not
         return lambda trial: config
 
     before = function_fingerprint(init_with(hidden_size=8))
-    assert before == function_fingerprint(init_with(hidden_size=8, problem_type="regression"))
+    written = {"problem_type": "regression", "architectures": ["Mine"], "use_cache": False, "pad_token_id": 3}
+    for name, value in written.items():
+        assert before == function_fingerprint(init_with(hidden_size=8, **{name: value}))
     assert before != function_fingerprint(init_with(hidden_size=16))
 
 

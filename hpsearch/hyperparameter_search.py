@@ -23,6 +23,7 @@ from .errors import (
 )
 from .interruption import Interruption, noticing_signals, own_command, set_exit_code
 from .search.best_run import BestRun, SearchSummary, best_runs
+from .search.budgets import SearchBudget
 from .search.ending import TrialEndedSearch, naming_the_disk
 from .search.evaluation_points import points_of
 from .search.folder import StudyFolder
@@ -245,7 +246,7 @@ def telling_the_others(ranks: Ranks, runner: TrialRunner) -> Iterator[None]:
 def outdated(
     study: Study, records: Sequence[TrialRecord], earlier: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[str]:
-    """Warn, and return the warning, if nothing is left to run and the best trial is of other code, arguments or data.
+    """Warn, and return the warning, if nothing will run and the best trial is of other code, arguments or data.
 
     Args:
         study: the settings.
@@ -254,17 +255,22 @@ def outdated(
         now: the arguments, versions, data and functions of this session.
     """
     best = best_records(records, study.objectives)
-    if not best or sum(each.state.is_counted for each in records) < study.n_trials:
+    exhausted = SearchBudget(study).passed(sum(each.epochs for each in records))
+    has_all = sum(each.state.is_counted for each in records) >= study.n_trials
+    if not best or not (has_all or exhausted):
         return []
     session = best[0].session
     is_there = session < len(earlier["sessions"])  # else the file was damaged, or written anew
     changes = differences_in_results(earlier["sessions"][session], now, but=()) if is_there else []
     if not changes:
         return []
+    why = f"study {study.name!r} has all of its {study.n_trials} trials"
+    if exhausted is not None and not has_all:
+        why = f"of study {study.name!r}, {exhausted.reason}"
     warning = (
-        f"study {study.name!r} has all of its {study.n_trials} trials, so nothing runs, but its best trial was trained "
-        f"before a change: {', '.join(changes)}. Pass another study_name= to search with the change, or a larger "
-        "n_trials= to add trials to this study"
+        f"{why}, so nothing runs, but its best trial was trained before a change: {', '.join(changes)}. Pass another "
+        f"study_name= to search with the change, or a larger {'n_trials' if has_all else 'max_epochs'}= to add trials "
+        "to this study"
     )
     logger.warning("%s.", warning)
     return [warning]

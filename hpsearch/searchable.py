@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 import torch
 from transformers.trainer_utils import has_length
 
-from .callbacks import is_of_package
+from .callbacks import ExportableState, is_of_package
 from .files import read_json
 from .model_init import takes_trial
 from .recipe import Recipe
+from .search.code_origin import is_package_class
+from .search.provenance import CALLBACKS
 from .search.static_checks import check_trainer
 from .search.trial import FixedTrial, Trial, TrialRecord
 from .searching import Evaluation, Searching
@@ -139,7 +141,8 @@ class SearchableRecipe(Recipe, Searching):
         return {"train_dataset": self.train_dataset, "eval_dataset": self.eval_dataset}
 
     def _functions(self) -> dict[str, Any]:
-        return {"trainer": type(self), **{name: getattr(self, name) for name in _FUNCTIONS}}
+        found = {"trainer": type(self), **{name: getattr(self, name) for name in _FUNCTIONS}}
+        return {**found, CALLBACKS: [each for one in self.callbacks for each in _deciding(one)]}
 
     def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         with preserved_streams():
@@ -151,3 +154,10 @@ class SearchableRecipe(Recipe, Searching):
         recipe = self.for_trial(trial)
         seed_run(recipe.args)
         return recipe.call_model_init(trial)
+
+
+def _deciding(callback: Any) -> list[Any]:
+    """Return what is known of a callback that may decide something: one of the user, or early stopping."""
+    if not is_package_class(type(callback)):
+        return [callback]
+    return [(type(callback), callback.state().get("args"))] if isinstance(callback, ExportableState) else []

@@ -72,6 +72,15 @@ def as_function_sees(metrics: Mapping[str, float]) -> Metrics:
     return Metrics(metrics, metrics.added if isinstance(metrics, Metrics) else _both_names(metrics))
 
 
+def by_every_name(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics with the added one as an item under each of its names, for what knows no `Metrics`.
+
+    >>> by_every_name(RecordedMetrics({"eval_loss": 0.5, "num_parameters": 9}))
+    {'num_parameters': 9, 'parameters': 9, 'eval_loss': 0.5}
+    """
+    return {**(metrics.added if isinstance(metrics, Metrics) else _both_names(metrics)), **metrics}
+
+
 def _both_names(metrics: Mapping[str, float]) -> dict[str, float]:
     found = [metrics[name] for name in ADDED if name in metrics.keys()]  # noqa: SIM118 - the items only
     return dict.fromkeys(ADDED, found[0]) if found else {}

@@ -14,6 +14,8 @@ from .objective import Objective, resolve_objectives, sum_of_losses
 
 _REWARDED = ("GRPOTrainer", "RLOOTrainer", "A2POTrainer")
 LOSS = "eval_loss"
+# Words that users put before the name of a parameter of a loss.
+_OF_A_LOSS = ("cpo", "dpo", "gkd", "kto", "loss", "mnrl", "orpo", "tpo")
 LIBRARIES_OF_TRAINERS = ("sentence_transformers", "trl")
 
 
@@ -133,7 +135,9 @@ def notices_about_loss(trainer: type, searched: Iterable[str], objectives: Seque
     found: dict[str, str] = {}
     for name in searched:
         word = name.rpartition(".")[2]
-        instead = [each.instead for each in scales if word in each.parameters]
+        prefix, _, last = word.partition("_")  # "dpo_beta", "loss_scale"
+        words = {word, last} if prefix in _OF_A_LOSS else {word}
+        instead = [each.instead for each in scales if not words.isdisjoint(each.parameters)]
         if instead:
             found[name] = instead[-1]
     return [

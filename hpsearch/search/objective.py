@@ -133,6 +133,11 @@ def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapp
         except MissingMetricError:
             raise
         except KeyError as error:
+            if error.args[0] in metrics.added:
+                raise MissingMetricError(
+                    f"{what} reads {error.args[0]!r} from a copy of the metrics, which does not have it, as the search "
+                    "adds it. Read it from the mapping itself."
+                ) from error
             raise _missing(str(error.args[0]), metrics, what) from error
     try:
         if isinstance(value, (bool, str)):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from .added_metrics import ADDED, NUM_PARAMETERS, OLDER_NAME
+from .code_uses import codes_of
 from .constraints import Constraint
 from .objective import Objective
 
@@ -25,10 +27,24 @@ def present_name(text: str) -> str:
 
 
 def notice_of_older_name(used: Sequence[Objective | Constraint | None]) -> list[str]:
-    """Return what to say of objectives and constraints that name the metric as 0.8.0 did; empty if none does."""
-    if any(each is not None and each.metric == OLDER_NAME for each in used):
-        return [f"the metric {OLDER_NAME!r} is now called {NUM_PARAMETERS!r} (both names can be used)"]
+    """Return what to say of objectives and constraints that name the metric as 0.8.0 did; empty if none does.
+
+    Functions of the metrics name it where the text is in their code.
+    """
+    if any(each is not None and _names_it(each.metric) for each in used):
+        return [
+            f"the metric {OLDER_NAME!r} of the search is now called {NUM_PARAMETERS!r} (both names can be used); "
+            f"if compute_metrics gives {OLDER_NAME!r} too, that is meant"
+        ]
     return []
+
+
+def _names_it(metric: Any) -> bool:
+    if isinstance(metric, str):
+        return metric == OLDER_NAME
+    function = inspect.unwrap(getattr(metric, "func", metric))  # of a partial one
+    code = getattr(function if hasattr(function, "__code__") else type(function).__call__, "__code__", None)
+    return code is not None and any(OLDER_NAME in each.co_consts for each in codes_of(code))
 
 
 def named_as_recorded(given: Sequence[_Named], recorded: Any) -> tuple[_Named, ...]:

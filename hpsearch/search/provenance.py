@@ -11,11 +11,11 @@ from typing import Any
 
 from ..machine import cores
 from ..redaction import hidden
-from .fingerprints import fingerprints, is_comparable
+from .fingerprints import SCHEME, fingerprints, is_comparable
 
 _RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
 _SAMPLES = 16
-HP_SPACE = "hp_space"
+HP_SPACE, CALLBACKS = "hp_space", "callbacks"
 # Where a run writes, and what it shows: these change no numbers.
 WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_dir", "disable_tqdm", "report_to"}
 
@@ -42,6 +42,7 @@ def describe_surroundings(
         "arguments": without_secrets(json.loads(json.dumps(args.to_dict(), default=str))),
         "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},
         "functions": fingerprints(functions or {}),
+        "fingerprint_scheme": SCHEME,
     }
 
 
@@ -56,25 +57,29 @@ def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def differences_in_results(
-    earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = (HP_SPACE,)
+    earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = (HP_SPACE, CALLBACKS)
 ) -> list[str]:
     """Return in what two descriptions differ for which a trial with the same parameters may have other results.
 
     Args:
         earlier, now: the descriptions.
-        but: the functions that are left out; the one that chooses the parameters has no part in what they lead to.
+        but: the functions that are left out; the one that chooses the parameters has no part in what they lead to, and
+            most callbacks only show or count something.
     """
     return [*_changed_values(earlier, now, ("arguments", "data")), *_changed_functions(earlier, now, but)]
 
 
 def _changed_functions(earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> list[str]:
-    """Return which functions have changed, of those that both sessions recorded."""
+    """Return which functions have changed, of those that both sessions recorded by the same scheme."""
+    if earlier.get("fingerprint_scheme") != now.get("fingerprint_scheme"):
+        return []
     before, found = earlier.get("functions", {}), []
     for name, value in now.get("functions", {}).items():
         known = before.get(name, value)
         if name not in but and known != value and is_comparable(known, value):
             is_named = ":" not in known and ":" not in value
-            found.append(f"{name} {known} -> {value}" if is_named else f"{name} was edited")
+            was = "were" if name == CALLBACKS else "was"
+            found.append(f"{name} {known} -> {value}" if is_named else f"{name} {was} edited")
     return found
 
 

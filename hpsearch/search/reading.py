@@ -154,7 +154,7 @@ def _space(value: Any) -> Any:
 def _session(value: Any) -> dict[str, Any]:
     values = mapping(plain)
     checks = {"machine": optional(values), "versions": values, "arguments": values, "data": values}
-    checks["functions"] = mapping(text)
+    checks |= {"functions": mapping(text), "fingerprint_scheme": optional(text)}
     return {"versions": {}, "arguments": {}, "data": {}, **fields(value, checks, ())}
 
 

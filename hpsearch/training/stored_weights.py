@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path, PurePath
-from pickle import UnpicklingError
 from typing import Any
 
 import safetensors
@@ -17,6 +16,8 @@ from ..files import read_json
 _INDEX = ".index.json"
 _OF_TORCH = (".bin", ".pt", ".pth", ".ckpt", ".distcp")
 _NAMED = ", ".join((".safetensors", *_OF_TORCH))
+# How the names of files begin that hold tensors only.
+_OF_WEIGHTS = ("adapter_model", "model", "pytorch_model")
 # What files of torch are, since torch 1.6.
 _ZIP = b"PK\x03\x04"
 
@@ -95,10 +96,12 @@ def _check_torch(file: Path) -> None:
         if not zipfile.is_zipfile(file):
             raise _damaged(file, "its end is missing")
         return
-    if file.name.startswith(("pytorch_model", "adapter_model")):
+    if file.name.startswith(_OF_WEIGHTS):
         try:
             torch.load(file, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError, UnpicklingError) as error:
+        except MemoryError:
+            raise
+        except Exception as error:  # a stream that is cut off may mean anything to the unpickler
             raise _damaged(file, error) from error
 
 

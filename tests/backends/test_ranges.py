@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import optuna
 import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from hpsearch import StudyError
+from hpsearch import Categorical, Float, StudyError
 from hpsearch.backends.optuna_backend.learning import ORIGIN
-from hpsearch.backends.optuna_backend.ranges import check_ranges
+from hpsearch.backends.optuna_backend.ranges import RangesOfTrials, check_ranges
 from hpsearch.search.study import Study
 
 KIND = CategoricalDistribution(("x", "y"))
@@ -78,3 +79,36 @@ def test_trials_of_another_study_and_errors_of_the_function_refuse_nothing(tmp_p
     )
     engine.add_trial(learned)
     check_ranges(engine, study)
+
+
+@pytest.mark.parametrize(
+    ("trials", "name", "now", "before", "outcome"),
+    [
+        ([("x", 1.0)], "a", Float(0.0, 1.0), {}, "accepted"),
+        ([("x", 1.0)], "a", Float(0.0, 2.0), {}, "refused"),
+        ([("x", 1.0)], "a", Float(0.0, 2.0), {"kind": "x"}, "refused"),
+        ([("x", 1.0)], "a", Float(0.0, 2.0), {"kind": "y"}, "warned"),
+        ([("x", 1.0)], "a", Float(0.0, 2.0), {"new": 1}, "warned"),
+        ([("x", 1.0), ("x", 2.0)], "a", Float(0.0, 3.0), {"kind": "x"}, "accepted"),  # it depends on something else
+        ([("x", 1.0), ("y", 2.0)], "a", Float(0.0, 1.0), {"kind": "x"}, "accepted"),
+        ([("x", 1.0)], "kind", Categorical(("x", "y", "z")), {"a": 0.0}, "refused"),
+        ([("x", 1.0)], "kind", Categorical(("x", "y")), {"a": 0.0}, "accepted"),
+        ([("x", 1.0)], "c", Float(0.0, 2.0), {}, "accepted"),
+        ([], "a", Float(0.0, 2.0), {}, "accepted"),
+    ],
+)
+def test_a_range_that_a_trial_suggests_itself_is_refused_where_it_cannot_depend_on_other_parameters(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, trials: Any, name: str, now: Any, before: Any, outcome: str
+) -> None:
+    study = Study("study", tmp_path, lambda trial: None, objectives=(), n_trials=9)
+    ranges = RangesOfTrials(study, engine_with(*trials).get_trials())
+    with caplog.at_level(logging.WARNING, logger="hpsearch"):
+        if outcome == "refused":
+            with pytest.raises(StudyError, match=f"another space of '{name}'"):
+                ranges.check(name, now, before)
+        else:
+            for _ in range(2):
+                ranges.check(name, now, before)
+    said = [each.getMessage() for each in caplog.records if each.name.startswith("hpsearch")]
+    assert len(said) == (outcome == "warned")
+    assert all(f"another space of '{name}'" in each and "depends on other parameters" in each for each in said)

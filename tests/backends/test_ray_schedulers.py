@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppingRule, TrialScheduler
 
-from hpsearch import BestRun, Float, SearchInterrupted, StudyError, TrialState
+from hpsearch import BestRun, Float, Report, SearchInterrupted, StudyError, TrialRecord, TrialState
+from hpsearch.backends.ray_backend.schedulers import check_report
+from hpsearch.backends.ray_backend.searchers import _last_metrics
+from hpsearch.backends.ray_backend.worker import _numbers
+from hpsearch.search.messages import Reported
 from tests.support.on_ray import ON_RAY, loss_of
 from tests.support.searching import Diary, Events, states, stored_trials
 from tests.support.small_trainer import CountsModels, small_trainer
@@ -195,6 +199,16 @@ def test_a_scheduler_that_looks_for_a_metric_that_evaluations_do_not_have_is_ref
     message = "metric='eval_acuracy', which the reports do not have.*Did you mean 'eval_accuracy'"
     with pytest.raises(StudyError, match=message):
         search(tmp_path, [0.1], scheduler=ASHAScheduler(metric="eval_acuracy", mode="max"))
+
+
+@pytest.mark.parametrize("name", ["num_parameters", "parameters"])
+def test_a_report_to_tune_has_the_number_of_weights_under_both_of_its_names(name: str) -> None:
+    report = Report((0.5,), 1.0, 1, 1.0, {"eval_loss": 0.5, "num_parameters": 9})
+    record = TrialRecord(0, "run-0", TrialState.RUNNING, {}, reports=[report])
+    result = _numbers(Reported(report, ((0.5, 1),), is_comparable=True, is_last=False, so_far=record))
+    check_report(ASHAScheduler(metric=name, mode="min"), result)
+    assert result[name] == 9
+    assert _last_metrics(record)[name] == 9, "for searchers"
 
 
 def test_the_metric_of_a_scheduler_may_be_another_one_than_that_of_the_search(tmp_path: Path) -> None:

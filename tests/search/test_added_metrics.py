@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 import pickle
@@ -77,6 +78,11 @@ def test_a_metric_of_the_evaluation_comes_before_an_added_one_of_the_same_name()
     assert recorded(in_evaluate)["num_parameters"] == 5.0
 
 
+class Priced:
+    def __call__(self, metrics: dict[str, float]) -> float:
+        return metrics["eval_loss"] + metrics["parameters"]
+
+
 def sum_of_values(metrics: dict[str, float]) -> float:
     return sum(metrics.values())
 
@@ -87,6 +93,13 @@ def test_outside_of_a_search_nothing_is_added() -> None:
         number_from("num_parameters", OWN, "The objective")
     with pytest.raises(ObjectiveError, match=r"Did you mean 'num_parameters'"):
         number_from("eval_num_parameter", IN_A_SEARCH, "The objective")
+
+
+@pytest.mark.parametrize("name", ["num_parameters", "parameters"])
+def test_the_error_of_a_copy_that_lacks_the_metric_says_where_to_read_it(name: str) -> None:
+    with pytest.raises(ObjectiveError, match=f"reads '{name}' from a copy.*from the mapping itself") as raised:
+        number_from(lambda metrics: dict(metrics)[name], IN_A_SEARCH, "The objective")
+    assert "Did you mean" not in str(raised.value)
 
 
 def test_a_report_records_the_metric_as_an_item_and_both_names_can_be_read_after_every_copy() -> None:
@@ -142,12 +155,18 @@ def test_a_function_whose_name_tells_of_the_metric_keeps_its_name_too() -> None:
         ((Constraint("parameters", at_most=5),), True),
         (resolve_objectives("num_parameters", None, has_metrics=True), False),
         ((Constraint("num_parameters", at_most=5), None), False),
+        (resolve_objectives(lambda metrics: metrics["parameters"], "minimize", has_metrics=True), True),
+        (resolve_objectives(lambda metrics: metrics["num_parameters"], "minimize", has_metrics=True), False),
+        (resolve_objectives(functools.partial(lambda name, m: m.get("parameters"), "x"), "minimize", True), True),
+        (resolve_objectives(Priced(), "minimize", has_metrics=True), True),
+        (resolve_objectives(sum_of_values, "minimize", has_metrics=True), False),
+        ((Constraint(lambda metrics: sum(metrics["parameters"] for _ in "a"), at_most=5),), True),
     ],
 )
 def test_the_older_name_is_noticed(used: Any, is_said: bool) -> None:
     said = notice_of_older_name(used)
     assert bool(said) is is_said
-    assert all("'num_parameters'" in each for each in said)
+    assert all("'num_parameters'" in each and "if compute_metrics gives 'parameters'" in each for each in said)
 
 
 def search(folder: Path, objective: str | Callable[[dict[str, float]], float], n_trials: int, **options: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback
 
 from hpsearch import (
     Float,
@@ -27,6 +28,7 @@ from hpsearch import (
     tune,
 )
 from hpsearch.search.folder import read_records
+from hpsearch.search.provenance import describe_surroundings, differences, differences_in_results
 from hpsearch.search.trial import TrialState
 from tests.support.searching import AtStep, Events, HearsNotices, interrupt, states, without_result
 from tests.support.short_searches import RATE, params_of, rates, search
@@ -88,11 +90,52 @@ def test_an_edited_objective_is_said(tmp_path: Path) -> None:
     assert changes(tmp_path, 3, **{**again, "objective": objective_with(2.0)}) == "objective score was edited"
 
 
-def test_a_study_without_fingerprints_says_nothing(tmp_path: Path) -> None:
+class StopsAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.last = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        control.should_training_stop = state.global_step >= self.last
+
+
+class StopsOneEarlier(StopsAt):
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        control.should_training_stop = state.global_step >= self.last - 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_said"),
+    [
+        (StopsAt(2), StopsAt(2), False),
+        (StopsAt(2), StopsAt(1), True),
+        (StopsAt(2), StopsOneEarlier(2), True),
+        (EarlyStoppingCallback(1), EarlyStoppingCallback(2), True),
+        (EarlyStoppingCallback(1), EarlyStoppingCallback(1), False),
+        (PrinterCallback(), ProgressCallback(), False),
+    ],
+)
+def test_callbacks_count_by_their_code_and_arguments(before: Any, after: Any, is_said: bool, tmp_path: Path) -> None:
+    one, other = (
+        describe_surroundings(trainer.args, {}, trainer._functions())
+        for trainer in (small_trainer(tmp_path, each) for each in (before, after))
+    )
+    assert differences(one, other) == (["callbacks were edited"] if is_said else [])
+    assert differences_in_results(one, other) == [], "known configurations are not trained again"
+
+
+def test_a_finished_study_warns_of_another_callback(tmp_path: Path) -> None:
+    search(tmp_path, 1, [StopsAt(2)])
+    assert any("nothing runs" in each and "callbacks" in each for each in notes_of(tmp_path, 1, callbacks=[StopsAt(1)]))
+
+
+@pytest.mark.parametrize("without", ["functions", "fingerprint_scheme"])
+def test_a_study_without_fingerprints_or_with_those_of_another_scheme_says_nothing(
+    tmp_path: Path, without: str
+) -> None:
     search(tmp_path, 1, trainer={"model_init": init_with(4)})
     file = tmp_path / "study" / "study.json"
     settings = json.loads(file.read_text())
-    del settings["sessions"][0]["functions"]
+    del settings["sessions"][0][without]
     file.write_text(json.dumps(settings))
     assert changes(tmp_path, 2, trainer={"model_init": init_with(5)}) == ""
 
@@ -199,6 +242,20 @@ def test_a_model_of_another_size_is_no_change_if_a_trial_may_choose_it(
     ).has_fixed_model
 
 
+def test_a_study_whose_budget_is_exhausted_warns_of_a_change_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(4)})
+    with caplog.at_level(logging.WARNING, logger="hpsearch"):
+        search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(4)})
+        assert not any("nothing runs" in each.getMessage() for each in caplog.records)
+        search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(5)})
+    [warning] = [each.getMessage() for each in caplog.records if "nothing runs" in each.getMessage()]
+    assert "the study's 2 epochs are exhausted" in warning
+    assert "model_init was edited" in warning
+    assert "max_epochs=" in warning
+
+
 # Refused.
 
 
@@ -222,6 +279,48 @@ def test_a_range_that_a_function_has_changed_is_refused_and_loses_no_trial(tmp_p
     assert states(best) == ["complete"] * 4
     with pytest.raises(StudyError, match=message):  # also where nothing is left to run
         search(tmp_path, 4, space=by_run(0.2))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (lambda trial: trial.suggest_int("width", 2, 4), lambda trial: trial.suggest_int("width", 2, 64), "high=64"),
+        (
+            lambda trial: trial.suggest_categorical("width", [2, 4]),
+            lambda trial: trial.suggest_categorical("width", [2, 4, 8]),
+            r"\[2, 4, 8\]",
+        ),
+    ],
+    ids=["range", "choices"],
+)
+def test_a_range_that_make_trainer_has_changed_is_refused_and_the_study_continues_with_the_former_one(
+    tmp_path: Path, before: Any, after: Any, message: str
+) -> None:
+    def run(suggest: Callable[[Any], int], n_trials: int) -> Any:
+        def make(trial: Any) -> transformers.Trainer:
+            return transformers_trainer(str(tmp_path), TwoLayers(suggest(trial)), num_train_epochs=1)
+
+        options = {"compute_objective": "loss", "storage": "journal", "progress": False, "preflight": False}
+        return tune(make, output_dir=str(tmp_path), n_trials=n_trials, **options)
+
+    run(before, 1)
+    with pytest.raises(StudyError, match=f"was made with another space of 'width'.*now .*{message}.*study_name"):
+        run(after, 2)
+    assert states(run(before, 2)) == ["complete", "refused", "complete"]
+
+
+def test_a_range_of_model_init_that_may_depend_on_the_space_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def init_up_to(high: int) -> Callable[[Any], TwoLayers]:
+        return lambda trial: TwoLayers(trial.suggest_int("width", 2, high))
+
+    with caplog.at_level(logging.WARNING, logger="hpsearch"):
+        search(tmp_path, 1, trainer={"model_init": init_up_to(4)})
+        assert not any("another space" in each.getMessage() for each in caplog.records)
+        best = search(tmp_path, 3, trainer={"model_init": init_up_to(64)})
+    assert sum("another space of 'width'" in each.getMessage() for each in caplog.records) == 1
+    assert states(best) == ["complete"] * 3
 
 
 def test_a_function_may_ask_for_another_parameter(tmp_path: Path) -> None:

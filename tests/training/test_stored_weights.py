@@ -61,6 +61,39 @@ def test_weights_that_are_cut_off_are_named_and_whole_ones_pass(tmp_path: Path, 
         file.write_bytes(whole)
 
 
+def test_weights_of_the_older_format_are_named_wherever_they_are_cut_off(tmp_path: Path) -> None:
+    [file] = write(tmp_path, "torch before 1.6")
+    torch.save({"a": torch.zeros(4)}, file, _use_new_zipfile_serialization=False)
+    whole = file.read_bytes()
+    for length in range(len(whole)):
+        file.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=f"{file.name}' is damaged"):
+            check_weights(tmp_path, [file])
+
+
+@pytest.mark.parametrize("name", ["model.pt", "optimizer.pt"])
+def test_a_file_of_torch_under_another_name_is_read_only_where_it_must_hold_weights(tmp_path: Path, name: str) -> None:
+    torch.save({"a": torch.zeros(4)}, tmp_path / name, _use_new_zipfile_serialization=False)
+    check_weights(tmp_path, [tmp_path / name])
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[:-3])
+    if name == "model.pt":
+        with pytest.raises(CheckpointError, match="is damaged"):
+            check_weights(tmp_path, [tmp_path / name])
+    else:
+        check_weights(tmp_path, [tmp_path / name])
+
+
+def test_memory_that_is_exhausted_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*args: Any, **kwargs: Any) -> None:
+        raise MemoryError
+
+    [file] = write(tmp_path, "torch before 1.6")
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(MemoryError):
+        check_weights(tmp_path, [file])
+
+
 def test_a_part_that_is_missing_or_holds_something_else_is_named(tmp_path: Path) -> None:
     first, second = write(tmp_path, "parts")
     second.write_bytes(first.read_bytes())

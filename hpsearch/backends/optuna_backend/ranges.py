@@ -1,9 +1,10 @@
-"""The ranges that a function as space suggests: trials of one study must have the same, or they cannot be compared."""
+"""The ranges that functions suggest: trials of one study must have the same, or they cannot be compared."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -16,6 +17,8 @@ from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import Trial
 from .learning import ORIGIN, distribution
+
+logger = logging.getLogger(__name__)
 
 # The largest number of earlier trials to compare with, each with another set of parameters.
 _MOST = 8
@@ -43,6 +46,43 @@ def check_ranges(engine: optuna.Study, study: Study) -> None:
             if before != distribution(parameter):
                 raise study.made_with_other_range(name, _parameter(before), parameter)
             agreed.add(name)
+
+
+class RangesOfTrials:
+    """Compares what trials suggest themselves, in `model_init` or `make_trainer`, with trials of earlier sessions.
+
+    Args:
+        study: the settings.
+        earlier: the trials of earlier sessions.
+    """
+
+    def __init__(self, study: Study, earlier: Sequence[FrozenTrial]) -> None:
+        self._study = study
+        self._earlier = [each for each in earlier if ORIGIN not in each.user_attrs]
+        self._warned: set[str] = set()
+
+    def check(self, name: str, parameter: Parameter, before: Mapping[str, Any]) -> None:
+        """Refuse a range that has changed, or warn of one that may depend on parameters suggested before it.
+
+        Where earlier trials have several ranges of a name, the range depends on something, and nothing is compared.
+
+        Args:
+            name, parameter: what the trial suggests.
+            before: the parameters that it has suggested before.
+
+        Raises:
+            StudyError: the same parameters led to another range, or the choices of a Categorical are others.
+        """
+        having = [each for each in self._earlier if name in each.distributions]
+        known = having[-1].distributions[name] if having else distribution(parameter)
+        if known == distribution(parameter) or any(each.distributions[name] != known for each in having):
+            return
+        error = self._study.made_with_other_range(name, _parameter(known), parameter)
+        if isinstance(parameter, Categorical) or any(before.items() <= each.params.items() for each in having):
+            raise error
+        if name not in self._warned:
+            self._warned.add(name)
+            logger.warning("%s If the range depends on other parameters, nothing has to be done.", error)
 
 
 def _asked(study: Study, trial: FrozenTrial, edge: int) -> dict[str, Parameter]:

@@ -16,6 +16,8 @@ from ...search.trial import Trial, TrialRecord, TrialState, Verdict
 from .sampling import RepeatableSampling
 from .storage import naming_the_storage
 
+# Raises an error if a parameter that user code suggests, given those suggested before, has changed its range.
+CheckRange = Callable[[str, Parameter, Mapping[str, Any]], None]
 # Tells a trial that has reported whether to go on; also given is what it was when it went on from a rung.
 Judge = Callable[[TrialRecord, TrialRecord | None], Verdict]
 
@@ -32,6 +34,7 @@ class OptunaTrial(Trial):
         judge: tells whether the trial goes on after a report; None: Optuna's pruner does.
         may_repeat: whether the sampler's first proposal is taken, whatever is known of it.
         may_be_given: see `Trial`.
+        check_range: checks what is suggested after the values that the space asked for; None: nothing does.
 
     Attributes:
         engine_trial: the `optuna.Trial`, for what only Optuna has.
@@ -48,10 +51,11 @@ class OptunaTrial(Trial):
         judge: Judge | None = None,
         may_repeat: bool = False,
         may_be_given: bool = False,
+        check_range: CheckRange | None = None,
     ) -> None:
         super().__init__(engine_trial.number, earlier)
         self.engine_trial, self.judged = engine_trial, judged
-        self._sampling, self._judge = sampling, judge
+        self._sampling, self._judge, self._check_range = sampling, judge, check_range
         self.told_before = set() if stored is None else {*stored.user_attrs, *stored.constraints}
         self._reported = set() if stored is None else set(stored.intermediate_values)
         self._seen: set[int] = set()
@@ -157,6 +161,8 @@ class OptunaTrial(Trial):
                 f"Trial {self.number} was given {name}={self.fixed[name]!r} to start with, which is not in "
                 f"{parameter!r}."
             )
+        if self._check_range is not None and self._proposed is None and name not in self._known:
+            self._check_range(name, parameter, self.params.values_by_name)
         self._asked[name] = parameter
         try:
             value = self._suggest(name, parameter)

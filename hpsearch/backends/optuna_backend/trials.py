@@ -24,6 +24,7 @@ from .finite import has_values_left
 from .learning import ORIGIN, can_be_compared, far_off, is_taught
 from .proposer import WAIT, Proposer, Wait, proposed_by
 from .pruning import PruningByOneObjective
+from .ranges import RangesOfTrials
 from .sampling import RepeatableSampling
 from .trial import Judge, OptunaTrial
 
@@ -71,6 +72,7 @@ class StoredTrials:
         self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
         self._may_give, self._may_repeat = may_give, may_repeat
         self._ended = _Ended()
+        self._ranges: RangesOfTrials | None = None
         self._is_compared: bool | None = None  # with another study; None: it is not known whether there is one
         self.ended_early: str | None = None
 
@@ -86,6 +88,7 @@ class StoredTrials:
         """
         runner.refresh()
         trials = read_trials(self._engine)
+        self._ranges = self._ranges or RangesOfTrials(self._study, trials)
         self._warn_of_other_study(trials, runner)
         counted, unfinished = self._ended.count(trials)
         running = [each for each in unfinished if each.state is EngineState.RUNNING]
@@ -188,7 +191,13 @@ class StoredTrials:
         renew_trial(self._engine, trial)
         judged, judge = self._judged(trial.number, runner), self._judge(runner, trial)
         return OptunaTrial(
-            trial, self._sampling, judged, judge=judge, may_repeat=self._may_repeat, may_be_given=self._may_give
+            trial,
+            self._sampling,
+            judged,
+            judge=judge,
+            may_repeat=self._may_repeat,
+            may_be_given=self._may_give,
+            check_range=None if self._ranges is None else self._ranges.check,
         )
 
     def _place(self, trials: Sequence[FrozenTrial]) -> int:

@@ -10,6 +10,7 @@ from ray.tune.search import BasicVariantGenerator, Searcher, create_searcher
 from ray.tune.search.search_generator import SearchGenerator
 
 from ...errors import StudyError, nearest_name
+from ...search.added_metrics import by_every_name
 from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
@@ -113,14 +114,14 @@ class Proposals:
                 break
             self._earlier = [each for each in self._earlier if each is not known]
             self._repeated += 1
-            self._complete(name, known, known.reports[-1].metrics if known.reports else {})
+            self._complete(name, known, _last_metrics(known))
         self._names[number] = name
         return params
 
     def reject(self, number: int, known: TrialRecord) -> None:
         """Tell the searcher what is known of the parameters that it has proposed last."""
         self._repeated += 1
-        self._complete(self._names.pop(number), known, known.reports[-1].metrics if known.reports else {})
+        self._complete(self._names.pop(number), known, _last_metrics(known))
 
     def hear(self, number: int, result: Mapping[str, Any]) -> None:
         """Tell the searcher of a report."""
@@ -164,6 +165,10 @@ class Proposals:
             self._searcher.add_evaluated_point(params, record.value, pruned=is_pruned)
             return True
         return False
+
+
+def _last_metrics(record: TrialRecord) -> dict[str, float]:
+    return by_every_name(record.reports[-1].metrics) if record.reports else {}
 
 
 def _known_space(study: Study) -> SearchSpace | None:

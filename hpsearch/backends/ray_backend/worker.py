@@ -14,6 +14,7 @@ import ray
 from ray import tune
 from ray.tune.result import TRAINING_ITERATION
 
+from ...search.added_metrics import by_every_name
 from ...search.assignment import Assignment
 from ...search.ending import Ended
 from ...search.execution import described
@@ -150,7 +151,7 @@ def _numbers(event: Reported) -> dict[str, Any]:
     """Return what Tune's schedulers and searchers may look at."""
     report = event.report
     return {
-        **report.metrics,
+        **by_every_name(report.metrics),
         OBJECTIVE: event.told[-1][0] if event.is_comparable else math.nan,
         TRAINING_ITERATION: len(event.so_far.reports),
         "resource": report.resource,

@@ -52,9 +52,11 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
     def map_once(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
         dataset = given.pop("self")
-        key = _key(dataset, given, folder)
-        if key is None:
+        if _is_decided(given) or any(folder not in Path(each["filename"]).parents for each in dataset.cache_files):
             return original(*args, **kwargs)
+        key = _key(dataset, given)
+        if key is None:
+            return original(dataset, **{**given, "keep_in_memory": True})
         fingerprint = given.setdefault("new_fingerprint", key)
         with contextlib.suppress(FileNotFoundError):
             kept = datasets.load_from_disk(str(folder / key))
@@ -63,7 +65,7 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
         streams = _states()
         made = original(dataset, **{**given, "keep_in_memory": True})
         has_changed_rows = made._fingerprint == fingerprint  # else the function is called for its effects
-        if has_changed_rows and _states() == streams and _key(dataset, given, folder) == key:
+        if has_changed_rows and _states() == streams and _key(dataset, given) == key:
             _keep(made, folder / key, at_once)
         return made
 
@@ -74,11 +76,15 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
         Dataset.map = original
 
 
-def _key(dataset: Dataset, given: Mapping[str, Any], folder: Path) -> str | None:
-    """Return what tells the result of `Dataset.map` from all others; None if it is not to be kept here."""
-    is_elsewhere = any(folder not in Path(each["filename"]).parents for each in dataset.cache_files)
-    is_decided = given.get("cache_file_name") or given.get("keep_in_memory") or given.get("load_from_cache_file") is False
-    if is_elsewhere or is_decided or given.get("num_proc"):
+def _is_decided(given: Mapping[str, Any]) -> bool:
+    """Tell whether the program decides itself where a result is kept, or whether it is reused."""
+    is_placed = given.get("cache_file_name") is not None or given.get("keep_in_memory")
+    return bool(is_placed) or given.get("load_from_cache_file") is False
+
+
+def _key(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
+    """Return what tells the result of `Dataset.map` from all others; None if it cannot be told."""
+    if given.get("num_proc"):
         return None
     told = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
     try:

@@ -157,6 +157,14 @@ def drawing_with_torch(data: Dataset) -> Dataset:
     return data.map(lambda example: {"x": note(example) or float(torch.rand(()))})
 
 
+def drawing_after_a_kept_result(data: Dataset) -> Dataset:
+    return drawing(data.map(lambda example: {"x": 1 + example["x"]}))
+
+
+def generator_after_a_kept_result(data: Dataset) -> Dataset:
+    return with_a_generator(data.map(lambda example: {"x": 1 + example["x"]}))
+
+
 SEEN: list[int] = []
 
 
@@ -183,6 +191,8 @@ def for_its_effect(data: Dataset) -> Dataset:
 CASES = {
     "random numbers": Case(drawing),
     "random numbers of torch": Case(drawing_with_torch),
+    "random numbers, of a result that is kept": Case(drawing_after_a_kept_result),
+    "it cannot be hashed, of a result that is kept": Case(generator_after_a_kept_result, is_pure=True),
     "what it refers to changes": Case(counting),
     "it cannot be hashed": Case(with_a_generator, is_pure=True),
     "it changes no rows": Case(for_its_effect, is_pure=True),
@@ -196,7 +206,9 @@ def test_what_may_differ_is_made_each_time(folder: Path, name: str) -> None:
     found = results(folder, CASES[name].prepare)
     assert called() == 3 * 4
     assert (found[0] == found[1]) is CASES[name].is_pure
-    assert not [each for each in folder.iterdir() if each.is_dir()]
+    kept = [each for each in folder.iterdir() if each.is_dir()]
+    assert len(kept) == name.endswith("of a result that is kept")
+    assert not list(folder.glob("*/cache-*")), "datasets keeps it itself"
 
 
 def test_a_global_variable_of_a_function_of_a_module_is_part_of_it(

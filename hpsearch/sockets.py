@@ -6,7 +6,6 @@ The processes of a DataLoader make sockets, in folders ``pymp-*`` that only thes
 from __future__ import annotations
 
 import contextlib
-import multiprocessing.util
 import os
 import sys
 from collections.abc import Iterator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -253,9 +254,21 @@ def test_data_from_disk_are_left_to_datasets(folder: Path, tmp_path: Path) -> No
 
 def test_map_is_put_back(folder: Path) -> None:
     before = Dataset.map
-    with pytest.raises(RuntimeError), mapping_once(folder):
-        assert Dataset.map is not before
+    block = contextlib.ExitStack()
+    block.enter_context(mapping_once(folder))
+    assert Dataset.map is not before
+    with pytest.raises(RuntimeError), block:
         raise RuntimeError
     assert Dataset.map is before
     with mapping_once(None), mapping_once(folder / "of another machine"):
         assert Dataset.map is before
+
+
+def test_a_parameter_that_only_the_mapped_function_reads_counts_as_read_in_each_trial() -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        data = TRAIN.map(lambda example: {"x": [each * trial.params["scale"] for each in example["x"]]})
+        return transformers_trainer("made", TwoLayers(), train_dataset=data, eval_dataset=DEV)
+
+    best = search(make, {"scale": Categorical([1.0, 2.0])}, n_trials=2)
+    first, second = curves(best)
+    assert first != second

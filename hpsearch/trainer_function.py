@@ -279,8 +279,8 @@ class TrainerFunction(Searching):
                 near = "" if unknown is None else nearest_name(str(unknown), params)
                 if near or draw == _DRAWS - 1:
                     raise StudyError(
-                        f"make_trainer(trial) raised {type(error).__name__}: {error}. It was called with "
-                        f"{dict(trial.params)}, before the first trial.{near}"
+                        f"make_trainer(trial) raised {type(error).__name__}: {str(error).rstrip(' .')}. It was called "
+                        f"with {dict(trial.params)}, before the first trial.{near}"
                     ) from error
         raise AssertionError
 

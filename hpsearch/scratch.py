@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.util
+import os
 import shutil
 import tempfile
 import uuid
@@ -16,6 +18,7 @@ from .files import PRIVATE_FILE, make_private_folder
 from .liveness import claimed, show_alive
 
 _SCRATCH = "hpsearch-scratch-"
+_of_processes: dict[int, Scratch] = {}  # a forked child does not touch that of its parent
 
 
 class Scratch:
@@ -57,6 +60,18 @@ def scratch_folder() -> Iterator[Path]:
         yield scratch.folder
     finally:
         scratch.end()
+
+
+def folder_of_process() -> Path:
+    """Return a folder that exists until this process ends."""
+    known = _of_processes.get(os.getpid())
+    if known is None:
+        known = _of_processes[os.getpid()] = Scratch()
+        multiprocessing.util.Finalize(None, known.end, exitpriority=-100)  # after multiprocessing's sockets in it
+        known.begin()
+    elif not known.folder.is_dir():  # the system may tidy up its temporary folder
+        known.begin()
+    return known.folder
 
 
 def remove_scratch_of_the_dead() -> None:

@@ -6,16 +6,14 @@ The processes of a DataLoader make sockets, in folders ``pymp-*`` that only thes
 from __future__ import annotations
 
 import contextlib
-import multiprocessing.util
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .scratch import Scratch
+from .scratch import folder_of_process
 
 _LONGEST_FOLDER = 107 - len("/listener-12345678")
-_of_processes: dict[int, Scratch] = {}  # a forked child does not touch that of its parent
 
 
 def keep_sockets_in(folder: Path) -> None:
@@ -34,24 +32,12 @@ def keeping_sockets(is_needed: bool) -> Iterator[None]:
     """
     before = [(config, config.get("tempdir")) for config in _configs_of_multiprocessing()]
     if is_needed and all(folder is None for _, folder in before):
-        keep_sockets_in(_folder_of_process())
+        keep_sockets_in(folder_of_process())
     try:
         yield
     finally:
         for config, folder in before:
             config["tempdir"] = folder
-
-
-def _folder_of_process() -> Path:
-    """Return a folder that exists until this process ends."""
-    known = _of_processes.get(os.getpid())
-    if known is None:
-        known = _of_processes[os.getpid()] = Scratch()
-        multiprocessing.util.Finalize(None, known.end, exitpriority=-100)  # after the sockets in it
-        known.begin()
-    elif not known.folder.is_dir():  # the system may tidy up its temporary folder
-        known.begin()
-    return known.folder
 
 
 def _configs_of_multiprocessing() -> list[dict[str, str | None]]:

@@ -19,6 +19,10 @@ from transformers.trainer_utils import has_length
 from .callbacks import ExportableState
 from .errors import ArgumentError, HpsearchError, SpaceError, StudyError, nearest_name
 from .exact_resume import why_inexact
+from .prepared_data import mapping_once
+from .progress_bars import no_progress_bars
+from .repeated_warnings import warnings_once
+from .scratch import folder_of_process
 from .search.drawn_trial import DrawnTrial
 from .search.known_trainers import is_rewarded
 from .search.parameters import Parameter
@@ -104,6 +108,7 @@ class TrainerFunction(Searching):
         self._fingerprints: dict[str, Any] = {}
         self._suggested: list[str] = []  # to the trial that showed what is made
         self._made_class: type | None = None
+        self._prepared_data: Path | None = None  # the folder that keeps them, of the process that searches
 
     def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
@@ -113,7 +118,7 @@ class TrainerFunction(Searching):
                 f"oom_fallback={search['oom_fallback']!r} needs hpsearch.Trainer: what make_trainer(trial) makes "
                 "cannot be made again in smaller batches."
             )
-        with _cheap_collections():
+        with _cheap_collections(), warnings_once():
             return super().hyperparameter_search(
                 _left_to_make_trainer if given is None else given, *arguments, **search
             )
@@ -170,7 +175,8 @@ class TrainerFunction(Searching):
             trainer = self.for_trial(trial, output_dir)
             try:
                 trainer.prepare_preflight()
-                yield trainer
+                with no_progress_bars():  # TRL's trainers map what they are given to evaluate
+                    yield trainer
             finally:
                 trainer.release()
 
@@ -183,7 +189,9 @@ class TrainerFunction(Searching):
         args = copy.copy(self.args)
         args.seed = seed
         seed_run(args)
-        return self._checked(self.make_trainer(trial))
+        with mapping_once(self._prepared_data), no_progress_bars():
+            made = self.make_trainer(trial)
+        return self._checked(made)
 
     def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
         """Do nothing: what a parameter may be, `make_trainer` knows."""
@@ -235,6 +243,8 @@ class TrainerFunction(Searching):
         if space is None:
             space = as_space(_left_to_make_trainer if self.hp_space is None else self.hp_space)
         environment = dict(os.environ)
+        self._prepared_data = folder_of_process() / "prepared-data"
+        self._prepared_data.mkdir(exist_ok=True)
         with preserved_streams():
             made, trial = self._make_sample(space)
             _check_data(made)
@@ -262,8 +272,9 @@ class TrainerFunction(Searching):
             params = trial.arguments = _ask(space, trial)
             transformers.set_seed(self._default_seed)
             try:
-                with ctrl_c_as_interruption():
-                    return self._checked(self.make_trainer(trial)), trial
+                with ctrl_c_as_interruption(), mapping_once(self._prepared_data, at_once=True):
+                    made = self.make_trainer(trial)
+                return self._checked(made), trial
             except HpsearchError:
                 raise
             except Exception as error:
@@ -271,8 +282,8 @@ class TrainerFunction(Searching):
                 near = "" if unknown is None else nearest_name(str(unknown), params)
                 if near or draw == _DRAWS - 1:
                     raise StudyError(
-                        f"make_trainer(trial) raised {type(error).__name__}: {error}. It was called with "
-                        f"{dict(trial.params)}, before the first trial.{near}"
+                        f"make_trainer(trial) raised {type(error).__name__}: {str(error).rstrip(' .')}. It was called "
+                        f"with {dict(trial.params)}, before the first trial.{near}"
                     ) from error
         raise AssertionError
 

@@ -28,6 +28,7 @@ from .callbacks import (
 from .errors import ArgumentError, CheckpointError
 from .exact_resume import ExactResume
 from .files import read_json, remove_folder, sync_tree, write_json
+from .progress_bars import no_progress_bars
 from .search.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
 from .search.reporting import ReportingCallback
 from .trackers import OURS, end_trial
@@ -111,7 +112,7 @@ class TransformersTrainer:
                 if not (folder / TRIAL_FILE).is_file():
                     remove_folder(folder)  # the process died while it was written
         trainer.accelerator.wait_for_everyone()
-        with weights.no_progress_bars():
+        with no_progress_bars():
             self._train(resume_from_checkpoint, reapply_arguments)
 
     def _train(self, resume_from_checkpoint: Any, reapply_arguments: bool) -> None:
@@ -208,7 +209,7 @@ class TransformersTrainer:
         now = None if state_dict is None else self.capture_weights()
         self._put_back(state_dict)
         try:
-            with weights.no_progress_bars():
+            with no_progress_bars():
                 self._trainer.save_model(str(folder))
         finally:
             self._put_back(now)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch import sockets
+from hpsearch import scratch
 from hpsearch.sockets import keep_sockets_in, keeping_sockets
 from tests.support.small_trainer import small_trainer
 
@@ -23,11 +23,11 @@ CONFIG: dict[str, Any] = multiprocessing.current_process()._config  # type: igno
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the folder for temporary files; multiprocessing has made nothing there yet."""
     monkeypatch.setitem(CONFIG, "tempdir", None)
-    monkeypatch.setattr(sockets, "_of_processes", {})
+    monkeypatch.setattr(scratch, "_of_processes", {})
     with tempfile.TemporaryDirectory(prefix="s") as folder:  # a short path: sockets have no long ones
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield Path(folder)
-        for each in sockets._of_processes.values():
+        for each in scratch._of_processes.values():
             each.end()
         assert list(Path(folder).iterdir()) == []
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -13,9 +12,9 @@ import safetensors.torch
 import torch
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_NAME
-from transformers.utils import logging as transformers_logging
 
 from ..errors import CheckpointError, WeightsMismatchError
+from ..progress_bars import no_progress_bars
 from . import adapters
 from .outside_causes import is_of_outside
 from .randomness import preserved_streams
@@ -165,15 +164,3 @@ def _is_tied(model: Any, name: str) -> bool:
     parameters = model.state_dict(keep_vars=True)
     pointer = parameters[name].data_ptr()
     return sum(each.data_ptr() == pointer for each in parameters.values()) > 1
-
-
-@contextlib.contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing a bar for every file it writes, over whatever the terminal shows."""
-    was_enabled = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            transformers_logging.enable_progress_bar()

@@ -117,10 +117,12 @@ def other_trainers() -> Names:
     words = tokenizer.convert_ids_to_tokens(range(4, 100))
     sentences = [" ".join(words[start : start + 4]) for start in range(24)]
     texts = datasets.Dataset.from_dict({"text": sentences})
+    prompts = datasets.Dataset.from_dict({"prompt": sentences[:4]})
     pairs = datasets.Dataset.from_dict({"anchor": sentences, "positive": sentences[1:] + sentences[:1]})
     return {
         **everywhere(),
         **{"tokenizer": tokenizer, "language_model": "gpt2", "texts": texts, "other_texts": texts},
+        **{"prompts": prompts, "other_prompts": prompts},
         **{"sentence_model": "encoder", "pairs": pairs, "other_pairs": pairs},
     }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import json
+import logging
 import os
 import re
 import weakref
@@ -12,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import optuna
 import pytest
 import torch
@@ -452,3 +455,28 @@ def test_a_model_of_transformers_is_kept_as_transformers_keeps_it() -> None:
     again = transformers.BertForSequenceClassification.from_pretrained(best.checkpoint)
     assert again.classifier.weight.equal(best.load_model().classifier.weight)
     assert open_study("out/study").best()[0].number == int(best.run_id or -1)
+
+
+def test_bars_and_warnings_of_libraries_are_shown_while_the_first_trainer_is_made_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[bool] = []
+    shown = io.StringIO()
+
+    def make(trial: Any) -> transformers.Trainer:
+        drawn.append(not datasets.are_progress_bars_disabled())
+        logging.getLogger("trl").warning("the tokenizer has new tokens")
+        logging.getLogger("mine").warning("my own")
+        return make_trainer(trial)
+
+    handler = logging.StreamHandler(shown)
+    logging.getLogger().addHandler(handler)
+    datasets.enable_progress_bars()
+    try:
+        search(make, n_trials=2)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert drawn == [True, False, False, False], "before the search, in its preflight, and twice in it"
+    assert not datasets.are_progress_bars_disabled()
+    assert shown.getvalue().count("new tokens") == 1
+    assert shown.getvalue().count("my own") == 4

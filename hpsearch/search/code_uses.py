@@ -170,6 +170,15 @@ class _Follower:
     def _on_store_fast(self, each: dis.Instruction) -> None:
         self._locals[each.argval] = self._pop()
 
+    def _on_store_fast_load_fast(self, each: dis.Instruction) -> None:  # of Python 3.13, as the next one
+        stored, loaded = each.argval
+        self._locals[stored] = self._pop()
+        self._stack.append(self._locals.get(loaded))
+
+    def _on_store_fast_store_fast(self, each: dis.Instruction) -> None:
+        for name in each.argval:
+            self._locals[name] = self._pop()
+
     def _on_load_attr(self, each: dis.Instruction) -> None:
         owner, name = self._pop(), each.argval
         self._uses.attributes.add(name)

@@ -16,6 +16,7 @@ import transformers
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback
 
 from hpsearch import (
+    Categorical,
     Float,
     Int,
     SearchInterrupted,
@@ -149,6 +150,25 @@ def test_a_study_of_trainer_that_tune_continues_says_what_makes_the_trainers(tmp
     tune(make, RATE, output_dir=str(tmp_path), compute_objective="loss", storage="journal", n_trials=2, progress=events)
     said = next(each for each in events.notes if "CHANGED" in each)
     assert "trainer hpsearch.trainer.Trainer -> transformers.trainer.Trainer" in said
+
+
+class Counted(TwoLayers):
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Counted.made += 1
+
+
+def test_a_model_that_counts_how_often_it_is_made_was_not_edited(tmp_path: Path) -> None:
+    for _ in range(2):
+        best = search(
+            tmp_path,
+            10,
+            space={"per_device_train_batch_size": Categorical([2, 4])},
+            trainer={"model_init": lambda trial: Counted()},
+        )
+        assert len(params_of(best)) == 2, "known configurations are not trained again"
 
 
 # Warned about.

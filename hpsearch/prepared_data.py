@@ -22,12 +22,22 @@ from datasets import Dataset
 from datasets.fingerprint import Hasher
 
 from .progress_bars import no_progress_bars
+from .scratch import folder_of_process
 from .training.randomness import RandomStreams
 
 # Arguments of `Dataset.map` that do not change the rows of its result.
 _WITHOUT_EFFECT = ("desc", "new_fingerprint", "cache_file_name", "keep_in_memory", "load_from_cache_file")
 _MARK = ".seen"
 _LEAST_FREE = 4  # times the size of a result: the disk of temporary folders may be small, or memory
+
+
+def folder_of_prepared_data() -> Path | None:
+    """Return a folder of this process for `mapping_once`, here and in workers; None if the program disabled caching."""
+    if not datasets.is_caching_enabled():
+        return None
+    folder = folder_of_process() / "prepared-data"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @contextlib.contextmanager
@@ -42,7 +52,7 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
         folder: of the search, which its workers share; None, or one that does not exist here: nothing changes.
         at_once: keep results when they are asked for the first time.
     """
-    if folder is None or not folder.is_dir() or not datasets.is_caching_enabled():
+    if folder is None or not folder.is_dir():
         yield
         return
     original = Dataset.map

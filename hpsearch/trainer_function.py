@@ -19,10 +19,9 @@ from transformers.trainer_utils import has_length
 from .callbacks import ExportableState
 from .errors import ArgumentError, HpsearchError, SpaceError, StudyError, nearest_name
 from .exact_resume import why_inexact
-from .prepared_data import mapping_once
+from .prepared_data import folder_of_prepared_data, mapping_once
 from .progress_bars import no_progress_bars
 from .repeated_warnings import warnings_once
-from .scratch import folder_of_process
 from .search.drawn_trial import DrawnTrial
 from .search.known_trainers import is_rewarded
 from .search.parameters import Parameter
@@ -108,7 +107,7 @@ class TrainerFunction(Searching):
         self._fingerprints: dict[str, Any] = {}
         self._suggested: list[str] = []  # to the trial that showed what is made
         self._made_class: type | None = None
-        self._prepared_data: Path | None = None  # the folder that keeps them, of the process that searches
+        self._prepared_data: Path | None = None  # the folder that keeps them
 
     def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
@@ -243,8 +242,7 @@ class TrainerFunction(Searching):
         if space is None:
             space = as_space(_left_to_make_trainer if self.hp_space is None else self.hp_space)
         environment = dict(os.environ)
-        self._prepared_data = folder_of_process() / "prepared-data"
-        self._prepared_data.mkdir(exist_ok=True)
+        self._prepared_data = folder_of_prepared_data()
         with preserved_streams():
             made, trial = self._make_sample(space)
             _check_data(made)

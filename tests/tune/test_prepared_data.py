@@ -15,7 +15,7 @@ import torch
 import transformers
 from datasets import Dataset
 
-from hpsearch import Categorical, trainer_function
+from hpsearch import Categorical, prepared_data
 from hpsearch.prepared_data import mapping_once
 from tests.support.small_trainer import TwoLayers, points, transformers_trainer
 from tests.support.small_tune import curves, search
@@ -27,7 +27,7 @@ FACTOR = 2
 @pytest.fixture(autouse=True)
 def _undisturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Without progress bars, and without what an earlier search of this process has prepared."""
-    monkeypatch.setattr(trainer_function, "folder_of_process", lambda: tmp_path)
+    monkeypatch.setattr(prepared_data, "folder_of_process", lambda: tmp_path)
     datasets.disable_progress_bars()
     yield
     datasets.enable_progress_bars()
@@ -92,6 +92,13 @@ def test_a_parameter_that_changes_the_preparation_changes_the_data(monkeypatch: 
 def test_workers_use_what_the_searching_process_has_prepared() -> None:
     assert len(search(make_trainer, n_jobs=2).run_summary.records) == 3
     assert called() == 16 + 32
+
+
+@pytest.mark.process
+def test_workers_keep_nothing_if_the_program_has_disabled_caching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "is_caching_enabled", lambda: False)
+    search(make_trainer, n_jobs=2, n_trials=2, preflight=False)
+    assert called() == 3 * (16 + 32)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Union
 
 from ..errors import SpaceError
@@ -62,7 +62,7 @@ class Float:
         """The largest value: `high`, or the last step below it."""
         if self.step is None:
             return self.high
-        low, high, step = (Decimal(str(each)) for each in (self.low, self.high, self.step))
+        low, high, step = (Fraction(str(each)) for each in (self.low, self.high, self.step))
         return float(low + (high - low) // step * step)
 
 

@@ -242,12 +242,12 @@ def test_options_that_scripts_pass_on_to_optuna_are_taken_and_one_notice_says_wh
 
 def test_all_options_that_are_refused_are_named_in_one_error(tmp_path: Path) -> None:
     with pytest.raises(StudyError) as caught:
-        search(tmp_path, n_trials=1, scheduler="asha", sampel=7, gc_after_trial=True, paused_memory=1, storage=None)
+        search(tmp_path, n_trials=1, scheduler="asha", samplr=7, gc_after_trial=True, paused_memory=1, storage=None)
     first, *lines, last = str(caught.value).splitlines()
     assert first == "hyperparameter_search(backend='optuna') does not take 3 of its options:"
     assert lines[:2] == [
         "  scheduler='asha' is not taken: pass pruner (or backend='ray').",
-        "  sampel=7 is unknown. Did you mean 'sampler'?",
+        "  samplr=7 is unknown. Did you mean 'sampler'?",
     ]
     assert lines[2].startswith("  paused_memory=1 was removed: ")
     assert last.startswith("The optuna backend takes 'devices', ")

@@ -19,8 +19,8 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """Return the allowed name that `name` is a misspelling, an abbreviation or a part of; None if there is none.
 
     A misspelling differs by few edits: one for every four letters, three at most, where two letters that changed
-    places are one edit. Otherwise all words of the one must be in the other, perhaps abbreviated or misspelt. A single
-    word may stand for a name of two, unless several names have it.
+    places are one edit, which also a name of three letters may have. Otherwise all words of the one must be in the
+    other, perhaps abbreviated or misspelt. A single word may stand for a name of two, unless several names have it.
 
     >>> nearest("lerning_rate", ["seed", "learning_rate"]), nearest("epochs", ["save_steps", "num_train_epochs"])
     ('learning_rate', 'num_train_epochs')
@@ -79,7 +79,8 @@ def _is_like(one: str, other: str, strictly: bool) -> bool:
 
 
 def _is_misspelt(one: str, other: str, most: int) -> bool:
-    allowed = min(most, max(len(one), len(other)) // _LETTERS_PER_EDIT)
+    are_swapped = len(one) >= _SHORTEST_ABBREVIATION and sorted(one) == sorted(other)
+    allowed = max(min(most, max(len(one), len(other)) // _LETTERS_PER_EDIT), 1 if are_swapped else 0)
     return abs(len(one) - len(other)) <= allowed and edit_distance(one, other) <= allowed
 
 

@@ -55,6 +55,7 @@ MISSPELT = [
     ("minimise", ["minimize", "maximize"], "minimize"),
     ("min", ["minimize", "maximize"], "minimize"),
     ("medain", ["none", "median", "rungs"], "median"),
+    ("lwo", ["high", "low", "step"], "low"),
 ]
 
 UNRELATED = [

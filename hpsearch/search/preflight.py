@@ -25,6 +25,7 @@ from ..errors import (
     ArgumentError,
     ArgumentTypeError,
     HpsearchError,
+    InvalidInputError,
     ObjectiveError,
     PreflightError,
     SpaceError,
@@ -172,7 +173,7 @@ class _Preflight:
         for other in plan.others:
             try:
                 self._try(_trial_of(other, trial))
-            except (_Failed, _LeftToTheTrial, HpsearchError):
+            except (_Failed, _LeftToTheTrial, InvalidInputError):
                 pass
             else:
                 return f"{doing} raises {_described(error)} with these parameters, but not with others"

@@ -23,6 +23,7 @@ from datasets.fingerprint import Hasher
 
 from .progress_bars import no_progress_bars
 from .scratch import folder_of_process
+from .search.fingerprints import function_fingerprint
 from .training.randomness import RandomStreams
 
 # Arguments of `Dataset.map` that do not change the rows of its result.
@@ -97,8 +98,12 @@ def _key(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
     if given.get("num_proc"):
         return None
     told = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
+    function = given.get("function")
+    contents = None if function is None else function_fingerprint(function)
+    if function is not None and contents is None:
+        return None
     try:
-        return str(Hasher.hash((dataset._fingerprint, told, _globals_of(given.get("function")))))
+        return str(Hasher.hash((dataset._fingerprint, told, _globals_of(function), contents)))
     except Exception:  # the function refers to something that cannot be pickled
         return None
 
@@ -106,9 +111,9 @@ def _key(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
 def _globals_of(function: Any) -> list[dict[str, Any]]:
     """Return the values of the global variables that functions of modules refer to.
 
-    `datasets` hashes such a function by its name, all others by what they are made of.
+    `datasets` hashes such a function by its name, all others by what they are made of. Large values count whole here.
     """
-    parts = [function, *function.args] if isinstance(function, functools.partial) else [function]
+    parts = [function.func, *function.args] if isinstance(function, functools.partial) else [function]
     named = [each for each in parts if isinstance(each, types.FunctionType) and "<" not in each.__qualname__]
     return [dict(inspect.getclosurevars(each).globals) for each in named]
 

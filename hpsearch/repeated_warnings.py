@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from .search.code_origin import is_of_package
+
 _LIBRARIES = (
     "accelerate", "datasets", "huggingface_hub", "peft", "sentence_transformers", "torch", "transformers", "trl",
 )  # fmt: skip
@@ -34,7 +36,7 @@ class _Once(logging.Filter):
 
 @contextlib.contextmanager
 def warnings_once() -> Iterator[None]:
-    """Show each warning that a library logs, and each Python warning of the same line and text, once in the block.
+    """Show each warning that a library logs, and each Python warning of the same line of a package, once in the block.
 
     Only on streams such as the terminal: a log file of the program gets all records. Python itself shows a warning of
     a line once, but forgets which whenever something enters ``warnings.catch_warnings``.
@@ -44,7 +46,7 @@ def warnings_once() -> Iterator[None]:
 
     def show_once(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
         shown = (str(message), category, filename, lineno)
-        if shown not in seen:
+        if shown not in seen or not is_of_package(None, filename):
             seen.add(shown)
             show(message, category, filename, lineno, file, line)
 

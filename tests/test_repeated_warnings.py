@@ -10,6 +10,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+import torch
 import transformers
 
 from hpsearch.progress_bars import no_progress_bars
@@ -81,7 +82,16 @@ def test_a_log_file_gets_all(tmp_path: Path) -> None:
 def warn(text: str) -> None:
     with warnings.catch_warnings():  # Python forgets which warnings it has shown
         pass
-    warnings.warn(text, FutureWarning, stacklevel=1)
+    warnings.warn_explicit(text, FutureWarning, torch.__file__, 1)
+
+
+def test_a_warning_of_the_programs_own_is_shown_each_time() -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with warnings_once():
+            for _ in range(2):
+                warnings.warn("mine", UserWarning, stacklevel=1)
+    assert [str(each.message) for each in found] == ["mine", "mine"]
 
 
 def test_the_same_warning_of_python_is_shown_once_also_after_its_filters_have_changed() -> None:

@@ -19,6 +19,7 @@ class Assignment:
         others: the other trials of the study.
         preflight: of the preflight that comes first; None: there is none.
         of_all_branches: names of parameters, also of branches that are not open.
+        user_attrs: what the user's code has noted so far.
         seconds: the time that the search has left when it is handed over; None: no limit. The process that receives it
             counts by its own clock: the clocks of two machines may differ.
     """
@@ -34,6 +35,7 @@ class Assignment:
     seconds: float | None
     preflight: PreflightPlan | None
     of_all_branches: frozenset[str]
+    user_attrs: dict[str, Any]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
@@ -59,6 +61,7 @@ class Assignment:
             seconds,
             preflight,
             trial.params.of_all_branches,
+            dict(trial.user_attrs),
         )
 
 
@@ -71,6 +74,7 @@ class AssignedTrial(Trial):
         self.suggested_by_space, self.fixed = told.suggested_by_space, told.fixed
         self.params.values_by_name.update(told.params)
         self.params.of_all_branches = told.of_all_branches
+        self.user_attrs = dict(told.user_attrs)
 
     def report(self, value: float, resource: int) -> None:
         """Do nothing: the other process reports."""

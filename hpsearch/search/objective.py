@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
 from ..errors import MissingMetricError, ObjectiveError, nearest_name
@@ -173,7 +173,7 @@ def resolve_objectives(
         ObjectiveError: a direction is not one, is missing, or contradicts its metric; or the lists do not fit.
     """
     if isinstance(direction, (list, tuple)) and len(direction) > 1 and callable(compute_objective):
-        return tuple(_resolve_component(compute_objective, index, direction) for index in range(len(direction)))
+        return _resolve_components(compute_objective, direction)
     if not isinstance(compute_objective, (list, tuple)):
         if isinstance(direction, (list, tuple)):
             if len(direction) != 1:
@@ -218,26 +218,47 @@ def resolve_pruning(metric: Any, objectives: tuple[Objective, ...]) -> Objective
     return among or _named_objective(metric, None)
 
 
-def _resolve_component(function: Callable[[Any], Any], index: int, directions: Sequence[Any]) -> Objective:
-    """Return one of the objectives of a function that returns as many values as there are directions."""
-    objective = _resolve(function, directions[index], has_metrics=False, eval_sets=1)
-    name = f"{objective.name}[{index}]"
-    component = functools.partial(_component, function, index, len(directions))
-    return Objective(component, objective.direction, f"{objective.direction} {name}(metrics)", name)
+class _Several:
+    """A function of several objectives, called once for each evaluation."""
+
+    def __init__(self, function: Callable[[Any], Any], count: int) -> None:
+        self.__wrapped__, self._count = function, count
+        self._latest: tuple[dict[str, float], Sequence[Any]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_latest": None}
+
+    def component(self, index: int, metrics: Mapping[str, float]) -> Any:
+        """Return one of the values that the function makes of the metrics of an evaluation.
+
+        Raises:
+            ObjectiveError: it does not return as many as there are directions.
+        """
+        if self._latest is None or self._latest[0] != dict(metrics):
+            self._latest = dict(metrics), self._values(metrics)
+        return self._latest[1][index]
+
+    def _values(self, metrics: Mapping[str, float]) -> Sequence[Any]:
+        values = self.__wrapped__(metrics)
+        if not isinstance(values, (list, tuple)) or len(values) != self._count:
+            raise ObjectiveError(
+                f"{_name_of(self.__wrapped__)}(metrics) must return {self._count} values, one for each direction, but "
+                f"got {values!r}."
+            )
+        return values
 
 
-def _component(function: Callable[[Any], Any], index: int, count: int, metrics: Any) -> Any:
-    """Return one of the values that a function of several objectives makes of the metrics.
-
-    Raises:
-        ObjectiveError: it does not return `count` values.
-    """
-    values = function(metrics)
-    if not isinstance(values, (list, tuple)) or len(values) != count:
-        raise ObjectiveError(
-            f"{_name_of(function)}(metrics) must return {count} values, one for each direction, but got {values!r}."
+def _resolve_components(function: Callable[[Any], Any], directions: Sequence[Any]) -> tuple[Objective, ...]:
+    """Return the objectives of a function that returns as many values as there are directions."""
+    several = _Several(function, len(directions))
+    return tuple(
+        replace(
+            _resolve(functools.partial(several.component, index), each, has_metrics=False, eval_sets=1),
+            name=f"{_name_of(function)}[{index}]",
+            description=f"{each} {_name_of(function)}[{index}](metrics)",
         )
-    return values[index]
+        for index, each in enumerate(directions)
+    )
 
 
 def _name_of(function: Any) -> str:

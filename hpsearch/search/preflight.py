@@ -106,15 +106,15 @@ class PreflightPlan:
 
     Attributes:
         others: parameters that are tried if those of the trial raise an error.
-        failed: the trial that has failed last, if there is no success so far; None: none has.
+        failed: the trial that has failed last, if there is no success so far, and its reason; None: none has.
     """
 
     others: tuple[Draw, ...] = ()
-    failed: int | None = None
+    failed: tuple[int, str] | None = None
 
 
-def plan_preflight(study: Study, number: int, failed: int | None) -> PreflightPlan:
-    """Return the plan for trial `number`; `failed` is the trial that has failed last.
+def plan_preflight(study: Study, number: int, failed: tuple[int, str] | None) -> PreflightPlan:
+    """Return the plan for trial `number`; `failed` is the trial that has failed last, with its reason.
 
     Other parameters are drawn from a static space only: a function as space is called for trials only.
     """
@@ -170,16 +170,21 @@ class _Preflight:
             return str(left)
         except _Failed as failed:
             doing, error, left_out = failed.doing, failed.error, failed.left_out
-        for other in plan.others:
+        failing = 0
+        for place, other in enumerate(plan.others):
             try:
-                self._try(_trial_of(other, trial))
-            except (_Failed, _LeftToTheTrial, InvalidInputError):
-                pass
+                self._try(_trial_of(other, trial, place))
+            except _LeftToTheTrial:  # it shows nothing
+                continue
+            except (_Failed, InvalidInputError):
+                failing += 1
             else:
                 return f"{doing} raises {_described(error)} with these parameters, but not with others"
-        reasons = [f"trial {plan.failed} has failed before"] if plan.failed is not None else []
-        if plan.others and not left_out:
-            reasons.append(f"{len(plan.others)} other configurations raise an error as well")
+        reasons = []
+        if plan.failed is not None and plan.failed[1].startswith(f"{type(error).__name__}:"):
+            reasons.append(f"trial {plan.failed[0]} has failed so before")
+        if failing and not left_out:
+            reasons.append(f"{failing} other configuration{'s raise' if failing > 1 else ' raises'} an error as well")
         if not reasons:
             why = f"without {_named(left_out)}" if left_out else "with these parameters"
             return f"{doing} raises {_described(error)} {why}; the trial will show whether that is a mistake"
@@ -261,9 +266,9 @@ class _Preflight:
             raise _Failed(doing, error, left_out) from error
 
 
-def _trial_of(draw: Draw, trial: Trial) -> Trial:
+def _trial_of(draw: Draw, trial: Trial, place: int) -> Trial:
     """Return a trial with other parameters; those that only the user's code suggests are drawn as it does."""
-    other = DrawnTrial(f"preflight/{trial.number}", trial.number)
+    other = DrawnTrial(f"preflight/{trial.number}/{place}", trial.number)
     other.params.values_by_name.update(draw.params)
     other.params.of_all_branches = trial.params.of_all_branches
     other.arguments, other.suggested_by_space = dict(draw.arguments), set(draw.params)

@@ -323,14 +323,14 @@ class TrialRunner:
 
         The first trial has one while the study has no report; if that trial fails, the next one has one too.
         """
-        failed = {each.number for each in self.failures}
+        failed = {each.number: each.reason or "" for each in self.failures}
         if not self._study.preflight or not (self._last_preflight is None or self._last_preflight in failed):
             return None
         earlier = () if trial.earlier is None else trial.earlier.reports
         if earlier or any(each.reports for each in self.known_trials()):
             return None
         self._last_preflight = trial.number
-        return plan_preflight(self._study, trial.number, max(failed, default=None))
+        return plan_preflight(self._study, trial.number, max(failed.items(), default=None))
 
     def _begin(self, trial: Trial, execution: Execution) -> None:
         """Ask for the trial's parameters, and give it a folder with its first record in it."""
@@ -343,8 +343,11 @@ class TrialRunner:
                 trial.arguments = self._not_known(trial, suggested)
                 trial.keep()
                 trial.suggested_by_space = set(trial.params.values_by_name)
-                wanted = self._study.run_name(trial, lambda: self._trainer.let_user_code_suggest(trial))
-                trial.name = self._folder.begin_run(execution.record(TrialState.RUNNING), wanted)
+                wanted = self._study.run_name(trial, is_complete=False)
+                if wanted is not None:
+                    trial.name = self._folder.begin_run(execution.record(TrialState.RUNNING), wanted)
+            if wanted is None:
+                self._begin_named_by_user_code(trial, execution)
         else:
             _check_reach(trial.earlier, suggested)
             trial.arguments, trial.suggested_by_space = suggested, set(trial.params.values_by_name)
@@ -362,6 +365,17 @@ class TrialRunner:
             hide_checkpoints_outside(self._study.folder / trial.name)
             self._folder.write_record(replace(trial.earlier, state=TrialState.RUNNING, reason=None))
         self.listener.on_trial_begin(trial)
+
+    def _begin_named_by_user_code(self, trial: Trial, execution: Execution) -> None:
+        """Begin a trial whose name needs what the user's code suggests; an error of that code is the trial's."""
+        name: str | None = None
+        try:
+            self._trainer.let_user_code_suggest(trial)
+            name = self._study.run_name(trial)
+        finally:
+            with self._folder.locked():
+                record = execution.record(TrialState.RUNNING)
+                trial.name = self._folder.begin_run(record, name or f"run-{trial.number}")
 
     def _not_known(self, trial: Trial, suggested: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a new trial; of another configuration, if the result of this one is known."""

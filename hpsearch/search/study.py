@@ -123,24 +123,27 @@ class Study:
         """What is optimised, and under which constraints, in words."""
         return describe(self.objectives, self.constraints)
 
-    def run_name(self, trial: Trial, suggest_the_rest: Callable[[], None] = lambda: None) -> str:
+    def run_name(self, trial: Trial, is_complete: bool = True) -> str | None:
         """Return the name of a trial's run: from `hp_name`, else ``run-<number>``.
 
-        If `hp_name` reads a parameter that the trial does not have yet, `suggest_the_rest` is called first.
+        None: `hp_name` reads a parameter that the trial does not have yet, as it has not all of them (`is_complete`).
 
         Raises:
             StudyError: `hp_name` raised, or gave something that cannot name a folder.
         """
         if self.hp_name is None:
             return f"run-{trial.number}"
+        read = set(trial.params.read)
         try:
-            try:
-                given = self.hp_name(trial)
-            except KeyError:
-                suggest_the_rest()
-                given = self.hp_name(trial)
+            given = self.hp_name(trial)
+        except KeyError as error:
+            if not is_complete:
+                return None
+            raise StudyError(f"hp_name(trial) raised {type(error).__name__}: {error}") from error
         except Exception as error:
             raise StudyError(f"hp_name(trial) raised {type(error).__name__}: {error}") from error
+        finally:
+            trial.params.read &= read  # a parameter that only its name shows has no effect
         return check_name(given, "hp_name(trial)")
 
     def suggest(self, trial: Trial) -> dict[str, Any]:

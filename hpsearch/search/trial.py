@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors import SpaceError, StudyError, UnknownParameterError, nearest_name
 from .added_metrics import RecordedMetrics
+from .checked_json import Unreadable, as_written
 from .parameters import Categorical, Float, Int, Parameter
 from .ranks import OneProcess, Ranks
 
@@ -361,7 +362,7 @@ class Trial(ABC):
 
         Args:
             key: its name; it does not begin with ``hpsearch``.
-            value: what JSON knows.
+            value: what JSON knows, whole numbers of at most 64 bits.
 
         Raises:
             StudyError: the name is none that can be used, or JSON does not know the value.
@@ -371,8 +372,8 @@ class Trial(ABC):
                 f"The name of an attribute must be text that does not begin with 'hpsearch', but got {key!r}."
             )
         try:
-            self.user_attrs[key] = json.loads(json.dumps(value))
-        except (TypeError, ValueError) as error:
+            self.user_attrs[key] = as_written(json.loads(json.dumps(value)))
+        except (TypeError, ValueError, Unreadable) as error:
             raise StudyError(f"The attribute {key}={value!r} of a trial cannot be stored: {error}.") from error
 
     def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:

@@ -14,6 +14,7 @@ from hpsearch import (
     Categorical,
     Float,
     MissingMetricError,
+    NoCompletedTrialError,
     PreflightError,
     SearchListener,
     SpaceError,
@@ -371,10 +372,50 @@ def test_a_mistake_that_only_a_second_trial_can_show_costs_one_trial_that_does_n
 
     space = RATE if callbacks else by_function
     hears = Hears()
-    with pytest.raises(PreflightError, match=r"not divisible by 2.* trial 0 has failed before"):
+    with pytest.raises(PreflightError, match=r"not divisible by 2.* trial 0 has failed so before"):
         search(tmp_path, 3, space, trainer={"model_init": broken}, callbacks=callbacks, progress=hears)
     assert hears.ended == [(0, "failed"), (1, "refused")]
     assert states(search(tmp_path, 3, space)).count("complete") == 3
+
+
+def test_an_error_after_one_of_another_kind_is_no_mistake_yet(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> TwoLayers:
+        if trial.number == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        if trial.number == 1:
+            raise ValueError("not divisible by 2")
+        return TwoLayers()
+
+    best = search(tmp_path, 3, by_function, trainer={"model_init": model_init})
+    assert states(best) == ["failed", "failed", "complete"]
+
+
+def test_configurations_that_exhaust_memory_are_no_evidence_of_a_mistake(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> TwoLayers:
+        if trial.params["model.width"] != 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        raise ValueError("5 is not divisible by 2")
+
+    with pytest.raises(NoCompletedTrialError):
+        search(
+            tmp_path,
+            1,
+            {"model.width": Categorical([4, 5, 6, 8])},
+            trainer={"model_init": model_init},
+            start_with={"model.width": 5},
+        )
+
+
+def test_other_configurations_are_other_ones_also_where_model_init_suggests(tmp_path: Path) -> None:
+    suggested: list[int] = []
+
+    def model_init(trial: Any) -> TwoLayers:
+        suggested.append(trial.suggest_int("width", 1, 10**6))
+        raise ValueError("no")
+
+    with pytest.raises(PreflightError, match="3 other configurations"):
+        search(tmp_path, 1, trainer={"model_init": model_init})
+    assert len(set(suggested)) == 4
 
 
 def test_values_of_a_function_that_the_arguments_refuse_cost_one_trial(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from hpsearch import StudyError, open_study
 from hpsearch.search.trial import FixedTrial
 from tests.support.searching import Events, HearsNotices, states
 from tests.support.small_search import search
-from tests.support.small_trainer import CountsModels, TwoLayers
+from tests.support.small_trainer import CountsModels, TwoLayers, small_trainer
 
 
 def test_functions_are_called_with_the_study_and_the_trial_of_optuna_after_each_trial(tmp_path: Path) -> None:
     called: list[tuple[int, str, int]] = []
 
     def callback(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        assert isinstance(study, optuna.Study)
         called.append((trial.number, trial.state.name, len(study.trials)))
 
     def fail(trial: Any) -> None:
@@ -87,6 +88,17 @@ def test_attributes_that_a_trial_notes_are_in_its_record_and_in_optuna(tmp_path:
     assert stored.user_attrs["host"] == {"name": "a", "cores": [1, 2]}
 
 
+@pytest.mark.process
+def test_attributes_that_the_space_notes_stay_with_a_trial_of_a_worker(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        trial.set_user_attr("kind", "a")
+        return {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)}
+
+    trainer = small_trainer(tmp_path)
+    best = trainer.hyperparameter_search(space, "loss", 1, n_jobs=1, trials_per_worker=1, progress=False)
+    assert best.run_summary.records[0].user_attrs == {"kind": "a"}
+
+
 def test_attributes_stay_while_a_trial_is_interrupted_and_when_the_storage_is_built_again(tmp_path: Path) -> None:
     def model_init(trial: Any) -> TwoLayers:
         trial.set_user_attr("builds", trial.user_attrs.get("builds", 0) + 1)
@@ -105,7 +117,13 @@ def test_attributes_stay_while_a_trial_is_interrupted_and_when_the_storage_is_bu
 
 @pytest.mark.parametrize(
     ("key", "value", "said"),
-    [("hpsearch:state", 1, "does not begin with 'hpsearch'"), ("", 1, "name"), (3, 1, "name"), ("a", object(), "a=<")],
+    [
+        ("digest", 2**128, "at most 64 bits"),
+        ("hpsearch:state", 1, "does not begin with 'hpsearch'"),
+        ("", 1, "name"),
+        (3, 1, "name"),
+        ("a", object(), "a=<"),
+    ],
 )
 def test_an_attribute_that_cannot_be_stored_is_refused(key: Any, value: Any, said: str) -> None:
     trial = FixedTrial({})

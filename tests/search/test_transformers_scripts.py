@@ -75,7 +75,10 @@ def test_with_the_evaluation_before_the_first_step_and_after_every_step(tmp_path
 
 @pytest.mark.parametrize("argument", ["direction", "directions"])
 def test_one_function_returns_all_objectives_and_a_list_tells_their_directions(tmp_path: Path, argument: str) -> None:
+    called: list[int] = []
+
     def compute_objective(metrics: dict[str, float]) -> tuple[float, float]:
+        called.append(1)
         return metrics["eval_loss"], metrics["eval_accuracy"]
 
     front = small_trainer(tmp_path).hyperparameter_search(
@@ -90,6 +93,7 @@ def test_one_function_returns_all_objectives_and_a_list_tells_their_directions(t
     for best in front:
         of_trial = metrics[int(best.run_id)]
         assert best.objective == [of_trial["eval_loss"], of_trial["eval_accuracy"]]
+    assert len(called) == 3 * 2 + 1  # once for each evaluation, that of the preflight included
     names = [each.name for each in front[0].run_summary.study.objectives]
     assert names == ["compute_objective[0]", "compute_objective[1]"]
 
@@ -177,6 +181,28 @@ def test_names_of_runs_may_tell_what_model_init_suggests(tmp_path: Path) -> None
     )
     for record in best.run_summary.records:
         assert record.name == f"hidden-{record.params['hidden']}-{record.number}"
+
+
+def test_a_parameter_that_only_the_name_of_a_run_reads_is_never_used(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match="'depth' is never used"):
+        small_trainer(tmp_path, model_init=lambda trial: TwoLayers()).hyperparameter_search(
+            {"depth": Int(1, 4)}, "loss", 2, hp_name=lambda trial: f"depth-{trial['depth']}", progress=False
+        )
+
+
+def test_user_code_that_fails_while_a_run_is_named_fails_its_trial(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> TwoLayers:
+        hidden = trial.suggest_int("hidden", 1, 9)
+        if trial.number == 1:
+            raise ValueError("this width is not possible")
+        return TwoLayers(hidden)
+
+    best = small_trainer(tmp_path, model_init=model_init).hyperparameter_search(
+        None, "loss", 3, hp_name=lambda trial: f"{trial['hidden']}-{trial.number}", progress=False
+    )
+    assert states(best) == ["complete", "failed", "complete"]
+    failed = best.run_summary.records[1]
+    assert (failed.name, "this width is not possible" in (failed.reason or "")) == ("run-1", True)
 
 
 def test_names_of_runs_may_tell_what_make_trainer_suggests(tmp_path: Path) -> None:

@@ -209,8 +209,11 @@ def searching(
 
 
 def told(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what a record tells of a trial alone; whether it kept its weights depends on those that had ended."""
-    return {**comparable(record), "checkpoint": None}
+    """Return what a record tells of a trial alone; whether it kept its weights depends on those that had ended.
+
+    A search that is held for a kill has other callbacks, so it is another session.
+    """
+    return {**comparable(record), "checkpoint": None, "session": None}
 
 
 def assert_equal(study: Path, undisturbed: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -219,12 +220,35 @@ def test_what_may_differ_is_made_each_time(folder: Path, name: str) -> None:
     assert not list(folder.glob("*/cache-*")), "datasets keeps it itself"
 
 
+def scaled(value: int) -> int:
+    return value * FACTOR
+
+
+def with_scaled(example: dict[str, Any]) -> dict[str, Any]:
+    return {"x": scaled(example["x"])}
+
+
+def with_factors(example: dict[str, Any]) -> dict[str, Any]:
+    return {"x": sum(each * FACTOR for each in [example["x"]])}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [with_factor, with_scaled, with_factors, functools.partial(with_scaled)],
+    ids=["read", "in a function called", "in a generator", "partial"],
+)
 def test_a_global_variable_of_a_function_of_a_module_is_part_of_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, function: Any
 ) -> None:
-    assert results(folder, lambda data: data.map(with_factor), times=1) == [[0, 2, 4, 6]]
+    assert results(folder, lambda data: data.map(function), times=1) == [[0, 2, 4, 6]]
     monkeypatch.setattr(f"{__name__}.FACTOR", 3)
-    assert results(folder, lambda data: data.map(with_factor), times=1) == [[0, 3, 6, 9]]
+    assert results(folder, lambda data: data.map(function), times=1) == [[0, 3, 6, 9]]
+
+
+def test_an_edited_function_of_a_module_is_another_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert results(folder, lambda data: data.map(with_scaled), times=1) == [[0, 2, 4, 6]]
+    monkeypatch.setattr(f"{__name__}.scaled", lambda value: -value)
+    assert results(folder, lambda data: data.map(with_scaled), times=1) == [[0, -1, -2, -3]]
 
 
 def test_a_result_is_kept_when_it_is_asked_for_a_second_time(folder: Path) -> None:

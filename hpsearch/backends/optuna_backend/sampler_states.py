@@ -18,6 +18,10 @@ from ...errors import StudyError
 
 # Optuna cuts the state into pieces, as some databases limit the length of a value.
 _PIECE = re.compile(r"(.*optimizer):([0-9]+)", re.DOTALL)
+# To look for a name in another module of numpy would import it.
+_MODULES_OF_NUMPY = re.compile(
+    r"numpy|numpy\.dtype|numpy\._?core\.(multiarray|numeric|_multiarray_umath)|numpy\.random(\._pickle|\._mt19937|\.mtrand)?"
+)
 _OF_NUMPY = {
     *("ndarray", "dtype", "scalar", "_reconstruct", "_frombuffer", "RandomState", "MT19937"),
     *("__randomstate_ctor", "__bit_generator_ctor"),
@@ -38,7 +42,9 @@ def check_sampler_states(trials: Iterable[FrozenTrial], place: str) -> None:
         for state in _states_of(trial.system_attrs):
             try:
                 _Reader(io.BytesIO(bytes.fromhex(state))).load()
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a module that it asks for may end the program
                 raise StudyError(
                     f"The storage {place} is not used: trial {trial.number} has a state of CmaEsSampler that the "
                     f"sampler did not write ({type(error).__name__}: {error}). To load it could run a program. If you "
@@ -61,7 +67,7 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return a class or function; see above which are allowed."""
         package, is_plain = module.partition(".")[0], "." not in name
-        if is_plain and package == "numpy" and name in _OF_NUMPY:
+        if is_plain and _MODULES_OF_NUMPY.fullmatch(module) and name in _OF_NUMPY:
             return super().find_class(module, name)
         if is_plain and package == "cmaes":
             found = super().find_class(module, name)

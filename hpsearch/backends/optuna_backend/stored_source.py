@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.trial import TrialState
 
 from ...errors import StudyError, nearest_name
 from ...redaction import redacted_url
@@ -99,7 +100,7 @@ def warm_start_from(storage: str | None, name: str) -> str:
 
 
 def is_of_optuna(study: Any) -> bool:
-    """Tell whether a study was made by Optuna itself: it has trials, and no search has marked one of them."""
-    trials = study.get_trials(deepcopy=False)
+    """Tell whether Optuna itself has run trials of a study: it has begun some, and no search has marked one of them."""
+    trials = [each for each in study.get_trials(deepcopy=False) if each.state is not TrialState.WAITING]
     marks = (name for each in trials for name in each.user_attrs)
     return bool(trials) and not any(name.startswith("hpsearch:") for name in marks)

@@ -74,8 +74,8 @@ class _StoppableStudy:
     def __init__(self, study: Any, stop: Callable[[str], None]) -> None:
         self._study, self._stop = study, stop
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]  # it is an `optuna.Study`, as far as callbacks look
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # it is an `optuna.Study`, as far as callbacks look
         return type(self._study)
 
     def __getattr__(self, name: str) -> Any:

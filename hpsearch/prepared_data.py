@@ -94,7 +94,7 @@ def _is_decided(given: Mapping[str, Any]) -> bool:
 
 
 def _key(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
-    """Return what tells the result of `Dataset.map` from all others; None if it cannot be told."""
+    """Return a key that is the same for the same result of `Dataset.map` only; None if there is no such key."""
     if given.get("num_proc"):
         return None
     told = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}

@@ -31,7 +31,7 @@ class EngineOption:
 
     Attributes:
         instead: what to do where the option is refused.
-        notice: what the search does, whatever a value that it takes says.
+        notice: says what the search does in place of the option.
         takes: whether a value changes nothing about the result of the search.
     """
 
@@ -41,7 +41,7 @@ class EngineOption:
 
     @classmethod
     def harmless(cls, notice: str) -> EngineOption:
-        """Return an option that no value of changes the result of a search."""
+        """Return an option whose values change nothing about the result of a search."""
         return cls(notice=notice, takes=_any_value)
 
 

@@ -1,4 +1,4 @@
-"""What a search learns from, where more must be said of it than which study it is."""
+"""The study that a search is warm-started from: in which storage it is, and under which names its parameters are."""
 
 from __future__ import annotations
 

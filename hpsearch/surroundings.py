@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+SECONDS_TO_THE_NEXT_PRESS = 0.05
 
 
 @contextlib.contextmanager
@@ -35,8 +38,9 @@ def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
 def ctrl_c_as_interruption() -> Iterator[None]:
     """Raise KeyboardInterrupt for any error that comes out of the block after Ctrl-C was pressed in it.
 
-    What Ctrl-C interrupts may make another error of it: an import of compiled code a TypeError, say. What Ctrl-C does
-    stays as it was. Only in the main thread.
+    What Ctrl-C interrupts may make another error of it: an import of compiled code a TypeError, say. Python itself
+    drops the errors of a destructor, so a Ctrl-C that fell into one is pressed again, once the destructor has ended.
+    What Ctrl-C does stays as it was. Only in the main thread.
     """
     presses: list[int] = []
     with restored_signals("SIGINT") as handlers:
@@ -49,11 +53,30 @@ def ctrl_c_as_interruption() -> Iterator[None]:
 
             signal.signal(signal.SIGINT, handle)
         try:
-            yield
+            with _pressed_again(presses):
+                yield
         except Exception as error:
             if presses:
                 raise KeyboardInterrupt from error
             raise
+
+
+@contextlib.contextmanager
+def _pressed_again(presses: list[int]) -> Iterator[None]:
+    """Press Ctrl-C once more whenever Python drops a KeyboardInterrupt of these presses while the block runs."""
+    main, before = threading.main_thread().ident, sys.unraisablehook
+
+    def drop(dropped: Any) -> None:
+        if presses and main is not None and issubclass(dropped.exc_type, KeyboardInterrupt):
+            threading.Timer(SECONDS_TO_THE_NEXT_PRESS, signal.pthread_kill, (main, signal.SIGINT)).start()
+        else:
+            before(dropped)
+
+    sys.unraisablehook = drop
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+import time
 
 import pytest
 
@@ -43,6 +45,27 @@ def test_an_error_after_ctrl_c_is_an_interruption_and_one_without_is_itself() ->
         turn_ctrl_c_into(TypeError("a message"), is_pressed=False)
     with pytest.raises(SystemExit):
         turn_ctrl_c_into(SystemExit(3))
+
+
+class PressesWhenItGoes:
+    def __del__(self) -> None:
+        press()
+
+
+@ctrl_c_as_interruption()
+@ctrl_c_as_interruption()
+def press_in_a_destructor() -> None:
+    PressesWhenItGoes()
+    until = time.monotonic() + 60
+    while time.monotonic() < until:  # ends with the interruption
+        pass
+
+
+def test_a_ctrl_c_that_python_drops_with_the_error_of_a_destructor_interrupts_nevertheless() -> None:
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt):
+        press_in_a_destructor()
+    assert sys.unraisablehook is before
 
 
 def test_a_program_that_ignores_ctrl_c_goes_on_ignoring_it() -> None:

@@ -214,11 +214,24 @@ def test_a_cluster_that_the_program_has_joined_stays_joined(cluster: StartedClus
         ray.shutdown()
 
 
+def connect_by_client(cluster: StartedCluster) -> None:
+    """Connect; Ray gives up a server for a client that does not start within seconds, and starts another when asked."""
+    until = time.monotonic() + 300
+    while True:
+        try:
+            ray.init(cluster.client_address, log_to_driver=False)
+        except ConnectionAbortedError:
+            if time.monotonic() > until:
+                raise
+        else:
+            return
+
+
 def test_a_process_that_is_connected_by_ray_client_is_told_to_submit_the_script(cluster: StartedCluster) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ray.init(cluster.client_address, log_to_driver=False)
+            connect_by_client(cluster)
         with pytest.raises(StudyError, match=r"^The connection of this process to Ray uses Ray Client.*ray job submit"):
             RayBackend()
     finally:

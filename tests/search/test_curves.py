@@ -71,6 +71,18 @@ def test_the_same_curves_in_another_order_are_the_same_model() -> None:
     assert models.of(further) is not model
 
 
+def test_however_many_reports_there_are_the_last_one_of_each_trial_that_may_go_on_is_used() -> None:
+    ended = curves(300)
+    worst = [Curve(point, [(0.1, 9.0), (0.3, 8.0)], is_open=True) for point in random().random((60, 2))]
+    used = model_of([*ended, *worst])._points
+    assert all((used == each.point).all(axis=1).any() for each in worst)
+    assert len(used) == 300
+    closed = model_of([*ended, *(Curve(each.point, each.reports) for each in worst)])._points
+    assert not all((closed == each.point).all(axis=1).any() for each in worst)
+    many = [Curve(point, [(0.1, 9.0)], is_open=True) for point in random().random((400, 2))]
+    assert len(model_of([*ended, *many])._points) == 300
+
+
 def test_values_that_are_equal_teach_nothing() -> None:
     points = np.linspace(0, 1, 12)[:, None]
     model = CurveModel(points, np.full(12, 0.5), np.full(12, 3.0))

@@ -19,11 +19,13 @@ from ...search.execution import Searchable
 from ...search.reading import read_settings
 from ...search.rungs import FACTOR, describe_rungs
 from ...search.runner import TrialRunner
+from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
 from ..engine_options import EngineOption
 from .at_rungs import AtRungs
+from .branches import branches_of
 from .curve_sampler import CurveSampler
 from .dispatch import Dispatch
 from .importances import importances
@@ -311,7 +313,8 @@ class OptunaBackend(Backend):
     def _made_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
         if self._sampler is None and self._prunes_by_rungs(study):
             first = count_at_random(study.n_trials, is_limited=bool(study.timeout or study.max_epochs))
-            return CurveSampler(study.seed, study.objective, first, study.priors())
+            branches = branches_of(study.space) if isinstance(study.space, SearchSpace) else None
+            return CurveSampler(study.seed, study.objective, first, study.priors(), branches)
         several = self._parallel.is_wanted or self.runs_several_at_once
         return as_sampler(TPE if self._sampler is None else self._sampler, study.seed, several)
 

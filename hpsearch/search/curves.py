@@ -252,7 +252,7 @@ def propose(
         return model.improvement_for_work(points, work) * believed
 
     near = [] if belief is None else [belief.near(_NEAR_EACH, random)]
-    points = valid(np.concatenate([_candidates(curves, random), *near]))
+    points = valid(np.concatenate([candidates(curves, random), *near]))
     if not len(points):
         return None
     values = expected(points)
@@ -277,11 +277,22 @@ def count_at_random(n_trials: int, is_limited: bool = False) -> int:
     return min(max(n_trials // 3, _LEAST_AT_RANDOM), most)
 
 
-def _candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
+def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
+    """Return points of the unit cube that the next parameters are chosen from: anywhere, and near the best trials."""
     tops = sorted(curves, key=lambda curve: min(cost for _, cost in curve.reports))[:_TOPS]
     near = np.repeat(np.array([each.point for each in tops]), _NEAR_EACH, axis=0)
     anywhere = random.random((_ANYWHERE, near.shape[1]))
     return np.concatenate([anywhere, _varied(near, random.choice(_STEPS, (len(near), 1)), random)])
+
+
+def is_plateau(curves: Sequence[Curve]) -> bool:
+    """Tell whether half of the curves are at their best as good as the best of all.
+
+    >>> is_plateau([Curve(np.zeros(1), [(1.0, cost)]) for cost in (0.69, 0.69, 0.8)])
+    True
+    """
+    best = [min(cost for _, cost in curve.reports) for curve in curves]
+    return bool(np.median(best) <= min(best))
 
 
 def _varied(points: Array, steps: Array, random: np.random.Generator) -> Array:

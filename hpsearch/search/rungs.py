@@ -136,6 +136,23 @@ class Rungs:
         results = [sign * each.values[0] for each in trials if each.is_eligible]
         return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
 
+    def count_since_improvement(self, trials: Iterable[TrialRecord]) -> int:
+        """Return how many trials have come to a rung, or failed, since one was better there than all before it.
+
+        Training to the end is the last rung.
+        """
+        best: dict[int, float] = {}
+        count = 0
+        for trial in sorted(trials, key=lambda each: each.number):
+            costs = {height: self._cost(height, trial) for height, _ in self._climb(trial) if height > 0}
+            if trial.state in _WITHOUT_RESULT:
+                count += trial.state is TrialState.FAILED
+                continue
+            is_better = any(cost < best.get(height, math.inf) for height, cost in costs.items())
+            count = 0 if is_better else count + bool(costs)
+            best = {**best, **{height: min(cost, best.get(height, math.inf)) for height, cost in costs.items()}}
+        return count
+
     def _ahead_of_the_best(self, heights: Sequence[int], trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the best waiting trial, of the highest rung, that came there better than the best trial had.
 

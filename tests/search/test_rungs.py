@@ -556,3 +556,23 @@ def test_rungs_spare_most_of_the_training(tmp_path: Path) -> None:
     search(tmp_path / "full", in_full, n_trials=18, pruner=None)
     assert in_full.updates == 18 * EPOCHS * 4
     assert with_rungs.updates < in_full.updates / 2
+
+
+# Trials without an improvement.
+
+
+def test_trials_without_an_improvement_are_counted_since_the_last_one_that_was_best_so_far_at_any_rung() -> None:
+    def count(*trials: TrialRecord) -> int:
+        return rungs().count_since_improvement(list(trials)[::-1])
+
+    first = trial(0, 0.5, 0.4)
+    assert count() == count(first) == 0
+    assert count(first, trial(1, 0.6), trial(2, 0.5)) == 2  # equals are no better
+    assert count(first, trial(1, 0.6), trial(2, 0.4)) == 0
+    assert count(first, trial(1, 0.6), trial(2, 0.45, 0.45)) == 0  # at the lower rung
+    assert count(first, trial(1, 0.6), trial(2, 0.7, 0.3)) == 0  # at the higher one
+    assert count(first, trial(1, 0.6), trial(2, 0.7, 0.4, 0.4)) == 0  # the first that came so far
+    assert count(first, trial(1, 0.6, state=TrialState.FAILED), trial(2, state=TrialState.FAILED)) == 2
+    assert count(first, trial(1, 0.1, state=TrialState.FAILED)) == 1
+    assert count(first, running(1), trial(2, 0.1, state=TrialState.REFUSED)) == 0
+    assert count(first, trial(1, math.inf), trial(2, math.nan)) == 2

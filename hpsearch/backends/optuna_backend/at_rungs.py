@@ -70,6 +70,17 @@ class AtRungs:
         lost = [each for each in known if each.state is TrialState.PAUSED and not self._has_weights(each)]
         return self._rungs.best_waiting([each for each in known if each not in lost])
 
+    def count_since_improvement(self, runner: TrialRunner) -> int:
+        """Return how many trials have come to a rung, or failed, since one was better there than all before it."""
+        return self._rungs.count_since_improvement(runner.known_trials())
+
+    def most_expected(self, runner: TrialRunner) -> float | None:
+        """Return the largest improvement that is expected of any parameters; None while nothing can be expected."""
+        trials, engine, sampler = runner.known_trials(), self._engine, self._engine.sampler
+        if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
+            return None
+        return sampler.most_expected(engine, trials)
+
     def _has_weights(self, trial: TrialRecord) -> bool:
         """Tell whether a checkpoint of a waiting trial is there; somebody may have deleted it."""
         run = self._folder / trial.name

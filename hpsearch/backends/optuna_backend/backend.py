@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import optuna
-from optuna.terminator import BaseTerminator
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StorageError, StudyError
@@ -40,11 +40,10 @@ from .sampler_states import check_sampler_states
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .stored_source import is_of_optuna, warm_start_from
+from .terminators import STAGNATION, as_terminator, is_stagnant
 from .trial import OptunaTrial
 from .trials import StoredTrials
 
-# terminator=True ends a search that has found nothing better in so many trials with a result.
-_STAGNATION = 30
 # They take a trial that waits for one that is not done, and try the same again.
 _TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Options of `optuna.Study.optimize` on which nothing about the result depends.
@@ -72,8 +71,10 @@ class OptunaBackend(Backend):
         storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.
         load_if_exists: False refuses to go on with a study that is in the storage already.
-        terminator: ends the search when it has stopped improving: an `optuna.terminator.BaseTerminator`, or True: when
-            30 trials with a result have found nothing better. None, False: never.
+        terminator: ends the search when it has stopped improving: an `optuna.terminator.BaseTerminator`, which looks at
+            trials with a result; or True: when 30 trials in a row were the best so far at no rung (15, if the model of
+            their curves expects no more), without rungs when 30 with a result have found nothing better. None, False:
+            never.
         start_from: the sampler learns from the trials of another study: an `optuna.Study`, the summary or best run of
             a search, the URL or journal file of a storage, or a `hpsearch.WarmStart` that names the study in a storage
             or renames parameters.
@@ -142,10 +143,12 @@ class OptunaBackend(Backend):
         self._sampler, self._sampler_kind = sampler, sampler_kind(sampler)
         self._has_rungs = is_rungs(pruner)
         self._pruner = as_pruner(pruner)
-        self._is_evaluated, self._has_at_rungs = True, False
+        self._is_evaluated = True
+        self._at_rungs: AtRungs | None = None
         self._points: tuple[float, ...] | None = None
         self._cannot_pause: str | None = None
-        self._terminator = _as_terminator(terminator)
+        self._terminator = as_terminator(terminator)
+        self._is_default_terminator = terminator is True
         self._start_from = start_from
         self._learned_from: Learned | None = None
         check_storage(storage)
@@ -203,14 +206,13 @@ class OptunaBackend(Backend):
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
-        at_rungs = AtRungs(study, engine) if self._prunes_by_rungs(study) else None
-        self._has_at_rungs = at_rungs is not None
+        self._at_rungs = AtRungs(study, engine) if self._prunes_by_rungs(study) else None
         self._trials = StoredTrials(
             study,
             engine,
             sampling,
             by_one,
-            at_rungs,
+            self._at_rungs,
             self._is_converged,
             may_give=self._sampler is None,
             may_repeat=self.may_repeat,
@@ -220,7 +222,7 @@ class OptunaBackend(Backend):
             *self._parallel.notes,
             _described_sampler(sampler, study),
             self._described_pruner(study),
-            *([f"terminator {type(self._terminator).__name__}"] if self._terminator is not None else []),
+            *([] if self._terminator is None else [self._described_terminator()]),
             *learned,
             f"storage {storage_url(storage) or type(storage).__name__}",
         ]
@@ -232,7 +234,7 @@ class OptunaBackend(Backend):
             "backend": self.name,
             "sampler": type(study.sampler).__name__,
             "pruner": RUNGS if self._has_rungs else type(study.pruner).__name__,
-            "trials_wait": self._has_at_rungs,
+            "trials_wait": self._at_rungs is not None,
             "storage": storage_url(study._storage),
             "optuna_version": optuna.__version__,
         }
@@ -318,9 +320,13 @@ class OptunaBackend(Backend):
         several = self._parallel.is_wanted or self.runs_several_at_once
         return as_sampler(TPE if self._sampler is None else self._sampler, study.seed, several)
 
-    def _is_converged(self) -> bool:
+    def _is_converged(self, runner: TrialRunner) -> bool:
         if self._terminator is None:
             return False
+        if self._is_default_terminator and self._at_rungs is not None:
+            return is_stagnant(
+                self._at_rungs.count_since_improvement(runner), functools.partial(self._at_rungs.most_expected, runner)
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self._terminator.should_terminate(self.engine_study())
@@ -358,6 +364,11 @@ class OptunaBackend(Backend):
         """Return the pruner of Optuna; with rungs there is none, but where several objectives are pruned by one."""
         is_by_rungs = self._has_rungs and len(study.objectives) == 1
         return optuna.pruners.NopPruner() if is_by_rungs else self._pruner
+
+    def _described_terminator(self) -> str:
+        if self._is_default_terminator and self._at_rungs is not None:
+            return f"terminator: ends after {STAGNATION} trials that are the best so far at no rung, or sooner"
+        return f"terminator {type(self._terminator).__name__}"
 
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
@@ -455,21 +466,3 @@ def _described_sampler(sampler: optuna.samplers.BaseSampler, study: Study) -> st
         return f"sampler {type(sampler).__name__}"
     use = "with the prior" if isinstance(sampler, CurveSampler) else "which does not use the prior"
     return f"sampler {type(sampler).__name__}, {use} {priors}"
-
-
-def _as_terminator(terminator: Any) -> BaseTerminator | None:
-    if terminator is None or terminator is False:
-        return None
-    if terminator is True:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            stagnation = optuna.terminator.BestValueStagnationEvaluator(max_stagnation_trials=_STAGNATION - 1)
-            return optuna.terminator.Terminator(stagnation, optuna.terminator.StaticErrorEvaluator(0.0))
-    if not isinstance(terminator, BaseTerminator):
-        raise StudyError(f"terminator must be True, an Optuna terminator or None, but got {terminator!r}.")
-    if isinstance(getattr(terminator, "_error_evaluator", None), optuna.terminator.CrossValidationErrorEvaluator):
-        raise StudyError(
-            "This terminator compares with the errors of a cross-validation, which a search does not make; give it "
-            "another error_evaluator, such as optuna.terminator.StaticErrorEvaluator(0.0), or pass terminator=True."
-        )
-    return terminator

@@ -14,7 +14,7 @@ from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
-from ...search.curves import Curve, LatestModel, propose
+from ...search.curves import Curve, LatestModel, candidates, is_plateau, propose
 from ...search.objective import Objective
 from ...search.priors import Belief
 from ...search.selection import shares_and_costs
@@ -117,6 +117,20 @@ class CurveSampler(optuna.samplers.BaseSampler):
         points = np.array([cube.point(params[each.number]) for each in candidates])
         work = _work([each for each in trials if each.number in params], params, cube)
         return [float(each) for each in self._models.of(curves).improvement_for_work(points, work)]
+
+    def most_expected(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> float | None:
+        """Return the largest improvement on the best so far that is expected anywhere, in deviations of the ranks.
+
+        None on a plateau: half of the trials are at their best as good as the best of all, which teaches nothing.
+        """
+        space = self.infer_relative_search_space(study, None)
+        params = {each.number: each.params for each in trials_as_read(study)}
+        cube = self._cube(space, trials, params)
+        curves = self._curves(study, trials, cube)
+        if is_plateau(curves):
+            return None
+        points = cube.valid(candidates(curves, np.random.default_rng(len(curves))))
+        return float(self._models.of(curves).improvement(points).max())
 
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""

@@ -64,7 +64,7 @@ class StoredTrials:
         sampling: RepeatableSampling,
         by_one: PruningByOneObjective | None,
         at_rungs: AtRungs | None,
-        is_converged: Callable[[], bool],
+        is_converged: Callable[[TrialRunner], bool],
         may_give: bool = False,
         may_repeat: bool = False,
     ) -> None:
@@ -118,7 +118,7 @@ class StoredTrials:
             return promoted
         if started < self._study.n_trials:
             waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
-            self.ended_early = self._reason_not_to_begin()
+            self.ended_early = self._reason_not_to_begin(runner)
             if self.ended_early is None and not waiting and self._is_everything_tried(trials, alive, runner):
                 self.ended_early = EVERYTHING_TRIED
             if self.ended_early is None:
@@ -147,14 +147,14 @@ class StoredTrials:
         if notice is not None:
             runner.announce(notice)
 
-    def _reason_not_to_begin(self) -> str | None:
+    def _reason_not_to_begin(self, runner: TrialRunner) -> str | None:
         """Return why there is no use in another trial: the sampler has tried everything, or the terminator says so."""
         engine = self._engine
         is_exhausted = isinstance(engine.sampler, GridSampler) and engine.sampler.is_exhausted(engine)
         tried = engine.user_attrs.get(_EXHAUSTED)
         if is_exhausted or (tried is not None and tried == self._what_is_tried()):
             return f"{type(engine.sampler).__name__} has tried everything there is in this space"
-        return "the terminator expects no further improvement" if self._is_converged() else None
+        return "the terminator expects no further improvement" if self._is_converged(runner) else None
 
     def _is_everything_tried(
         self, trials: Sequence[FrozenTrial], alive: Sequence[FrozenTrial], runner: TrialRunner

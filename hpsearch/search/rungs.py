@@ -123,6 +123,18 @@ class Rungs:
             found += [each for each in self._waiting(height, trials) if ranks[each.number] >= most]
         return found
 
+    def waiting(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return the trials that wait, the best first: those of higher rungs, at each rung by their reports."""
+        paused = [each for each in trials if each.state is TrialState.PAUSED]
+        heights = {each.number: self._top(each) for each in paused}
+        ranks = {height: self._ranks(height, trials) for height in set(heights.values()) if height > 0}
+
+        def place(trial: TrialRecord) -> tuple[int, int]:
+            height = heights[trial.number]
+            return -height, ranks[height][trial.number] if height > 0 else trial.number
+
+        return sorted(paused, key=place)
+
     def best_waiting(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the waiting trial with the best report, if it is better than all results; None if there is none.
 

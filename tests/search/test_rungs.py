@@ -576,3 +576,9 @@ def test_trials_without_an_improvement_are_counted_since_the_last_one_that_was_b
     assert count(first, trial(1, 0.1, state=TrialState.FAILED)) == 1
     assert count(first, running(1), trial(2, 0.1, state=TrialState.REFUSED)) == 0
     assert count(first, trial(1, math.inf), trial(2, math.nan)) == 2
+
+
+def test_of_the_waiting_trials_those_of_higher_rungs_are_better_and_at_a_rung_those_with_better_reports() -> None:
+    waiting = [trial(0, 0.5), trial(1, 0.1), trial(2, 0.9, 0.8), trial(3, 0.2), trial(4, 0.9, 0.7), trial(5)]
+    over = [trial(6, 0.0, state=TrialState.PRUNED), running(7, 0.0)]
+    assert [each.number for each in rungs().waiting([*over, *waiting])] == [4, 2, 1, 3, 0, 5]

@@ -16,6 +16,7 @@ from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .curve_sampler import CurveSampler
 from .engine_trials import renew_trial
+from .paused_limit import PausedLimit
 from .trial import Judge
 
 
@@ -25,12 +26,13 @@ class AtRungs:
     Args:
         study: the settings.
         engine: Optuna's study.
+        limit: how many trials may wait.
 
     Every method is called under the study's lock, but for the judge.
     """
 
-    def __init__(self, study: Study, engine: optuna.Study) -> None:
-        self._folder, self._engine, self._rungs = study.folder, engine, Rungs(study)
+    def __init__(self, study: Study, engine: optuna.Study, limit: PausedLimit) -> None:
+        self._folder, self._engine, self._rungs, self._limit = study.folder, engine, Rungs(study), limit
 
     def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
         """Return what tells a trial at a rung whether to go on; `trial` is that trial, as Optuna has it."""
@@ -63,6 +65,10 @@ class AtRungs:
     def hopeless(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
         """Return the waiting trials that will not go on, whatever comes."""
         return self._rungs.hopeless(_known_trials(paused, runner))
+
+    def surplus(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> tuple[list[TrialRecord], str]:
+        """Return the worst of the waiting trials, where too many wait, and the limit that they break."""
+        return self._limit.surplus(self._rungs.waiting(_known_trials(paused, runner)), self._folder)
 
     def best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> TrialRecord | None:
         """Return the best of the waiting trials that have weights, if it is the best of all; None if it is not."""

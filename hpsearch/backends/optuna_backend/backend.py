@@ -32,6 +32,7 @@ from .importances import importances
 from .learning import ORIGIN, Learned, check_learned, learn, learn_from
 from .named_samplers import TPE, as_sampler, sampler_kind
 from .parallel import Parallel
+from .paused_limit import PausedLimit
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
 from .ranges import check_ranges
@@ -78,6 +79,9 @@ class OptunaBackend(Backend):
         start_from: the sampler learns from the trials of another study: an `optuna.Study`, the summary or best run of
             a search, the URL or journal file of a storage, or a `hpsearch.WarmStart` that names the study in a storage
             or renames parameters.
+        max_paused: so many trials wait at rungs at the most, three or more; the worst of others are pruned.
+        max_paused_bytes: what the checkpoints of the waiting trials may take at the most, the three best apart; None:
+            half of what is free on the disk, with what they take already.
         n_jobs: how many trials run at once, each in a worker of its own; -1: one on each GPU, or each core if there is
             no GPU. 1: one after the other, in this process; in a worker if `trials_per_worker` or `worker_memory` is
             given.
@@ -105,6 +109,8 @@ class OptunaBackend(Backend):
         "load_if_exists",
         "terminator",
         "start_from",
+        "max_paused",
+        "max_paused_bytes",
         "n_jobs",
         "devices",
         "trials_per_device",
@@ -131,6 +137,8 @@ class OptunaBackend(Backend):
         load_if_exists: bool = True,
         terminator: Any = None,
         start_from: Any = None,
+        max_paused: int = 50,
+        max_paused_bytes: float | None = None,
         n_jobs: int | None = 1,
         devices: Sequence[int] | None = None,
         trials_per_device: int | None = None,
@@ -149,6 +157,7 @@ class OptunaBackend(Backend):
         self._cannot_pause: str | None = None
         self._terminator = as_terminator(terminator)
         self._is_default_terminator = terminator is True
+        self._limit = PausedLimit(max_paused, max_paused_bytes)
         self._start_from = start_from
         self._learned_from: Learned | None = None
         check_storage(storage)
@@ -206,7 +215,7 @@ class OptunaBackend(Backend):
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
-        self._at_rungs = AtRungs(study, engine) if self._prunes_by_rungs(study) else None
+        self._at_rungs = AtRungs(study, engine, self._limit) if self._prunes_by_rungs(study) else None
         self._trials = StoredTrials(
             study,
             engine,

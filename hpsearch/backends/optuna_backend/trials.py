@@ -74,6 +74,7 @@ class StoredTrials:
         self._ended = _Ended()
         self._ranges: RangesOfTrials | None = None
         self._is_compared: bool | None = None  # with another study; None: it is not known whether there is one
+        self._has_said_limit = False
         self.ended_early: str | None = None
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
@@ -264,8 +265,19 @@ class StoredTrials:
             return self._take_over(by_hand, runner)
         for record in self._at_rungs.hopeless(paused, runner):
             self._prune(record, paused, runner)
+        self._prune_surplus(paused, runner)
         promoted = self._at_rungs.next(paused, runner, is_last_chance)
         return None if promoted is None else self._take_over(promoted, runner)
+
+    def _prune_surplus(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
+        """Prune the worst of the waiting trials if too many wait, and say so once."""
+        assert self._at_rungs is not None
+        surplus, limit = self._at_rungs.surplus(paused, runner)
+        if surplus and not self._has_said_limit:
+            self._has_said_limit = True
+            runner.announce(f"{limit}: the worst of them are pruned, now and whenever it is so again")
+        for record in surplus:
+            self._prune(record, paused, runner, f", as {limit}")
 
     def _stop_best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner, reason: str) -> None:
         """Let the best of the waiting trials stand as it is, if it is the best of all: a budget ends the search."""
@@ -284,12 +296,12 @@ class StoredTrials:
             if record.state is TrialState.PAUSED:
                 self._prune(record, paused, runner)
 
-    def _prune(self, record: TrialRecord, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
+    def _prune(self, record: TrialRecord, paused: Sequence[FrozenTrial], runner: TrialRunner, why: str = "") -> None:
         stored = next((each for each in paused if each.number == record.number), None)
         if stored is None:
             return
         after = (record.reason or "").removeprefix(TrialState.PAUSED.value)
-        pruned = runner.finish(Ended(replace(record, state=TrialState.PRUNED, reason=f"pruned{after}")))
+        pruned = runner.finish(Ended(replace(record, state=TrialState.PRUNED, reason=f"pruned{after}{why}")))
         self._tell(optuna.Trial(self._engine, stored._trial_id), pruned, {*stored.user_attrs, *stored.constraints})
         runner.settle(pruned, has_run=False)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .learning_curves import Array
+from .learning_curves import Array, Known
 from .strategies import OURS, PEER
 
 _DRAWS = 2000
@@ -23,9 +23,9 @@ class Run:
     """What came of a plan.
 
     Attributes:
-        seen: the best accuracy so far wherever it rose, and the budget until then.
+        seen: the best score so far wherever it rose, and the budget until then.
         spent: the budget until its end.
-        result: the best accuracy of a trial at its end; 0 if none came there.
+        result: the best score of a trial at its end; -inf if none came there.
         trials: how many have begun.
         seconds: of processor time, for choices and curves.
     """
@@ -40,12 +40,12 @@ class Run:
     seconds: float
 
     def best_at(self, budgets: Sequence[float]) -> Array:
-        """Return the best accuracy seen within each of these budgets, 0 where none was; at infinity, the result.
+        """Return the best score seen within each of these budgets, -inf where none was; at infinity, the result.
 
         For what a search has seen of a trial that it did not train to its end is not what it returns.
         """
-        spent, accuracies = np.array([(0.0, 0.0), *self.seen]).T
-        seen = accuracies[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1]
+        spent, scores = np.array([(0.0, -np.inf), *self.seen]).T
+        seen = scores[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1]
         return np.where(np.isinf(budgets), self.result, seen)
 
 
@@ -72,22 +72,26 @@ class Results:
 
     Args:
         runs: one for each strategy, task and seed.
-        best: the best accuracy known of each task.
+        known: of each task, what regret is measured by.
     """
 
-    def __init__(self, runs: Sequence[Run], best: dict[str, float]) -> None:
-        self.runs, self.best = runs, best
+    def __init__(self, runs: Sequence[Run], known: dict[str, Known]) -> None:
+        self.runs, self.known = runs, known
         self.strategies = list(dict.fromkeys(run.strategy for run in runs))
 
     def of(self, strategy: str) -> list[Run]:
         """Return the runs of a strategy."""
         return [run for run in self.runs if run.strategy == strategy]
 
+    def regret(self, run: Run, budgets: Sequence[float]) -> Array:
+        """Return the regret of a run at each budget."""
+        return self.known[run.task].regret(run.best_at(budgets), np.isinf(budgets))
+
     def regrets(self, strategy: str, budgets: Sequence[float]) -> Array:
         """Return the regret at each budget: of each task, or of each seed if there is but one, (n, budgets)."""
-        by_task: dict[str, list[Array]] = {task: [] for task in self.best}
+        by_task: dict[str, list[Array]] = {task: [] for task in self.known}
         for run in self.of(strategy):
-            by_task[run.task].append(self.best[run.task] - run.best_at(budgets))
+            by_task[run.task].append(self.regret(run, budgets))
         if len(by_task) == 1:
             return np.array(next(iter(by_task.values())))
         return np.array([np.mean(each, axis=0) for each in by_task.values()])
@@ -139,9 +143,9 @@ def show(results: Results, budgets: Sequence[float]) -> None:
             _show_ratios(results, "ours / the peer's (target 1)", budgets, [PEER] * len(budgets), width)
         for budget, strategy in zip(budgets, best, strict=True):
             print(f"the best of the others at {_described(budget)}: {strategy}")
-    beaten = sum(run.seen[-1][1] > results.best[run.task] for run in results.runs if run.seen)
+    beaten = sum(run.seen[-1][1] > results.known[run.task].best for run in results.runs if run.seen)
     if beaten:
-        print(f"{beaten} of {len(results.runs)} runs found a better accuracy than the best known before")
+        print(f"{beaten} of {len(results.runs)} runs found a better score than the best known before")
 
 
 def _described(budget: float) -> str:
@@ -180,9 +184,7 @@ def plot(results: Results, most: float, file: Path) -> None:
             zorder=3 if is_ours else 2,
         )
         axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    axes.set(
-        xscale="log", yscale="log", xlabel="budget (trainings of full length)", ylabel="regret (points of accuracy)"
-    )
+    axes.set(xscale="log", yscale="log", xlabel="budget (trainings of full length)", ylabel="regret")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FormatStrFormatter("%g"))
@@ -195,8 +197,7 @@ def plot(results: Results, most: float, file: Path) -> None:
 
 def write(results: Results, budgets: Sequence[float], file: Path) -> None:
     """Write all runs, with their regrets at these budgets."""
-    runs = [
-        {**asdict(run), "regrets": (results.best[run.task] - run.best_at(budgets)).tolist()} for run in results.runs
-    ]
+    runs = [{**asdict(run), "regrets": results.regret(run, budgets).tolist()} for run in results.runs]
     named = [None if math.isinf(budget) else budget for budget in budgets]  # None: the end
-    file.write_text(json.dumps({"budgets": named, "best_known": results.best, "runs": runs}))
+    known = {task: each._asdict() for task, each in results.known.items()}
+    file.write_text(json.dumps({"budgets": named, "known": known, "runs": runs}))

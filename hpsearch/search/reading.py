@@ -24,6 +24,7 @@ from .checked_json import (
     is_folder_name,
     items,
     mapping,
+    number,
     one_of,
     optional,
     plain,
@@ -129,6 +130,12 @@ def _at_least_one(value: Any) -> int:
     return int(value)
 
 
+def _at_least_two(value: Any) -> int:
+    if whole(value) < 2:
+        raise Unreadable(f"it must be a whole number of at least 2, but is {value}")
+    return int(value)
+
+
 def _constraint(value: Any) -> str:
     metric, _, bound = text(value).rpartition(" <= " if " <= " in text(value) else " >= ")
     try:
@@ -158,6 +165,30 @@ def _session(value: Any) -> dict[str, Any]:
     return {"versions": {}, "arguments": {}, "data": {}, **fields(value, checks, ())}
 
 
+def _share(value: Any) -> float:
+    if not 0 < number(value) < 1:
+        raise Unreadable(f"{plain(value)!r} is no share of a training")
+    return float(value)
+
+
+def _is_true_or_false(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Unreadable(f"it must be true or false, but is {plain(value)!r}")
+    return value
+
+
+def _ladder(value: Any) -> dict[str, Any]:
+    read = fields(value, {"shares": items(_share), "factor": _at_least_two}, ("shares", "factor"))
+    if not read["shares"] or sorted(set(read["shares"])) != list(read["shares"]):
+        raise Unreadable(f"the shares of a ladder rise, but these are {plain(value)!r}")
+    return read
+
+
+def _defaults(value: Any) -> dict[str, Any]:
+    checks = {"ladder": _ladder, "at_random": optional(whole), "models_in_full": _is_true_or_false}
+    return fields(value, checks, tuple(checks))
+
+
 _SETTINGS: dict[str, Check] = {
     "study_name": _folder_name,
     "objective": _one_or_all(text),
@@ -171,6 +202,7 @@ _SETTINGS: dict[str, Check] = {
     "uncounted_before": whole,
     "sessions": items(_session),
     "storage": optional(text),
+    "defaults": _defaults,
     **dict.fromkeys(("sampler", "pruner", "backend", "pruning_metric"), optional(text)),
 }
 

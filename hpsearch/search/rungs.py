@@ -1,8 +1,9 @@
 """Rungs: where trials pause, and which of them go on; asynchronous successive halving with pause and promotion.
 
-A trial pauses at 1/18, 1/6 and 1/2 of its training. At each of these rungs the best third of the trials that have come
-so far goes on; the others wait, with all that they need to go on later from exactly there, until enough worse ones have
-come after them, or none of the trials still to come could let them in.
+A trial pauses at the rungs of a ladder, such as 1/18, 1/6 and 1/2 of its training (`hpsearch.search.ladder`). At each
+of them the best part of the trials that have come so far goes on, such as a third; the others wait, with all that they
+need to go on later from exactly there, until enough worse ones have come after them, or none of the trials still to
+come could let them in.
 
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
@@ -11,16 +12,16 @@ Nobody waits for a rung to fill: whoever is free promotes the best trial that ma
 learning-rate schedule of every trial is that of its whole training.
 
 Source: Li, Jamieson, Rostamizadeh, Gonina, Hardt, Recht, Talwalkar: A System for Massively Parallel Hyperparameter
-Tuning (MLSys 2020), algorithm 2. Why these shares: docs/how-search-decides.md.
+Tuning (MLSys 2020), algorithm 2. Why which ladder: docs/how-search-decides.md.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .budgets import OF_THE_TRIAL
+from .ladder import Ladder
 from .objective import MINIMIZE
 from .selection import cost_of, says_how_good, select_report
 from .study import Study
@@ -30,12 +31,8 @@ from .trial import Report, TrialRecord, TrialState, Verdict
 Promise = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[float]]
 
 _WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
-FACTOR = 3
-SHARES = (1 / 18, 1 / 6, 1 / 2)
-# Where a trial is that has trained to its end.
-_END = len(SHARES) + 1
-# Epochs are sums of fractions.
-_ROUNDING = 1e-6
+# So many train to their end at the least; until one has, so many wait at a rung, as the best may fail.
+_LEAST = 3
 
 
 class Rungs:
@@ -46,16 +43,18 @@ class Rungs:
 
     Args:
         study: the settings; it has one objective.
+        ladder: where the rungs are, and how many trials go on.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, ladder: Ladder) -> None:
+        self._ladder = ladder
         self._objectives, self._scope, self._n_trials = study.objectives, study.scope, study.n_trials
         self._known: dict[int, tuple[Sequence[Report], list[tuple[int, float]]]] = {}
 
     def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
         """Tell whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""
         *before, height = [0, *(height for height, _ in self._climb(trial))]
-        return max([*before, 0 if earlier is None else self._top(earlier)]) < height < _END
+        return max([*before, 0 if earlier is None else self._top(earlier)]) < height < self._ladder.end
 
     def verdict(
         self,
@@ -89,12 +88,12 @@ class Rungs:
 
         Args:
             trials: all trials of the study, as far as they are known.
-            promise: rates those that wait at a rung by what is expected of them, more is better; of a third of the
-                trials there, those with the best rating go on. None: those with the best report.
+            promise: rates those that wait at a rung by what is expected of them, more is better; of as many trials as
+                may go on from there, those with the best rating go on. None: those with the best report.
             is_last_chance: no trial runs, and none is to come: the best of the highest rung may go on if none that
                 holds the constraints has trained to its end so far; one that has diverged only if all have. Then one
-                that was better at its rung than the best trial was there, until a ninth of all trials has trained to
-                its end, or three.
+                that was better at its rung than the best trial was there, until a ninth of all trials (a quarter, if
+                half of them go on from each rung) has trained to its end, or three.
         """
         heights = sorted({self._top(each) for each in trials if each.state is TrialState.PAUSED}, reverse=True)
         for height in heights:
@@ -105,7 +104,7 @@ class Rungs:
         if not heights or not is_last_chance:
             return None
         if self._has_result(trials):
-            is_enough = self._count_at_their_end(trials) >= max(FACTOR, self._n_trials // FACTOR**2)
+            is_enough = self._count_at_their_end(trials) >= max(_LEAST, self._n_trials // self._ladder.factor**2)
             return None if is_enough else self._ahead_of_the_best(heights, trials)
         at = next((each for each in heights if self._finite(each, self._waiting(each, trials))), heights[0])
         ranks, waiting = self._ranks(at, trials), self._waiting(at, trials)
@@ -189,7 +188,7 @@ class Rungs:
         promise: Promise | None,
     ) -> TrialRecord | None:
         """Return which of the candidates may go on from a rung; None: none of them."""
-        count = len(ranks) // FACTOR
+        count = len(ranks) // self._ladder.factor
         candidates = self._finite(height, candidates)
         if promise is None:
             best = [each for each in candidates if ranks[each.number] < count]
@@ -223,7 +222,7 @@ class Rungs:
         return sum(
             each.is_eligible
             and (each.state is TrialState.COMPLETE or (each.reason or "").startswith(OF_THE_TRIAL))
-            and any(0 < height < _END for height, _ in self._climb(each))
+            and any(0 < height < self._ladder.end for height, _ in self._climb(each))
             for each in trials
         )
 
@@ -240,8 +239,8 @@ class Rungs:
         """
         begun = [each for each in trials if each.state is not TrialState.REFUSED]
         to_come = sum(not each.state.is_counted and self._top(each) < height for each in begun)
-        most = (reached + to_come + max(0, self._n_trials - len(begun))) // FACTOR
-        return max(most, 1 if self._has_result(trials) else FACTOR)
+        most = (reached + to_come + max(0, self._n_trials - len(begun))) // self._ladder.factor
+        return max(most, 1 if self._has_result(trials) else _LEAST)
 
     def _ranks(self, height: int, trials: Iterable[TrialRecord]) -> dict[int, int]:
         """Return the ranks of the trials that have been at a rung; of equals the earlier trial is the better one."""
@@ -276,7 +275,7 @@ class Rungs:
 
     def _at(self, trial: TrialRecord, count: int) -> tuple[int, float]:
         report = trial.reports[count - 1]
-        height = 0 if report.step == 0 or report.horizon <= 0 else bisect_right((*SHARES, 1.0), _share(report))
+        height = 0 if report.step == 0 or report.horizon <= 0 else self._ladder.height(report.resource / report.horizon)
         selected = select_report(trial.reports[:count], self._scope, self._objectives)
         is_told = says_how_good(trial.reports[:count], self._objectives[0])
         if selected is None or (is_told and not math.isfinite(report.value)):
@@ -284,28 +283,5 @@ class Rungs:
         return (height if is_told else 0), cost_of(selected.report, selected.values[0], self._objectives[0])
 
 
-def describe_rungs(points: Sequence[float] | None) -> str:
-    """Return in words where trials pause that are evaluated after these fractions of their training; None: not known.
-
-    >>> describe_rungs((0.2, 0.4, 0.6, 0.8, 1.0))
-    'trials pause after 20% and 60% of their training, and the best third goes on'
-    """
-    if points is None:
-        *some, last = (f"1/{round(1 / share)}" for share in SHARES)
-        fractions = f"{', '.join(some)} and {last}"
-        return f"trials pause at the first evaluation after {fractions} of their training, and the best third goes on"
-    first_at = {bisect_right((*SHARES, 1.0), point + _ROUNDING): point for point in sorted(points, reverse=True)}
-    pauses = [f"{first_at[height]:.0%}" for height in range(1, _END) if height in first_at]
-    if not pauses:
-        return "trials do not pause, as they are evaluated at their end only"
-    *some, last = pauses
-    where = f"{', '.join(some)} and {last}" if some else last
-    return f"trials pause after {where} of their training, and the best third goes on"
-
-
 def _holds(report: Report) -> bool:
     return all(each <= 0 for each in report.violations.values())
-
-
-def _share(report: Report) -> float:
-    return report.resource / report.horizon + _ROUNDING

@@ -47,7 +47,7 @@ import numpy as np
 import optuna
 
 from hpsearch.files import read_json, write_json
-from hpsearch.search.rungs import FACTOR
+from hpsearch.search.ladder import TOO_FEW
 
 from .learning_curves import (
     Array,
@@ -272,8 +272,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="picture to draw, with matplotlib")
     parser.add_argument("--json", type=Path, help="file for all runs")
     options = parser.parse_args()
-    if options.trials <= FACTOR:
-        parser.error(f"--trials must be above {FACTOR}: shorter searches have no rungs")
+    if options.trials <= TOO_FEW:
+        parser.error(f"--trials must be above {TOO_FEW}: shorter searches have no rungs")
     for name in ("seeds", "workers", "processes"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be 1 at least")

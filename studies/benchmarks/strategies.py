@@ -16,10 +16,11 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from hpsearch.search.curves import Curve, LatestModel, count_at_random, propose
+from hpsearch.search.ladder import Ladder, ladder_for
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.parameters import Float
 from hpsearch.search.priors import Belief
-from hpsearch.search.rungs import SHARES, Promise, Rungs
+from hpsearch.search.rungs import Promise, Rungs
 from hpsearch.search.selection import cost_of, select_report
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
@@ -277,9 +278,9 @@ _EPOCHS_BETWEEN = (1, 2, 3, 4, 6, 9, 13, 18, 26, 36, 52, 73, 104, 147)
 
 
 @functools.cache
-def _evaluated(length: int) -> tuple[int, ...]:
+def _evaluated(length: int, ladder: Ladder) -> tuple[int, ...]:
     """Return the epochs after which a training of so many is evaluated: at rungs, and a few others."""
-    rungs = {math.ceil(share * length - 1e-9) for share in SHARES}
+    rungs = {math.ceil(share * length - 1e-9) for share in ladder.shares}
     others = {each for each in _EPOCHS_BETWEEN if min(rungs) <= each < length}
     return tuple(sorted(rungs | others | {length}))
 
@@ -287,9 +288,12 @@ def _evaluated(length: int) -> tuple[int, ...]:
 class OursAtRandom(Strategy):
     """Our rungs, where trials pause and go on, with parameters at random."""
 
+    _is_limited = False
+
     def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         super().__init__(task, seed, n_trials)
-        self._rungs = Rungs(_study(n_trials))
+        self._ladder = ladder_for(n_trials, self._is_limited)
+        self._rungs = Rungs(_study(n_trials), self._ladder)
         self._records: list[TrialRecord] = []
         self._go_on: deque[TrialRecord] = deque()
 
@@ -334,7 +338,7 @@ class OursAtRandom(Strategy):
 
     def _evaluated(self, trial: int) -> tuple[int, ...]:
         """Return the epochs after which a trial is evaluated."""
-        return _evaluated(self._length(trial))
+        return _evaluated(self._length(trial), self._ladder)
 
     def _choose(self) -> Array:
         """Return the parameters of a new trial."""
@@ -349,7 +353,6 @@ class Ours(OursAtRandom):
     """Our default: rungs, and parameters by the model of all learning curves."""
 
     _belief: Belief | None = None
-    _is_limited = False
 
     def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         super().__init__(task, seed, n_trials)
@@ -464,7 +467,7 @@ class TPEOnHighestRung(OursAtRandom):
     def _known(self) -> list[tuple[Array, float]]:
         """Return parameters and score of the trials at the highest rung with enough of them, or at the lowest."""
         known: list[tuple[Array, float]] = []
-        for share in (1.0, *reversed(SHARES)):
+        for share in (1.0, *reversed(self._ladder.shares)):
             known = [
                 (self.points[each.number], score)
                 for each in self._records

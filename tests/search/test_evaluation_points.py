@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from hpsearch import Float, Int, TrainingArguments, tune
 from hpsearch.search.evaluation_points import evaluation_points
-from hpsearch.search.rungs import describe_rungs
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.searching import Events
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
@@ -97,7 +97,7 @@ def test_evaluations_after_each_epoch_are_the_same_with_all_batch_sizes() -> Non
     ],
 )
 def test_the_rungs_that_are_said_are_those_that_the_points_reach(points: Any, expected: str) -> None:
-    assert describe_rungs(points).startswith(expected)
+    assert LADDER_OF_0_8_0.describe(points).startswith(expected)
 
 
 def begun(folder: Any, space: Any, **changes: Any) -> str:

@@ -14,6 +14,7 @@ import pytest
 from transformers import TrainerCallback
 
 from hpsearch import Float, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.rungs import Rungs
 from hpsearch.search.sessions import Session
@@ -30,7 +31,7 @@ EPOCHS = 6  # pauses after 1 and 3 of them
 
 def rungs(n_trials: int = 30, scope: str = "last") -> Rungs:
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
-    return Rungs(Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, scope))
+    return Rungs(Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, scope), LADDER_OF_0_8_0)
 
 
 def trial(number: int, *losses: float, state: TrialState = TrialState.PAUSED, **changes: Any) -> TrialRecord:
@@ -124,7 +125,10 @@ def test_a_report_without_the_metric_judges_nobody_and_the_next_one_does() -> No
         reports = [replace(each, metrics={"eval_loss": 0.5}) for each in found.reports]
         return replace(found, reports=tuple(reports))
 
-    f1 = Rungs(Study("s", Path("s"), SearchSpace(RATE), resolve_objectives("f1", None, has_metrics=True), 30, "last"))
+    f1 = Rungs(
+        Study("s", Path("s"), SearchSpace(RATE), resolve_objectives("f1", None, has_metrics=True), 30, "last"),
+        LADDER_OF_0_8_0,
+    )
     better = [trial(number, 0.9, 0.9) for number in range(6)]
     assert f1.verdict(sparse(9, math.nan), better) == GO_ON
     assert f1.verdict(sparse(10, math.nan, 0.1), better) == PAUSE

@@ -8,6 +8,7 @@ from dataclasses import replace
 import optuna
 from optuna.trial import FrozenTrial
 
+from ...search.ladder import Ladder
 from ...search.own_files import is_own_folder
 from ...search.promotion import is_promoted
 from ...search.rungs import Promise, Rungs
@@ -26,13 +27,15 @@ class AtRungs:
     Args:
         study: the settings.
         engine: Optuna's study.
+        ladder: where trials pause, and how many go on.
         limit: how many trials may wait.
 
     Every method is called under the study's lock, but for the judge.
     """
 
-    def __init__(self, study: Study, engine: optuna.Study, limit: PausedLimit) -> None:
-        self._folder, self._engine, self._rungs, self._limit = study.folder, engine, Rungs(study), limit
+    def __init__(self, study: Study, engine: optuna.Study, ladder: Ladder, limit: PausedLimit) -> None:
+        self._folder, self._engine, self._limit = study.folder, engine, limit
+        self._rungs = Rungs(study, ladder)
 
     def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
         """Return what tells a trial at a rung whether to go on; `trial` is that trial, as Optuna has it."""

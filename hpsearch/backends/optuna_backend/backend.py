@@ -12,12 +12,11 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StorageError, StudyError
-from ...search.curves import count_at_random
 from ...search.ending import TrialEndedSearch
 from ...search.evaluation_points import points_of
 from ...search.execution import Searchable
+from ...search.ladder import TOO_FEW
 from ...search.reading import read_settings
-from ...search.rungs import FACTOR, describe_rungs
 from ...search.runner import TrialRunner
 from ...search.space import SearchSpace
 from ...search.study import Study
@@ -27,6 +26,7 @@ from ..engine_options import EngineOption
 from .at_rungs import AtRungs
 from .branches import branches_of
 from .curve_sampler import CurveSampler
+from .defaults import DEFAULTS, Defaults
 from .dispatch import Dispatch
 from .importances import importances
 from .learning import ORIGIN, Learned, check_learned, learn, learn_from
@@ -153,6 +153,7 @@ class OptunaBackend(Backend):
         self._pruner = as_pruner(pruner)
         self._is_evaluated = True
         self._at_rungs: AtRungs | None = None
+        self._defaults = Defaults.of_0_8_0()
         self._points: tuple[float, ...] | None = None
         self._cannot_pause: str | None = None
         self._terminator = as_terminator(terminator)
@@ -194,6 +195,8 @@ class OptunaBackend(Backend):
         is_own = is_in_study_folder(self._storage)
         aside = set_aside_damaged(self._storage, study) if is_own and is_alone else []
         storage = open_own_or_other(self._storage, study.folder)
+        settings = read_settings(study.folder)
+        self._defaults = Defaults.of(study, settings if records else None)
         with quiet_optuna(), naming_the_storage(storage):
             aside += self._check_stored(study, storage, records)
             sampler = self._made_sampler(study)
@@ -206,7 +209,7 @@ class OptunaBackend(Backend):
                 directions=[optuna.study.StudyDirection[each.direction.upper()] for each in study.objectives],
                 load_if_exists=True,
             )
-            if is_own and is_alone and (aside or was_made_in(read_settings(study.folder), self._storage)):
+            if is_own and is_alone and (aside or was_made_in(settings, self._storage)):
                 rebuilt = add_missing(engine, study, records, left_alone)
                 aside += [_said_of_rebuilt(rebuilt, len(records))] if rebuilt else []
             check_sampler_states(engine.get_trials(deepcopy=False), storage_url(storage) or type(storage).__name__)
@@ -215,7 +218,8 @@ class OptunaBackend(Backend):
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
-        self._at_rungs = AtRungs(study, engine, self._limit) if self._prunes_by_rungs(study) else None
+        has_rungs = self._prunes_by_rungs(study)
+        self._at_rungs = AtRungs(study, engine, self._defaults.ladder, self._limit) if has_rungs else None
         self._trials = StoredTrials(
             study,
             engine,
@@ -244,6 +248,7 @@ class OptunaBackend(Backend):
             "sampler": type(study.sampler).__name__,
             "pruner": RUNGS if self._has_rungs else type(study.pruner).__name__,
             "trials_wait": self._at_rungs is not None,
+            DEFAULTS: self._defaults.to_json(),
             "storage": storage_url(study._storage),
             "optuna_version": optuna.__version__,
         }
@@ -322,10 +327,9 @@ class OptunaBackend(Backend):
         return dashboard_command(self.engine_study()._storage)
 
     def _made_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
-        if self._sampler is None and self._prunes_by_rungs(study):
-            first = count_at_random(study.n_trials, is_limited=bool(study.timeout or study.max_epochs))
+        if self._sampler is None and (self._prunes_by_rungs(study) or self._models_in_full(study)):
             branches = branches_of(study.space) if isinstance(study.space, SearchSpace) else None
-            return CurveSampler(study.seed, study.objective, first, study.priors(), branches)
+            return CurveSampler(study.seed, study.objective, self._defaults.first(study), study.priors(), branches)
         several = self._parallel.is_wanted or self.runs_several_at_once
         return as_sampler(TPE if self._sampler is None else self._sampler, study.seed, several)
 
@@ -366,8 +370,13 @@ class OptunaBackend(Backend):
     def _prunes_by_rungs(self, study: Study) -> bool:
         """Tell whether trials pause at rungs: there is something to judge them by, and enough to choose from."""
         tries_everything = issubclass(self._sampler_kind, _TRY_EVERYTHING)
-        is_worth_it = study.n_trials > FACTOR and self._is_evaluated and not tries_everything
+        is_worth_it = study.n_trials > TOO_FEW and self._is_evaluated and not tries_everything
         return self._has_rungs and is_worth_it and len(study.objectives) == 1
+
+    def _models_in_full(self, study: Study) -> bool:
+        """Tell whether the model of curves chooses parameters although every trial is trained in full."""
+        is_in_full = isinstance(self._pruner_of(study), optuna.pruners.NopPruner)
+        return self._defaults.models_in_full and is_in_full and len(study.objectives) == 1
 
     def _pruner_of(self, study: Study) -> optuna.pruners.BasePruner:
         """Return the pruner of Optuna; with rungs there is none, but where several objectives are pruned by one."""
@@ -381,7 +390,7 @@ class OptunaBackend(Backend):
 
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
-            return f"{describe_rungs(self._points)} (default; pruner=None trains every trial in full)"
+            return f"{self._defaults.ladder.describe(self._points)} (default; pruner=None trains every trial in full)"
         if len(study.objectives) > 1 and study.pruning_objective is None:
             return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"
         is_left_aside = self._has_rungs and len(study.objectives) == 1

@@ -12,12 +12,13 @@ from pathlib import Path
 from ...errors import StudyError
 from ...files import entries
 from ...search.retention import CHECKPOINT
-from ...search.rungs import FACTOR
 from ...search.study import check_whole
 from ...search.trial import TrialRecord
 
 # Of what is free on the disk of the study, with what they take already.
 _SHARE_OF_THE_DISK = 0.5
+# So many may always wait: else none could ever be better than another.
+_LEAST = 3
 
 
 @dataclass
@@ -37,7 +38,7 @@ class PausedLimit:
     _sizes: dict[tuple[str, int], int] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_whole("max_paused", self.number, FACTOR)
+        check_whole("max_paused", self.number, _LEAST)
         given = self.most_bytes
         if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0):
             raise StudyError(f"max_paused_bytes must be a number above 0, or None, but got {given!r}.")
@@ -51,13 +52,13 @@ class PausedLimit:
         """
         if len(waiting) > self.number:
             return list(waiting[self.number :]), f"more than {self.number} trials wait (max_paused)"
-        if len(waiting) <= FACTOR:
+        if len(waiting) <= _LEAST:
             return [], ""
         sizes = [self._size(folder / each.name, each) for each in waiting]
         most = self.most_bytes
         if most is None:
             most = _SHARE_OF_THE_DISK * (shutil.disk_usage(folder).free + sum(sizes))
-        kept, taken = FACTOR, sum(sizes[:FACTOR])
+        kept, taken = _LEAST, sum(sizes[:_LEAST])
         while kept < len(waiting) and taken + sizes[kept] <= most:
             taken, kept = taken + sizes[kept], kept + 1
         taken_and_most = f"{sum(sizes) / 2**30:.3g} of {most / 2**30:.3g} GiB"

@@ -1,0 +1,101 @@
+"""After which shares of their training trials pause, and how many of them go on from there."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Of so many trials or fewer, every one is trained in full: there is not enough to choose from.
+TOO_FEW = 3
+# Epochs are sums of fractions.
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The rungs of a search.
+
+    Attributes:
+        shares: of the training, after which trials pause, rising; each above 0 and below 1.
+        factor: one trial of so many goes on from a rung.
+    """
+
+    shares: tuple[float, ...]
+    factor: int
+
+    @property
+    def end(self) -> int:
+        """The height of a trial that has trained to its end."""
+        return len(self.shares) + 1
+
+    def height(self, share: float) -> int:
+        """Return to which rung a trial has come after a share of its training: 0 if to none, `end` at its end.
+
+        >>> [LADDER_OF_0_8_0.height(share) for share in (0.01, 0.06, 1 / 6, 0.9, 1.0)]
+        [0, 1, 2, 3, 4]
+        """
+        return bisect_right((*self.shares, 1.0), share + ROUNDING)
+
+    @property
+    def part(self) -> str:
+        """In words, how many go on.
+
+        >>> LADDER_OF_0_8_0.part
+        'the best third'
+        """
+        return {2: "the best half", 3: "the best third", 4: "the best quarter"}.get(
+            self.factor, f"the best of {self.factor}"
+        )
+
+    def describe(self, points: Sequence[float] | None) -> str:
+        """Return in words where trials pause that are evaluated after these fractions of their training; None: unknown.
+
+        >>> LADDER_OF_0_8_0.describe((0.2, 0.4, 0.6, 0.8, 1.0))
+        'trials pause after 20% and 60% of their training, and the best third goes on'
+        """
+        if points is None:
+            fractions = _listed([f"1/{1 / share:.3g}" for share in self.shares])
+            return f"trials pause at the first evaluation after {fractions} of their training, and {self.part} goes on"
+        first_at = {self.height(point): point for point in sorted(points, reverse=True)}
+        pauses = [f"{first_at[height]:.0%}" for height in range(1, self.end) if height in first_at]
+        if not pauses:
+            return "trials do not pause, as they are evaluated at their end only"
+        return f"trials pause after {_listed(pauses)} of their training, and {self.part} goes on"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return {"shares": list(self.shares), "factor": self.factor}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Ladder:
+        """Return the ladder that `to_json` gave the values of."""
+        return cls(tuple(map(float, values["shares"])), int(values["factor"]))
+
+
+# Of all searches of hpsearch 0.8.0.
+LADDER_OF_0_8_0 = Ladder((1 / 18, 1 / 6, 1 / 2), 3)
+
+
+def ladder_for(n_trials: int, is_limited: bool = False) -> Ladder:
+    """Return where trials of a search pause.
+
+    Args:
+        n_trials: how many there are to be.
+        is_limited: whether time or epochs may end the search before.
+
+    Few trials pause late, as an early look at each of them says too little of which are the best; of many, and where
+    the end comes by a limit, early looks pay. Figures: docs/how-search-decides.md.
+    """
+    if is_limited or n_trials >= _MANY:
+        return LADDER_OF_0_8_0
+    return Ladder((1 / 6, 1 / 2), 2 if n_trials <= _FEW else 3)
+
+
+_FEW, _MANY = 30, 100
+
+
+def _listed(texts: Sequence[str]) -> str:
+    *some, last = texts
+    return f"{', '.join(some)} and {last}" if some else last

@@ -85,15 +85,16 @@ def ladder_for(n_trials: int, is_limited: bool = False) -> Ladder:
         n_trials: how many there are to be.
         is_limited: whether time or epochs may end the search before.
 
-    Few trials pause late, as an early look at each of them says too little of which are the best; of many, and where
-    the end comes by a limit, early looks pay. Figures: docs/how-search-decides.md.
+    Fewer than a hundred trials pause late, and half of them go on, as an early look says too little of which are the
+    best, and in fine-tunings may mislead; of more, and where the end comes by a limit, early looks pay. Figures:
+    docs/how-search-decides.md.
     """
     if is_limited or n_trials >= _MANY:
         return LADDER_OF_0_8_0
-    return Ladder((1 / 6, 1 / 2), 2 if n_trials <= _FEW else 3)
+    return Ladder((1 / 6, 1 / 2), 2)
 
 
-_FEW, _MANY = 30, 100
+_MANY = 100
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -27,9 +27,7 @@ def study(n_trials: int, **limits: Any) -> Study:
     ("n_trials", "is_limited", "ladder"),
     [
         (4, False, Ladder((1 / 6, 1 / 2), 2)),
-        (30, False, Ladder((1 / 6, 1 / 2), 2)),
-        (31, False, Ladder((1 / 6, 1 / 2), 3)),
-        (99, False, Ladder((1 / 6, 1 / 2), 3)),
+        (99, False, Ladder((1 / 6, 1 / 2), 2)),
         (100, False, LADDER_OF_0_8_0),
         (20, True, LADDER_OF_0_8_0),
     ],

@@ -18,6 +18,10 @@ from tests.support.searching import RATE, Events
 from tests.support.short_searches import search
 
 
+class Said(Exception):
+    """What a search says before its first trial."""
+
+
 def study(n_trials: int, **limits: Any) -> Study:
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
     return Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, **limits)
@@ -36,6 +40,27 @@ def test_the_fewer_trials_there_are_the_later_they_pause(n_trials: int, is_limit
     assert ladder_for(n_trials, is_limited) == ladder
     limits = {"timeout": 60.0} if is_limited else {}
     assert Defaults.of(study(n_trials, **limits), None).ladder == ladder
+
+
+@pytest.mark.parametrize(
+    ("n_trials", "pruner", "sampler"),
+    [(9, None, "CurveSampler"), (200, "none", "CurveSampler"), (201, None, "TPESampler"), (9, "median", "TPESampler")],
+)
+def test_where_trials_are_trained_in_full_the_model_of_curves_chooses_up_to_200_of_them(
+    tmp_path: Path, n_trials: int, pruner: Any, sampler: str
+) -> None:
+    class Ends(Events):
+        def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
+            raise Said(next(each for each in notes if each.startswith("sampler")))
+
+    with pytest.raises(Said, match=f"^sampler {sampler}$"):
+        search(tmp_path, n_trials, pruner=pruner, preflight=False, progress=Ends())
+
+
+def test_a_search_without_evaluations_during_training_asks_the_model_of_curves(tmp_path: Path) -> None:
+    events = Events()
+    search(tmp_path, 4, pruner="rungs", preflight=False, progress=events, trainer={"eval_strategy": "no"})
+    assert "sampler CurveSampler" in events.notes
 
 
 def test_a_study_that_goes_on_keeps_what_it_was_begun_with() -> None:

@@ -14,6 +14,8 @@ from ...search.curves import count_at_random
 from ...search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from ...search.study import Study
 
+# The model takes longer the more trials there are; where all are trained in full, TPE chooses in larger searches.
+_MOST_IN_FULL = 200
 # In `study.json`.
 DEFAULTS = "defaults"
 
@@ -45,7 +47,7 @@ class Defaults:
         if settings is None:
             is_limited = _is_limited(study)
             at_random = count_at_random(study.n_trials, is_limited)
-            return cls(ladder_for(study.n_trials, is_limited), at_random, models_in_full=True)
+            return cls(ladder_for(study.n_trials, is_limited), at_random, study.n_trials <= _MOST_IN_FULL)
         known = settings.get(DEFAULTS)
         if known is None:
             return cls.of_0_8_0()

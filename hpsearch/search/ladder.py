@@ -1,10 +1,14 @@
-"""After which shares of their training trials pause, and how many of them go on from there."""
+"""After which shares of their training trials pause, how many of them go on from there, and which never pause.
+
+Some trials are trained in full whatever they report: then it is known how well an early look tells the end, also where
+that changes. Such a hedge against early looks that mislead is in Hyperband, and in Li et al.: Hyper-Tune (VLDB 2022).
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 # Of so many trials or fewer, every one is trained in full: there is not enough to choose from.
@@ -20,10 +24,14 @@ class Ladder:
     Attributes:
         shares: of the training, after which trials pause, rising; each above 0 and below 1.
         factor: one trial of so many goes on from a rung.
+        in_full_first: so many first trials are trained in full.
+        in_full_every: so is each trial whose number is a multiple of this; 0: no other one.
     """
 
     shares: tuple[float, ...]
     factor: int
+    in_full_first: int = 0
+    in_full_every: int = 0
 
     @property
     def end(self) -> int:
@@ -37,6 +45,19 @@ class Ladder:
         [0, 1, 2, 3, 4]
         """
         return bisect_right((*self.shares, 1.0), share + ROUNDING)
+
+    def is_in_full(self, number: int) -> bool:
+        """Tell whether a trial is trained to its end, whatever it reports.
+
+        >>> [number for number in range(20) if Ladder((0.5,), 2, in_full_first=3, in_full_every=8).is_in_full(number)]
+        [0, 1, 2, 8, 16]
+        """
+        return number < self.in_full_first or (self.in_full_every > 0 and number % self.in_full_every == 0)
+
+    @property
+    def is_hedged(self) -> bool:
+        """Whether some trials are trained in full, so that it is seen whether a rung misleads."""
+        return self.in_full_first > 0 or self.in_full_every > 0
 
     @property
     def part(self) -> str:
@@ -57,21 +78,29 @@ class Ladder:
         """
         if points is None:
             fractions = _listed([f"1/{1 / share:.3g}" for share in self.shares])
-            return f"trials pause at the first evaluation after {fractions} of their training, and {self.part} goes on"
+            after = f"at the first evaluation after {fractions}"
+            return f"trials pause {after} of their training, and {self.part} goes on{self._others}"
         first_at = {self.height(point): point for point in sorted(points, reverse=True)}
         pauses = [f"{first_at[height]:.0%}" for height in range(1, self.end) if height in first_at]
         if not pauses:
             return "trials do not pause, as they are evaluated at their end only"
-        return f"trials pause after {_listed(pauses)} of their training, and {self.part} goes on"
+        return f"trials pause after {_listed(pauses)} of their training, and {self.part} goes on{self._others}"
+
+    @property
+    def _others(self) -> str:
+        if not self.is_hedged:
+            return ""
+        every = f" and every {self.in_full_every}th" if self.in_full_every else ""
+        return f"; the first {self.in_full_first}{every} train to their end"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values."""
-        return {"shares": list(self.shares), "factor": self.factor}
+        return {**asdict(self), "shares": list(self.shares)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Ladder:
         """Return the ladder that `to_json` gave the values of."""
-        return cls(tuple(map(float, values["shares"])), int(values["factor"]))
+        return cls(**{**values, "shares": tuple(values["shares"])})
 
 
 # Of all searches of hpsearch 0.8.0.
@@ -85,13 +114,13 @@ def ladder_for(n_trials: int, is_limited: bool = False) -> Ladder:
         n_trials: how many there are to be.
         is_limited: whether time or epochs may end the search before.
 
-    Fewer than a hundred trials pause late, and half of them go on, as an early look says too little of which are the
-    best, and in fine-tunings may mislead; of more, and where the end comes by a limit, early looks pay. Figures:
-    docs/how-search-decides.md.
+    Fewer than a hundred trials pause late, half of them go on, and some are trained in full, as an early look says too
+    little of which are the best, and in fine-tunings may mislead; of more, and where the end comes by a limit, early
+    looks pay. Figures: docs/how-search-decides.md.
     """
     if is_limited or n_trials >= _MANY:
         return LADDER_OF_0_8_0
-    return Ladder((1 / 6, 1 / 2), 2)
+    return Ladder((1 / 6, 1 / 2), 2, in_full_first=min(4, n_trials // 3), in_full_every=8)
 
 
 _MANY = 100

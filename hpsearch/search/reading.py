@@ -178,7 +178,9 @@ def _is_true_or_false(value: Any) -> bool:
 
 
 def _ladder(value: Any) -> dict[str, Any]:
-    read = fields(value, {"shares": items(_share), "factor": _at_least_two}, ("shares", "factor"))
+    checks = {"shares": items(_share), "factor": _at_least_two, "in_full_first": whole, "in_full_every": whole}
+    read = fields(value, checks, tuple(checks))
+    read = {name: read[name] for name in checks}
     if not read["shares"] or sorted(set(read["shares"])) != list(read["shares"]):
         raise Unreadable(f"the shares of a ladder rise, but these are {plain(value)!r}")
     return read

@@ -5,6 +5,9 @@ of them the best part of the trials that have come so far goes on, such as a thi
 need to go on later from exactly there, until enough worse ones have come after them, or none of the trials still to
 come could let them in.
 
+Some trials are trained in full, whatever they report. They tell how well the order at a rung agrees with that at the
+end of the training (`hpsearch.search.agreement`). From a rung that misleads all trials go on.
+
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from .agreement import LEAST, agreement
 from .budgets import OF_THE_TRIAL
 from .ladder import Ladder
 from .objective import MINIMIZE
@@ -75,6 +79,8 @@ class Rungs:
         if not self.is_at_rung(trial, earlier):
             return Verdict()
         trials, height = [trial, *others], self._top(trial)
+        if self._ladder.is_in_full(trial.number) or self._misleads(height, trials):
+            return Verdict()
         ranks = self._ranks(height, trials)
         if self._allowed(height, ranks, [trial, *self._waiting(height, trials)], trials, promise) is trial:
             return Verdict()
@@ -98,6 +104,8 @@ class Rungs:
         heights = sorted({self._top(each) for each in trials if each.state is TrialState.PAUSED}, reverse=True)
         for height in heights:
             waiting = self._waiting(height, trials)
+            if self._misleads(height, trials) and self._finite(height, waiting):
+                return self._best_of(height, waiting, trials, promise)
             allowed = self._allowed(height, self._ranks(height, trials), waiting, trials, promise)
             if allowed is not None:
                 return allowed
@@ -117,6 +125,8 @@ class Rungs:
         """Return the waiting trials that will not go on: more trials are better than could go on from their rung."""
         found: list[TrialRecord] = []
         for height in {self._top(each) for each in trials if each.state is TrialState.PAUSED}:
+            if self._misleads(height, trials):
+                continue
             ranks = self._ranks(height, trials)
             most = self._most(height, len(ranks), trials)
             found += [each for each in self._waiting(height, trials) if ranks[each.number] >= most]
@@ -146,6 +156,19 @@ class Rungs:
         sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
         results = [sign * each.values[0] for each in trials if each.is_eligible]
         return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
+
+    def misleading(self, trials: Sequence[TrialRecord]) -> dict[float, float]:
+        """Return the rungs from which all trials go on: their shares of the training, and how well orders agree."""
+        shares = enumerate(self._ladder.shares, start=1)
+        return {share: self._agreement(height, trials) for height, share in shares if self._misleads(height, trials)}
+
+    def _misleads(self, height: int, trials: Iterable[TrialRecord]) -> bool:
+        """Tell whether the order of trials at a rung says too little of their order at the end."""
+        return self._ladder.is_hedged and self._agreement(height, trials) < LEAST
+
+    def _agreement(self, height: int, trials: Iterable[TrialRecord]) -> float:
+        ended = [each for each in trials if each.state is TrialState.COMPLETE and self._was_at(height, each)]
+        return agreement([(self._cost(height, each), self._cost(self._ladder.end, each)) for each in ended])
 
     def count_since_improvement(self, trials: Iterable[TrialRecord]) -> int:
         """Return how many trials have come to a rung, or failed, since one was better there than all before it.
@@ -199,6 +222,15 @@ class Rungs:
         )
         if not candidates or gone >= count:
             return None
+        return self._best_of(height, candidates, trials, promise)
+
+    def _best_of(
+        self, height: int, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord], promise: Promise | None
+    ) -> TrialRecord:
+        """Return the trial at a rung of which most is expected, or that has the best report there."""
+        candidates = self._finite(height, candidates)
+        if promise is None:
+            return min(candidates, key=lambda each: (self._cost(height, each), each.number))
         rated = zip(promise(candidates, trials), candidates, strict=True)
         return max(rated, key=lambda pair: (pair[0], -pair[1].number))[1]
 
@@ -218,11 +250,12 @@ class Rungs:
         return self._count_at_their_end(trials) > 0
 
     def _count_at_their_end(self, trials: Iterable[TrialRecord]) -> int:
-        """Return how many trials have trained to their end, of those that have come to a rung before."""
+        """Return how many trials have trained to their end, of those that were judged at a rung before."""
         return sum(
             each.is_eligible
             and (each.state is TrialState.COMPLETE or (each.reason or "").startswith(OF_THE_TRIAL))
             and any(0 < height < self._ladder.end for height, _ in self._climb(each))
+            and not self._ladder.is_in_full(each.number)
             for each in trials
         )
 
@@ -243,13 +276,17 @@ class Rungs:
         return max(most, 1 if self._has_result(trials) else _LEAST)
 
     def _ranks(self, height: int, trials: Iterable[TrialRecord]) -> dict[int, int]:
-        """Return the ranks of the trials that have been at a rung; of equals the earlier trial is the better one."""
+        """Return the ranks of the trials that were judged at a rung; of equals the earlier trial is the better one."""
         costs = {
             each.number: self._cost(height, each)
             for each in trials
-            if each.state not in _WITHOUT_RESULT and self._was_at(height, each)
+            if each.state not in _WITHOUT_RESULT and self._was_at(height, each) and self._is_judged(each)
         }
         return {number: rank for rank, number in enumerate(sorted(costs, key=lambda each: (costs[each], each)))}
+
+    def _is_judged(self, trial: TrialRecord) -> bool:
+        """Tell whether a trial is judged at rungs; one that waits was, perhaps by another ladder."""
+        return trial.state is TrialState.PAUSED or not self._ladder.is_in_full(trial.number)
 
     def _was_at(self, height: int, trial: TrialRecord) -> bool:
         """Tell whether a trial has been at a rung: it has a report between this one and the next."""

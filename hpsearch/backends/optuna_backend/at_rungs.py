@@ -36,6 +36,7 @@ class AtRungs:
     def __init__(self, study: Study, engine: optuna.Study, ladder: Ladder, limit: PausedLimit) -> None:
         self._folder, self._engine, self._limit = study.folder, engine, limit
         self._rungs = Rungs(study, ladder)
+        self._said: set[float] = set()  # the rungs that mislead
 
     def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
         """Return what tells a trial at a rung whether to go on; `trial` is that trial, as Optuna has it."""
@@ -64,6 +65,16 @@ class AtRungs:
         trials = _known_trials(paused, runner)
         promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
         return None if promoted is None else _first(paused, [promoted])
+
+    def say_what_misleads(self, runner: TrialRunner) -> None:
+        """Say, once for each rung, that the order of trials there says too little of their order at the end."""
+        for share, agreeing in self._rungs.misleading(runner.known_trials()).items():
+            if share not in self._said:
+                self._said.add(share)
+                runner.announce(
+                    f"after {share:.0%} of the training the order of two trials agrees with that at the end in "
+                    f"{agreeing:.0%} of cases only: no trial waits or is pruned there while it is so"
+                )
 
     def hopeless(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
         """Return the waiting trials that will not go on, whatever comes."""

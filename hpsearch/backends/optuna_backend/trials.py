@@ -257,7 +257,10 @@ class StoredTrials:
 
         With `is_last_chance`, no trial is to come any more.
         """
-        if self._at_rungs is None or not paused:
+        if self._at_rungs is None:
+            return None
+        self._at_rungs.say_what_misleads(runner)
+        if not paused:
             return None
         by_hand = self._at_rungs.promoted_by_hand(paused, runner)
         if by_hand is not None:

@@ -152,10 +152,10 @@ def show(results: Results, budgets: Sequence[float]) -> None:
     width = max(map(len, [*results.strategies, "ours / the best of the others"])) + 2
     is_compared = OURS in results.strategies and math.inf in budgets
     headings = [*map(_described, budgets), *(["the cost of ours"] if is_compared else [])]
-    print(f"{'regret at':<{width}}{''.join(f'{each:>22}' for each in headings)}  trials  trainings  CPU s")
+    print(f"{'regret at':<{width}}{''.join(f'{each:>24}' for each in headings)}  trials  trainings  CPU s")
     for strategy in results.strategies:
         means = results.means(strategy, budgets) + ([results.mean_at_cost_of(OURS, strategy)] if is_compared else [])
-        cells = "".join(f"{each!s:>22}" for each in means)
+        cells = "".join(f"{each!s:>24}" for each in means)
         runs = results.of(strategy)
         trials, spent, seconds = np.mean([(run.trials, run.spent, run.seconds) for run in runs], axis=0)
         print(f"{strategy:<{width}}{cells}{trials:8.0f}{spent:11.1f}{seconds:7.1f}")
@@ -178,7 +178,7 @@ def _described(budget: float) -> str:
 def _show_ratios(results: Results, name: str, budgets: Sequence[float], others: Sequence[str], width: int) -> None:
     pairs = zip(budgets, others, strict=True)
     ratios = [results.ratio(OURS, other, budget) for budget, other in pairs]
-    print(f"{name:<{width}}" + "".join(f"{f'{each} {each.mark}':>22}" for each in ratios))
+    print(f"{name:<{width}}" + "".join(f"{f'{each} {each.mark}':>24}" for each in ratios))
 
 
 def plot(results: Results, most: float, file: Path) -> None:

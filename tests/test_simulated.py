@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import subprocess
 from pathlib import Path
 
@@ -65,14 +66,15 @@ def test_of_whole_searches_the_end_is_shown_too(tmp_path: Path) -> None:
     done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     heading, ours, random = done.stdout.splitlines()[1:4]
-    assert heading.split() == ["regret", "at", "2", "trainings", "the", "end", "trials", "trainings", "CPU", "s"]
+    columns = ["regret at", "2 trainings", "the end", "the cost of ours", "trials", "trainings", "CPU s"]
+    assert re.split(" {2,}", heading) == columns
     assert ours.split()[-3] == random.split()[-3] == "6"
     assert float(random.split()[-2]) == 6.0 > float(ours.split()[-2])
     found = json.loads((tmp_path / "runs.json").read_text())
     assert found["budgets"] == [2.0, None]
     (known,) = found["known"].values()
     for each in found["runs"]:
-        assert each["regrets"][1] == known["best_at_end"] - each["result"]
+        assert each["regrets"][1] == known["best_at_end"] - each["results"][-1][1]
     assert "--budgets must be finite" in run("--budgets", "inf", folder=tmp_path).stderr
 
 
@@ -135,7 +137,7 @@ def test_a_search_of_so_many_trials_begins_them_all_and_returns_one_that_was_tra
     strategy = ALL_STRATEGIES[name](task, 0, 20)
     searched = simulate(task, strategy, workers, math.inf)
     assert len(strategy.points) == 20
-    assert np.isclose(task.curves(np.array(strategy.points))[:, -1], searched.result).any()
+    assert np.isclose(task.curves(np.array(strategy.points))[:, -1], searched.results[-1][1]).any()
     in_full = 20.0 if workers == 1 else 20.0 + workers  # the last ones may have nothing to do
     assert searched.spent <= in_full
     if name.endswith("in full"):
@@ -176,17 +178,17 @@ def test_workers_share_the_budget() -> None:
             assert len(scores) == EPOCHS
 
     for workers in (1, 4):
-        seen, spent, result = simulate(Rising(), InFull(Rising(), 0), workers, 2)
+        seen, spent, results = simulate(Rising(), InFull(Rising(), 0), workers, 2)
         reached = min(EPOCHS, 2 * EPOCHS // workers)
         assert seen[-1] == pytest.approx((reached * workers / EPOCHS, reached))
         assert spent == 2
-        assert result == (EPOCHS if workers == 1 else -math.inf)
+        assert results == (((1, EPOCHS),) if workers == 1 else ())
 
 
 def test_the_regret_of_ours_is_compared_at_the_same_tasks() -> None:
     accuracies = {"ours": (90.0, 60.0), "random in full": (80.0, 20.0)}
     runs = [
-        Run(strategy, task, 0, ((1.0, accuracy),), 1.0, accuracy, 1, 0.0)
+        Run(strategy, task, 0, ((1.0, accuracy),), 1.0, ((1.0, accuracy),), 1, 0.0)
         for strategy, values in accuracies.items()
         for task, accuracy in zip("ab", values, strict=True)
     ]
@@ -196,6 +198,15 @@ def test_the_regret_of_ours_is_compared_at_the_same_tasks() -> None:
     ratio = results.ratio("ours", "random in full", 1.0)
     assert ratio.value == ratio.low == ratio.high == 0.5  # in both tasks
     assert ratio.mark == "+"
+
+
+def test_others_are_compared_with_what_they_would_return_for_the_cost_of_ours() -> None:
+    ours = [Run("ours", "a", seed, (), spent, ((spent, 90.0),), 9, 0.0) for seed, spent in enumerate((2.0, 0.5))]
+    results = ((1.0, 60.0), (2.0, 80.0), (3.0, 95.0))
+    others = [Run("random in full", "a", seed, results, 3.0, results, 3, 0.0) for seed in range(2)]
+    found = Results([*ours, *others], {"a": Known(100.0, 100.0)})
+    assert found.mean_at_cost_of("ours", "random in full").value == (20 + 100) / 2  # none had ended after half of one
+    assert found.mean_at_cost_of("ours", "ours").value == 10
 
 
 def test_synthetic_curves_are_the_same_each_time_and_no_two_tasks_are_alike() -> None:
@@ -276,7 +287,7 @@ def test_of_a_table_each_configuration_is_trained_once_and_the_search_ends_with_
     searched = simulate(task, strategy, workers, math.inf)
     assert len(strategy.points) == task.n_configurations == 16
     assert len(np.unique(strategy.points, axis=0)) == 16
-    assert searched.result in task.curves(np.array(strategy.points))[:, -1]
+    assert searched.results[-1][1] in task.curves(np.array(strategy.points))[:, -1]
 
 
 @pytest.mark.parametrize("name", ALL_STRATEGIES)
@@ -285,8 +296,8 @@ def test_a_training_that_diverges_is_no_result_and_ends_no_search(name: str) -> 
     strategy = ALL_STRATEGIES[name](task, 0, 16)
     searched = simulate(task, strategy, 2, math.inf)
     assert len(strategy.points) == 16
-    assert math.isfinite(searched.result)
-    assert all(math.isfinite(score) for _, score in searched.seen)
+    assert searched.results
+    assert all(math.isfinite(score) for _, score in (*searched.results, *searched.seen))
 
 
 @pytest.mark.parametrize("kind", [TPEInFull, GPSamplerInFull, TPEMedianPruning])
@@ -416,5 +427,5 @@ def test_recorded_curves_are_read_right(curves: str, name: str, best: float, siz
         strategy = ALL_STRATEGIES["random in full"](task, seed, 20)
         searched = simulate(task, strategy, 1, math.inf)
         assert searched.spent == pytest.approx(20)
-        regrets.append(task.known.regret(np.array(searched.result), np.array(True)))
+        regrets.append(task.known.regret(np.array(searched.results[-1][1]), np.array(True)))
     assert 0 <= np.mean(regrets) < 90

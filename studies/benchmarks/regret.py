@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Run:
     Attributes:
         seen: the best score so far wherever it rose, and the budget until then.
         spent: the budget until its end.
-        result: the best score of a trial at its end; -inf if none came there.
+        results: the best score so far of a trial at its end, wherever it rose, and the budget until then.
         trials: how many have begun.
         seconds: of processor time, for choices and curves.
     """
@@ -35,7 +35,7 @@ class Run:
     seed: int
     seen: tuple[tuple[float, float], ...]
     spent: float
-    result: float
+    results: tuple[tuple[float, float], ...]
     trials: int
     seconds: float
 
@@ -44,9 +44,16 @@ class Run:
 
         For what a search has seen of a trial that it did not train to its end is not what it returns.
         """
-        spent, scores = np.array([(0.0, -np.inf), *self.seen]).T
-        seen = scores[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1]
-        return np.where(np.isinf(budgets), self.result, seen)
+        return np.where(np.isinf(budgets), self.result_within(math.inf), _best_within(self.seen, budgets))
+
+    def result_within(self, budget: float) -> float:
+        """Return the best score of a trial at its end, of those that came there within a budget; -inf without any."""
+        return float(_best_within(self.results, [budget])[0])
+
+
+def _best_within(rises: Sequence[tuple[float, float]], budgets: Sequence[float]) -> Array:
+    spent, scores = np.array([(0.0, -np.inf), *rises]).T
+    return np.asarray(scores[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1])
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,23 @@ class Results:
 
     def regrets(self, strategy: str, budgets: Sequence[float]) -> Array:
         """Return the regret at each budget: of each task, or of each seed if there is but one, (n, budgets)."""
+        return self._by_task(strategy, lambda run: self.regret(run, budgets))
+
+    def mean_at_cost_of(self, other: str, strategy: str) -> Estimate:
+        """Return the mean regret of a strategy's result for what another one has spent at the same task and seed."""
+        spent = {(run.task, run.seed): run.spent for run in self.of(other)}
+
+        def regret(run: Run) -> Array:
+            result = run.result_within(spent[run.task, run.seed])
+            return self.known[run.task].regret(np.array([result]), np.array([True]))
+
+        regrets = self._by_task(strategy, regret)
+        return _estimates(regrets.mean(axis=0), _drawn(regrets))[0]
+
+    def _by_task(self, strategy: str, regret: Callable[[Run], Array]) -> Array:
         by_task: dict[str, list[Array]] = {task: [] for task in self.known}
         for run in self.of(strategy):
-            by_task[run.task].append(self.regret(run, budgets))
+            by_task[run.task].append(regret(run))
         if len(by_task) == 1:
             return np.array(next(iter(by_task.values())))
         return np.array([np.mean(each, axis=0) for each in by_task.values()])
@@ -129,10 +150,12 @@ def _estimates(values: Array, drawn: Array) -> list[Estimate]:
 def show(results: Results, budgets: Sequence[float]) -> None:
     """Print the table, and how ours compares."""
     width = max(map(len, [*results.strategies, "ours / the best of the others"])) + 2
-    headings = "".join(f"{_described(budget):>22}" for budget in budgets)
-    print(f"{'regret at':<{width}}{headings}  trials  trainings  CPU s")
+    is_compared = OURS in results.strategies and math.inf in budgets
+    headings = [*map(_described, budgets), *(["the cost of ours"] if is_compared else [])]
+    print(f"{'regret at':<{width}}{''.join(f'{each:>24}' for each in headings)}  trials  trainings  CPU s")
     for strategy in results.strategies:
-        cells = "".join(f"{each!s:>22}" for each in results.means(strategy, budgets))
+        means = results.means(strategy, budgets) + ([results.mean_at_cost_of(OURS, strategy)] if is_compared else [])
+        cells = "".join(f"{each!s:>24}" for each in means)
         runs = results.of(strategy)
         trials, spent, seconds = np.mean([(run.trials, run.spent, run.seconds) for run in runs], axis=0)
         print(f"{strategy:<{width}}{cells}{trials:8.0f}{spent:11.1f}{seconds:7.1f}")
@@ -155,7 +178,7 @@ def _described(budget: float) -> str:
 def _show_ratios(results: Results, name: str, budgets: Sequence[float], others: Sequence[str], width: int) -> None:
     pairs = zip(budgets, others, strict=True)
     ratios = [results.ratio(OURS, other, budget) for budget, other in pairs]
-    print(f"{name:<{width}}" + "".join(f"{f'{each} {each.mark}':>22}" for each in ratios))
+    print(f"{name:<{width}}" + "".join(f"{f'{each} {each.mark}':>24}" for each in ratios))
 
 
 def plot(results: Results, most: float, file: Path) -> None:

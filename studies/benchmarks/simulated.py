@@ -13,12 +13,13 @@ chosen on some tasks can be checked on others.
 
 Measured is regret: the best score known for the task, less the best one seen so far, at any epoch of any trial. For
 accuracies it is in points of percent, for losses see `recorded_curves`. Budgets are in trainings of full length, such
-as the 52 epochs of LCBench, of all workers together. With `--trials` each
-search has so many trials and is simulated to its end. There the regret is that of the trial which a search returns, the
-best of those that were trained to their end, after their last epoch. Of each strategy the mean over all tasks and seeds
-is printed, with a 95 % confidence interval by bootstrap over tasks, since the seeds of a task are alike (with one task:
-over its seeds). Then ours is divided by the best of the others, which these very means tell, and by the peer's: TPE
-with median pruning. A ratio is marked + if its whole interval is below 1, and - if it is above.
+as the 52 epochs of LCBench, of all workers together. With `--trials` each search has so many trials and is simulated to
+its end. There the regret is that of the trial which a search returns, the best of those that were trained to their end,
+after their last epoch; beside it stands the regret of what the others would return at the cost of ours. Of each
+strategy the mean over all tasks and seeds is printed, with a 95 % confidence interval by bootstrap over tasks, since
+the seeds of a task are alike (with one task: over its seeds). Then ours is divided by the best of the others, which
+these very means tell, and by the peer's: TPE with median pruning. A ratio is marked + if its whole interval is below 1,
+and - if it is above.
 
 The best score known is that of the table, or of a long search of each task alone, which is kept in `--cache`.
 Set OMP_NUM_THREADS=1 with several processes.
@@ -93,12 +94,12 @@ class Searched(NamedTuple):
     Attributes:
         seen: the best score so far wherever it rose, and the budget until then.
         spent: the budget until its end.
-        result: the best score of a trial at its end; -inf if none came there.
+        results: the best score so far of a trial at its end, wherever it rose, and the budget until then.
     """
 
     seen: tuple[tuple[float, float], ...]
     spent: float
-    result: float
+    results: tuple[tuple[float, float], ...]
 
 
 @functools.cache
@@ -135,7 +136,7 @@ def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock:
     curves: list[Array] = []
     times: list[Array] = []  # from the beginning of each training on
     seen: list[tuple[float, float]] = []
-    result = -math.inf
+    results: list[tuple[float, float]] = []
     while True:
         while idle and (job := strategy.next()) is not None:
             new = [point[None] for point in strategy.points[len(curves) :]]
@@ -147,12 +148,15 @@ def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock:
             idle -= 1
         if not busy or busy[0][0] > end:
             unit = workers / task.epochs
-            rises = _rises((moment * unit, score) for moment, score in sorted(seen) if moment <= end)
-            return Searched(rises, (end if busy else now) * unit, result)
+            rises, results_rise = (
+                _rises((moment * unit, score) for moment, score in sorted(each) if moment <= end)
+                for each in (seen, results)
+            )
+            return Searched(rises, (end if busy else now) * unit, results_rise)
         now, _, trial, epoch = heapq.heappop(busy)
         idle += 1
         if epoch == task.length(strategy.points[trial]):
-            result = max(result, float(curves[trial][epoch - 1]))
+            results.append((now, float(curves[trial][epoch - 1])))
         strategy.told(trial, curves[trial][:epoch], float(times[trial][epoch]))
 
 
@@ -187,6 +191,7 @@ def carry_out(plan: Plan) -> Run:
 
 
 def _quieten() -> None:
+    warnings.filterwarnings("ignore", "All-NaN slice")  # the median of trials that have diverged
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 

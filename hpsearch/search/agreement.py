@@ -9,12 +9,14 @@ from collections.abc import Sequence
 _AGREEING, _PAIRS = 4, 6
 # Rungs where fewer pairs agree mislead: of pairs at random, half agree.
 LEAST = 0.6
+# Fewer trials tell nothing.
+_FEWEST = 3
 
 
 def agreement(costs: Sequence[tuple[float, float]]) -> float:
     """Return the share of pairs of trials of which the same one is better at a rung and at the end.
 
-    It is the posterior mean of a beta distribution. Pairs that are equal at one of the two tell nothing.
+    It is the posterior mean of a beta distribution; of fewer than three trials that of the prior. Pairs that are equal at one of the two tell nothing.
 
     Args:
         costs: of each trial, at the rung and at the end; less is better.
@@ -24,6 +26,8 @@ def agreement(costs: Sequence[tuple[float, float]]) -> float:
     >>> round(agreement([]), 2)
     0.67
     """
+    if len(costs) < _FEWEST:
+        return _AGREEING / _PAIRS
     orders = [
         (early < other_early) == (late < other_late)
         for (early, late), (other_early, other_late) in itertools.combinations(costs, 2)

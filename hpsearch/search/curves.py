@@ -212,7 +212,7 @@ class LatestModel:
 
 
 def _shown(curve: Curve) -> tuple[bytes, tuple[tuple[float, float], ...], bool]:
-    return curve.point.tobytes(), tuple(curve.reports), curve.is_open
+    return curve.point.tobytes(), tuple((share, cost) for share, cost in curve.reports), curve.is_open
 
 
 def propose(

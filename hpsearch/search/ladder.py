@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..errors import StudyError
+from .study import check_whole
+
 # Of so many trials or fewer, every one is trained in full: there is not enough to choose from.
 TOO_FEW = 3
 # Epochs are sums of fractions.
@@ -19,19 +22,35 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs of a search.
+    """The rungs of a search: ``pruner=Ladder((1 / 6, 1 / 2))`` in place of those that fit the number of trials.
 
-    Attributes:
+    Args:
         shares: of the training, after which trials pause, rising; each above 0 and below 1.
         factor: one trial of so many goes on from a rung.
         in_full_first: so many first trials are trained in full.
-        in_full_every: so is each trial whose number is a multiple of this; 0: no other one.
+        in_full_every: so is each trial whose place, from 0, is a multiple of this; 0: no other one.
+
+    Raises:
+        StudyError: the shares do not rise between 0 and 1, or a number is too small.
+
+    Example:
+        >>> Ladder((1 / 6, 1 / 2), in_full_first=4, in_full_every=8).describe(None)[:70]
+        'trials pause at the first evaluation after 1/6 and 1/2 of their traini'
     """
 
     shares: tuple[float, ...]
-    factor: int
+    factor: int = 2
     in_full_first: int = 0
     in_full_every: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shares", tuple(self.shares))
+        are_shares = all(isinstance(each, (int, float)) and 0 < each < 1 for each in self.shares)
+        if not self.shares or not are_shares or list(self.shares) != sorted(set(self.shares)):
+            raise StudyError(f"The shares of a Ladder must rise, between 0 and 1, but are {self.shares!r}.")
+        check_whole("The factor of a Ladder", self.factor, 2)
+        check_whole("in_full_first of a Ladder", self.in_full_first, 0)
+        check_whole("in_full_every of a Ladder", self.in_full_every, 0)
 
     @property
     def end(self) -> int:
@@ -46,13 +65,13 @@ class Ladder:
         """
         return bisect_right((*self.shares, 1.0), share + ROUNDING)
 
-    def is_in_full(self, number: int) -> bool:
-        """Tell whether a trial is trained to its end, whatever it reports.
+    def is_in_full(self, place: int) -> bool:
+        """Tell whether a trial is trained to its end, whatever it reports; the first one of a study has place 0.
 
-        >>> [number for number in range(20) if Ladder((0.5,), 2, in_full_first=3, in_full_every=8).is_in_full(number)]
+        >>> [place for place in range(20) if Ladder((0.5,), 2, in_full_first=3, in_full_every=8).is_in_full(place)]
         [0, 1, 2, 8, 16]
         """
-        return number < self.in_full_first or (self.in_full_every > 0 and number % self.in_full_every == 0)
+        return place < self.in_full_first or (self.in_full_every > 0 and place % self.in_full_every == 0)
 
     @property
     def is_hedged(self) -> bool:

@@ -32,6 +32,7 @@ from .checked_json import (
     text,
     whole,
 )
+from .ladder import Ladder
 from .own_files import is_own_folder, links_out, read_own_text
 from .space import SearchSpace
 from .stored_record import record_from_json
@@ -130,12 +131,6 @@ def _at_least_one(value: Any) -> int:
     return int(value)
 
 
-def _at_least_two(value: Any) -> int:
-    if whole(value) < 2:
-        raise Unreadable(f"it must be a whole number of at least 2, but is {value}")
-    return int(value)
-
-
 def _constraint(value: Any) -> str:
     metric, _, bound = text(value).rpartition(" <= " if " <= " in text(value) else " >= ")
     try:
@@ -165,12 +160,6 @@ def _session(value: Any) -> dict[str, Any]:
     return {"versions": {}, "arguments": {}, "data": {}, **fields(value, checks, ())}
 
 
-def _share(value: Any) -> float:
-    if not 0 < number(value) < 1:
-        raise Unreadable(f"{plain(value)!r} is no share of a training")
-    return float(value)
-
-
 def _is_true_or_false(value: Any) -> bool:
     if not isinstance(value, bool):
         raise Unreadable(f"it must be true or false, but is {plain(value)!r}")
@@ -178,12 +167,12 @@ def _is_true_or_false(value: Any) -> bool:
 
 
 def _ladder(value: Any) -> dict[str, Any]:
-    checks = {"shares": items(_share), "factor": _at_least_two, "in_full_first": whole, "in_full_every": whole}
+    checks = {"shares": items(number), "factor": whole, "in_full_first": whole, "in_full_every": whole}
     read = fields(value, checks, tuple(checks))
-    read = {name: read[name] for name in checks}
-    if not read["shares"] or sorted(set(read["shares"])) != list(read["shares"]):
-        raise Unreadable(f"the shares of a ladder rise, but these are {plain(value)!r}")
-    return read
+    try:
+        return Ladder(**{name: read[name] for name in checks}).to_json()
+    except StudyError as error:
+        raise Unreadable(str(error)) from error
 
 
 def _defaults(value: Any) -> dict[str, Any]:

@@ -79,7 +79,8 @@ class Rungs:
         if not self.is_at_rung(trial, earlier):
             return Verdict()
         trials, height = [trial, *others], self._top(trial)
-        if self._ladder.is_in_full(trial.number) or self._misleads(height, trials):
+        is_judged = any(each is trial for each in self._judged(trials))
+        if not is_judged or self._misleads(height, trials):
             return Verdict()
         ranks = self._ranks(height, trials)
         if self._allowed(height, ranks, [trial, *self._waiting(height, trials)], trials, promise) is trial:
@@ -255,8 +256,7 @@ class Rungs:
             each.is_eligible
             and (each.state is TrialState.COMPLETE or (each.reason or "").startswith(OF_THE_TRIAL))
             and any(0 < height < self._ladder.end for height, _ in self._climb(each))
-            and not self._ladder.is_in_full(each.number)
-            for each in trials
+            for each in self._judged(trials)
         )
 
     def _waiting(self, height: int, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
@@ -279,14 +279,20 @@ class Rungs:
         """Return the ranks of the trials that were judged at a rung; of equals the earlier trial is the better one."""
         costs = {
             each.number: self._cost(height, each)
-            for each in trials
-            if each.state not in _WITHOUT_RESULT and self._was_at(height, each) and self._is_judged(each)
+            for each in self._judged(trials)
+            if each.state not in _WITHOUT_RESULT and self._was_at(height, each)
         }
         return {number: rank for rank, number in enumerate(sorted(costs, key=lambda each: (costs[each], each)))}
 
-    def _is_judged(self, trial: TrialRecord) -> bool:
-        """Tell whether a trial is judged at rungs; one that waits was, perhaps by another ladder."""
-        return trial.state is TrialState.PAUSED or not self._ladder.is_in_full(trial.number)
+    def _judged(self, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
+        """Return the trials that are judged at rungs; one that waits was, perhaps by another ladder.
+
+        Places are counted from the first trial: those of a study that this one learns from have the numbers before.
+        """
+        known = list(trials)
+        first = min((each.number for each in known), default=0)
+        paused = TrialState.PAUSED
+        return [each for each in known if each.state is paused or not self._ladder.is_in_full(each.number - first)]
 
     def _was_at(self, height: int, trial: TrialRecord) -> bool:
         """Tell whether a trial has been at a rung: it has a report between this one and the next."""

@@ -66,6 +66,8 @@ def test_the_same_curves_in_another_order_are_the_same_model() -> None:
     twice = [Curve(each.point, [(share, 2 * cost) for share, cost in each.reports]) for each in known]  # of other seeds
     assert LatestModel().of(known + twice).best == LatestModel().of(twice + known).best
     assert models.of(twice) is not model
+    from_json = [Curve(each.point, [list(report) for report in each.reports]) for each in known]  # type: ignore[misc]
+    assert len(models.of(known + from_json)._points) == len(models.of(from_json + known)._points)
     model = models.of(known)
     further = [*known[1:], Curve(known[0].point, known[0].reports[:-1])]
     assert models.of(further) is not model

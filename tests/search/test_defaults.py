@@ -30,8 +30,9 @@ def study(n_trials: int, **limits: Any) -> Study:
 @pytest.mark.parametrize(
     ("n_trials", "is_limited", "ladder"),
     [
-        (4, False, Ladder((1 / 6, 1 / 2), 2)),
-        (99, False, Ladder((1 / 6, 1 / 2), 2)),
+        (4, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=1, in_full_every=8)),
+        (12, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
+        (99, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
         (100, False, LADDER_OF_0_8_0),
         (20, True, LADDER_OF_0_8_0),
     ],
@@ -80,12 +81,12 @@ def told(folder: Path, n_trials: int, **options: Any) -> list[str]:
     """Search with rungs, and return what is said before the first trial."""
     events = Events()
     changes = {"num_train_epochs": 6}
-    search(folder, n_trials, pruner="rungs", preflight=False, progress=events, trainer=changes, **options)
+    search(folder, n_trials, **{"pruner": "rungs", **options}, preflight=False, progress=events, trainer=changes)
     return events.notes
 
 
 def test_a_search_records_its_ladder_and_a_later_call_and_another_version_keep_it(tmp_path: Path) -> None:
-    by_half = "trials pause after 17% and 50% of their training, and the best half goes on"
+    by_half = "trials pause after 17% and 50% of their training, and the best half goes on; the first 1 and every 8th"
     by_third = "trials pause after 17% and 50% of their training, and the best third goes on"
     assert any(each.startswith(by_half) for each in told(tmp_path, 4))
     assert any(each.startswith(by_half) for each in told(tmp_path, 5, max_epochs=1000))
@@ -97,21 +98,45 @@ def test_a_search_records_its_ladder_and_a_later_call_and_another_version_keep_i
     assert any(each.startswith(by_third) for each in told(tmp_path, 6))
 
 
+def test_a_ladder_of_the_user_takes_the_place_of_the_default_also_of_one_that_was_recorded(tmp_path: Path) -> None:
+    told(tmp_path, 4)
+    said = told(tmp_path, 5, pruner=Ladder([1 / 3], 4))
+    assert any(
+        each.startswith("trials pause after 33% of their training, and the best quarter goes on") for each in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"shares": (0.5, 0.5)}, "must rise"),
+        ({"shares": ("half",)}, "must rise"),
+        ({"shares": (0.5,), "factor": 1.5}, "whole number of at least 2"),
+        ({"shares": (0.5,), "in_full_every": -8}, "whole number of at least 0"),
+    ],
+)
+def test_what_is_no_ladder_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        Ladder(**given)
+
+
 @pytest.mark.parametrize(
     ("ladder", "said"),
     [
-        ({"shares": [0.5, 0.1], "factor": 2}, "rise"),
-        ({"shares": [], "factor": 2}, "rise"),
-        ({"shares": [1.5], "factor": 2}, "no share of a training"),
-        ({"shares": [0.5], "factor": 1}, "at least 2"),
-        ({"shares": [0.5]}, "no 'factor'"),
+        ({"shares": [0.5, 0.1]}, r"must rise, between 0 and 1, but are \(0.5, 0.1\)"),
+        ({"shares": []}, "must rise"),
+        ({"shares": [1.5]}, "must rise"),
+        ({"shares": ["half"]}, "number"),
+        ({"factor": 1}, "factor of a Ladder must be .* at least 2, but got 1"),
+        ({"in_full_first": -1}, "at least 0, but is -1"),
+        ({"factor": None}, "must be a number, but is None"),
     ],
 )
 def test_a_damaged_ladder_is_an_error_that_says_what_is_wrong(tmp_path: Path, ladder: Any, said: str) -> None:
     search(tmp_path, 1)
     file = tmp_path / "study" / "study.json"
     settings = json.loads(file.read_text())
-    settings[DEFAULTS]["ladder"] = ladder
+    settings[DEFAULTS]["ladder"] |= ladder
     file.write_text(json.dumps(settings))
     with pytest.raises(StudyError, match=f"is damaged.*ladder.*{said}"):
         read_settings(tmp_path / "study")

@@ -13,43 +13,17 @@ import optuna
 import pytest
 from transformers import TrainerCallback
 
-from hpsearch import Float, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
+from hpsearch import NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.rungs import Rungs
 from hpsearch.search.sessions import Session
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialState, Verdict
+from hpsearch.search.trial import Report, TrialState
+from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, PRUNE, RATE, rungs, running, trial
 from tests.support.searching import Events
 from tests.support.small_trainer import CountsModels, small_trainer
-
-RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
-GO_ON, PAUSE, PRUNE = Verdict(), Verdict(pause=True), Verdict(prune=True)
-EPOCHS = 6  # pauses after 1 and 3 of them
-
-
-def rungs(n_trials: int = 30, scope: str = "last") -> Rungs:
-    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
-    return Rungs(Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, scope), LADDER_OF_0_8_0)
-
-
-def trial(number: int, *losses: float, state: TrialState = TrialState.PAUSED, **changes: Any) -> TrialRecord:
-    """A trial of eighteen epochs that was evaluated after epochs 1, 3, 9 and 18, or as many of them."""
-    epochs = changes.pop("epochs", (1, 3, 9, 18))
-    violations = changes.pop("violations", {})
-    reports = [
-        Report((loss,), epoch, epoch, epoch, {"eval_loss": loss}, violations, horizon=18.0)
-        for epoch, loss in zip(epochs, losses, strict=False)
-    ]
-    values = (losses[-1],) if losses and state.has_result else ()
-    about: dict[str, Any] = {"reports": tuple(reports), "values": values, "violations": violations, **changes}
-    return TrialRecord(number, f"run-{number}", state, {}, **about)
-
-
-def running(number: int, *losses: float, **changes: Any) -> TrialRecord:
-    return trial(number, *losses, state=TrialState.RUNNING, **changes)
-
 
 # Which trials go on.
 
@@ -286,7 +260,10 @@ class Counts(TrainerCallback):
 def search(folder: Path, *callbacks: Any, n_trials: int = 9, **options: Any) -> Any:
     arguments = {"num_train_epochs": EPOCHS, **options.pop("trainer", {})}
     return small_trainer(folder, *callbacks, **arguments).hyperparameter_search(
-        RATE, "loss", n_trials=n_trials, **{"progress": False, "storage": "journal", **options}
+        RATE,
+        "loss",
+        n_trials=n_trials,
+        **{"progress": False, "storage": "journal", "pruner": LADDER_OF_0_8_0, **options},
     )
 
 
@@ -501,7 +478,7 @@ def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "the best third goes on (default; pruner=None trains every trial in full)"),
+        ({"pruner": "rungs"}, "the best half goes on; the first 1 and every 8th train to their end (default; pruner="),
         ({"pruner": None}, "pruner none: every trial is trained in full"),
         ({"n_trials": 3}, "pruner none: every trial is trained in full"),
         ({"trainer": {"eval_strategy": "no"}}, "pruner none: every trial is trained in full"),

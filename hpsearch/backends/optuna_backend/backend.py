@@ -15,7 +15,7 @@ from ...errors import StorageError, StudyError
 from ...search.ending import TrialEndedSearch
 from ...search.evaluation_points import points_of
 from ...search.execution import Searchable
-from ...search.ladder import TOO_FEW
+from ...search.ladder import TOO_FEW, Ladder
 from ...search.reading import read_settings
 from ...search.runner import TrialRunner
 from ...search.space import SearchSpace
@@ -62,13 +62,15 @@ class OptunaBackend(Backend):
 
     Args:
         sampler: an `optuna.samplers.BaseSampler`; or the name of one, which gets the study's seed: ``"tpe"``,
-            ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``. None: with
-            rungs, a model of the learning curves of all trials (see `hpsearch.search.curves`), else TPE.
-        pruner: ``"rungs"``, the default: trials pause, and the best of them resume (see `hpsearch.search.rungs`); with
-            several objectives, median pruning by the `pruning_metric`, if there is one; for trainers of `tune`
-            that cannot resume exactly, median pruning; a sampler that tries everything there is, or
-            fewer than four trials: all to completion. Or an `optuna.pruners.BasePruner`, or ``"median"``,
-            ``"successive_halving"``, ``"hyperband"``. None, ``"none"``: every trial is trained in full.
+            ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``. None: a
+            model of the learning curves of all trials (see `hpsearch.search.curves`); TPE with a pruner of Optuna, with
+            several objectives, and where more than 200 trials are trained in full.
+        pruner: ``"rungs"``, the default: trials pause, and the best of them resume (see `hpsearch.search.rungs`); where
+            depends on the number of trials, or a `hpsearch.Ladder` says it. With several objectives, median pruning by
+            the `pruning_metric`, if there is one; for trainers of `tune` that cannot resume exactly, median pruning; a
+            sampler that tries everything there is, or fewer than four trials: all to completion. Or an
+            `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``, ``"hyperband"``. None, ``"none"``:
+            every trial is trained in full.
         storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.
         load_if_exists: False refuses to go on with a study that is in the storage already.
@@ -150,6 +152,7 @@ class OptunaBackend(Backend):
         self._may_exist = load_if_exists
         self._sampler, self._sampler_kind = sampler, sampler_kind(sampler)
         self._has_rungs = is_rungs(pruner)
+        self._ladder = pruner if isinstance(pruner, Ladder) else None
         self._pruner = as_pruner(pruner)
         self._is_evaluated = True
         self._at_rungs: AtRungs | None = None
@@ -196,7 +199,7 @@ class OptunaBackend(Backend):
         aside = set_aside_damaged(self._storage, study) if is_own and is_alone else []
         storage = open_own_or_other(self._storage, study.folder)
         settings = read_settings(study.folder)
-        self._defaults = Defaults.of(study, settings if records else None)
+        self._defaults = Defaults.of(study, settings if records else None, self._ladder)
         with quiet_optuna(), naming_the_storage(storage):
             aside += self._check_stored(study, storage, records)
             sampler = self._made_sampler(study)

@@ -7,7 +7,7 @@ is one search.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...search.curves import count_at_random
@@ -37,21 +37,24 @@ class Defaults:
     models_in_full: bool
 
     @classmethod
-    def of(cls, study: Study, settings: Mapping[str, Any] | None) -> Defaults:
+    def of(cls, study: Study, settings: Mapping[str, Any] | None, ladder: Ladder | None = None) -> Defaults:
         """Return what `study.json` says; for a new study, what fits its settings; for one of 0.8.0, what that had.
 
         Args:
             study: the settings of this call.
             settings: what `study.json` holds; None: the study is new.
+            ladder: what the user asks for in this call; None: nothing.
         """
         if settings is None:
             is_limited = _is_limited(study)
             at_random = count_at_random(study.n_trials, is_limited)
-            return cls(ladder_for(study.n_trials, is_limited), at_random, study.n_trials <= _MOST_IN_FULL)
-        known = settings.get(DEFAULTS)
-        if known is None:
-            return cls.of_0_8_0()
-        return cls(Ladder.from_json(known["ladder"]), known["at_random"], known["models_in_full"])
+            chosen = cls(ladder_for(study.n_trials, is_limited), at_random, study.n_trials <= _MOST_IN_FULL)
+        elif DEFAULTS in settings:
+            known = settings[DEFAULTS]
+            chosen = cls(Ladder.from_json(known["ladder"]), known["at_random"], known["models_in_full"])
+        else:
+            chosen = cls.of_0_8_0()
+        return chosen if ladder is None else replace(chosen, ladder=ladder)
 
     @classmethod
     def of_0_8_0(cls) -> Defaults:

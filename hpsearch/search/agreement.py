@@ -16,7 +16,8 @@ _FEWEST = 3
 def agreement(costs: Sequence[tuple[float, float]]) -> float:
     """Return the share of pairs of trials of which the same one is better at a rung and at the end.
 
-    It is the posterior mean of a beta distribution; of fewer than three trials that of the prior. Pairs that are equal at one of the two tell nothing.
+    It is the posterior mean of a beta distribution; of fewer than three trials that of the prior. Pairs that are equal
+    at one of the two tell nothing.
 
     Args:
         costs: of each trial, at the rung and at the end; less is better.

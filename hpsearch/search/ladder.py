@@ -109,8 +109,9 @@ class Ladder:
     def _others(self) -> str:
         if not self.is_hedged:
             return ""
+        first = f"first {self.in_full_first}" if self.in_full_first > 1 else "first one"
         every = f" and every {self.in_full_every}th" if self.in_full_every else ""
-        return f"; the first {self.in_full_first}{every} train to their end"
+        return f"; the {first}{every} train to their end"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values."""
@@ -139,7 +140,7 @@ def ladder_for(n_trials: int, is_limited: bool = False) -> Ladder:
     """
     if is_limited or n_trials >= _MANY:
         return LADDER_OF_0_8_0
-    return Ladder((1 / 6, 1 / 2), 2, in_full_first=min(4, n_trials // 3), in_full_every=8)
+    return Ladder((1 / 6, 1 / 2), 2, in_full_first=min(max(1, n_trials // 5), 4), in_full_every=8)
 
 
 _MANY = 100

@@ -114,7 +114,7 @@ def test_what_waits_in_a_search_of_one_backend_goes_on_in_another(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "the best half goes on (default; pruner=None trains every trial in full)"),
+        ({}, "every 8th train to their end (default; pruner=None trains every trial in full)"),
         ({"pruner": None}, "pruner none: every trial is trained in full"),
         ({"search_alg": OptunaSearch()}, "pruner MedianPruner"),
         ({"scheduler": "asha"}, "scheduler AsyncHyperBandScheduler"),

@@ -31,7 +31,8 @@ def study(n_trials: int, **limits: Any) -> Study:
     ("n_trials", "is_limited", "ladder"),
     [
         (4, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=1, in_full_every=8)),
-        (12, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
+        (12, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=2, in_full_every=8)),
+        (20, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
         (99, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
         (100, False, LADDER_OF_0_8_0),
         (20, True, LADDER_OF_0_8_0),
@@ -86,7 +87,7 @@ def told(folder: Path, n_trials: int, **options: Any) -> list[str]:
 
 
 def test_a_search_records_its_ladder_and_a_later_call_and_another_version_keep_it(tmp_path: Path) -> None:
-    by_half = "trials pause after 17% and 50% of their training, and the best half goes on; the first 1 and every 8th"
+    by_half = "trials pause after 17% and 50% of their training, and the best half goes on; the first one and every 8th"
     by_third = "trials pause after 17% and 50% of their training, and the best third goes on"
     assert any(each.startswith(by_half) for each in told(tmp_path, 4))
     assert any(each.startswith(by_half) for each in told(tmp_path, 5, max_epochs=1000))

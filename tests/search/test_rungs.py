@@ -478,7 +478,10 @@ def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"pruner": "rungs"}, "the best half goes on; the first 1 and every 8th train to their end (default; pruner="),
+        (
+            {"pruner": "rungs"},
+            "the best half goes on; the first one and every 8th train to their end (default; pruner=",
+        ),
         ({"pruner": None}, "pruner none: every trial is trained in full"),
         ({"n_trials": 3}, "pruner none: every trial is trained in full"),
         ({"trainer": {"eval_strategy": "no"}}, "pruner none: every trial is trained in full"),

@@ -54,6 +54,7 @@ _HOMES = {
     "replay": ["Replay"],
     "search.best_run": ["BestRun", "SearchSummary"],
     "search.constraints": ["Constraint"],
+    "search.ladder": ["Ladder"],
     "search.listener": ["SearchListener"],
     "search.objective": ["Objective"],
     "search.parameters": ["Categorical", "Float", "Int"],
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from .search.best_run import BestRun as BestRun
     from .search.best_run import SearchSummary as SearchSummary
     from .search.constraints import Constraint as Constraint
+    from .search.ladder import Ladder as Ladder
     from .search.listener import SearchListener as SearchListener
     from .search.objective import Objective as Objective
     from .search.parameters import Categorical as Categorical

@@ -178,11 +178,11 @@ class Searching(ABC):
             callbacks: functions of Optuna's study and its trial, called after each trial, as in `Study.optimize`;
                 `study.stop()` lets no further trial begin.
             progress: show a live view; or a `SearchListener` of your own.
-            options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`, `n_jobs`,
-                `devices`, `trials_per_device`, `trials_per_worker`, `worker_memory`, `trial_retries`; for Ray the first
-                five and `address`, `resources_per_trial`, `max_concurrent_trials`, `trial_retries`, `autoscaling`,
-                `storage_path`, `scheduler`, `search_alg`, `stop`. Other options of the engine that change nothing about
-                the result are taken with a notice.
+            options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`,
+                `max_paused`, `max_paused_bytes`, `n_jobs`, `devices`, `trials_per_device`, `trials_per_worker`,
+                `worker_memory`, `trial_retries`; for Ray the first seven and `address`, `resources_per_trial`,
+                `max_concurrent_trials`, `trial_retries`, `autoscaling`, `storage_path`, `scheduler`, `search_alg`,
+                `stop`. Other options of the engine that change nothing about the result are taken with a notice.
 
         Returns:
             A `BestRun`; with several objectives a list of them, the Pareto front.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,15 +15,25 @@ import pytest
 from studies.benchmarks.learning_curves import (
     EPOCHS,
     Array,
+    Known,
     LCBench,
     MissingCurves,
     SeveralLengths,
     SyntheticTasks,
     Task,
 )
+from studies.benchmarks.recorded_curves import Grid, Scattered, TaskSet, Translation
 from studies.benchmarks.regret import Results, Run
-from studies.benchmarks.simulated import DATA, simulate
-from studies.benchmarks.strategies import ALL_STRATEGIES, STRATEGIES, Job, Strategy
+from studies.benchmarks.simulated import DATA, _chosen, half_of, simulate, tasks_of
+from studies.benchmarks.strategies import (
+    ALL_STRATEGIES,
+    STRATEGIES,
+    GPSamplerInFull,
+    Job,
+    Strategy,
+    TPEInFull,
+    TPEMedianPruning,
+)
 from tests.support import warm
 from tests.support.programs import surroundings
 
@@ -55,14 +66,15 @@ def test_of_whole_searches_the_end_is_shown_too(tmp_path: Path) -> None:
     done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     heading, ours, random = done.stdout.splitlines()[1:4]
-    assert heading.split() == ["regret", "at", "2", "trainings", "the", "end", "trials", "trainings", "CPU", "s"]
+    columns = ["regret at", "2 trainings", "the end", "the cost of ours", "trials", "trainings", "CPU s"]
+    assert re.split(" {2,}", heading) == columns
     assert ours.split()[-3] == random.split()[-3] == "6"
     assert float(random.split()[-2]) == 6.0 > float(ours.split()[-2])
     found = json.loads((tmp_path / "runs.json").read_text())
     assert found["budgets"] == [2.0, None]
-    (best,) = found["best_known"].values()
+    (known,) = found["known"].values()
     for each in found["runs"]:
-        assert each["regrets"][1] == best - each["result"]
+        assert each["regrets"][1] == known["best_at_end"] - each["results"][-1][1]
     assert "--budgets must be finite" in run("--budgets", "inf", folder=tmp_path).stderr
 
 
@@ -125,10 +137,12 @@ def test_a_search_of_so_many_trials_begins_them_all_and_returns_one_that_was_tra
     strategy = ALL_STRATEGIES[name](task, 0, 20)
     searched = simulate(task, strategy, workers, math.inf)
     assert len(strategy.points) == 20
-    assert np.isclose(task.curves(np.array(strategy.points))[:, -1], searched.result).any()
+    assert np.isclose(task.curves(np.array(strategy.points))[:, -1], searched.results[-1][1]).any()
     in_full = 20.0 if workers == 1 else 20.0 + workers  # the last ones may have nothing to do
     assert searched.spent <= in_full
-    if name.startswith("ours"):
+    if name.endswith("in full"):
+        assert searched.spent == 20
+    elif name.startswith("ours"):
         assert searched.spent < in_full / 2
 
 
@@ -160,30 +174,39 @@ def test_workers_share_the_budget() -> None:
         def next(self) -> Job:
             return Job(self._add(self._anywhere()), 0, EPOCHS)
 
-        def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
-            assert len(accuracies) == EPOCHS
+        def told(self, trial: int, scores: Array, elapsed: float) -> None:
+            assert len(scores) == EPOCHS
 
     for workers in (1, 4):
-        seen, spent, result = simulate(Rising(), InFull(Rising(), 0), workers, 2)
+        seen, spent, results = simulate(Rising(), InFull(Rising(), 0), workers, 2)
         reached = min(EPOCHS, 2 * EPOCHS // workers)
         assert seen[-1] == pytest.approx((reached * workers / EPOCHS, reached))
         assert spent == 2
-        assert result == (EPOCHS if workers == 1 else 0)
+        assert results == (((1, EPOCHS),) if workers == 1 else ())
 
 
 def test_the_regret_of_ours_is_compared_at_the_same_tasks() -> None:
     accuracies = {"ours": (90.0, 60.0), "random in full": (80.0, 20.0)}
     runs = [
-        Run(strategy, task, 0, ((1.0, accuracy),), 1.0, accuracy, 1, 0.0)
+        Run(strategy, task, 0, ((1.0, accuracy),), 1.0, ((1.0, accuracy),), 1, 0.0)
         for strategy, values in accuracies.items()
         for task, accuracy in zip("ab", values, strict=True)
     ]
-    results = Results(runs, {"a": 100.0, "b": 100.0})
+    results = Results(runs, {task: Known(100.0, 100.0) for task in "ab"})
     assert results.means("ours", [1.0])[0].value == 25.0
     assert results.best_other(1.0) == "random in full"
     ratio = results.ratio("ours", "random in full", 1.0)
     assert ratio.value == ratio.low == ratio.high == 0.5  # in both tasks
     assert ratio.mark == "+"
+
+
+def test_others_are_compared_with_what_they_would_return_for_the_cost_of_ours() -> None:
+    ours = [Run("ours", "a", seed, (), spent, ((spent, 90.0),), 9, 0.0) for seed, spent in enumerate((2.0, 0.5))]
+    results = ((1.0, 60.0), (2.0, 80.0), (3.0, 95.0))
+    others = [Run("random in full", "a", seed, results, 3.0, results, 3, 0.0) for seed in range(2)]
+    found = Results([*ours, *others], {"a": Known(100.0, 100.0)})
+    assert found.mean_at_cost_of("ours", "random in full").value == (20 + 100) / 2  # none had ended after half of one
+    assert found.mean_at_cost_of("ours", "ours").value == 10
 
 
 def test_synthetic_curves_are_the_same_each_time_and_no_two_tasks_are_alike() -> None:
@@ -217,7 +240,7 @@ def test_by_the_clock_a_training_that_takes_longer_has_shown_less_by_the_same_ti
         def next(self) -> Job:
             return Job(self._add(np.array([len(self.points) / 2.0])), 0, EPOCHS)
 
-        def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
+        def told(self, trial: int, scores: Array, elapsed: float) -> None:
             taken.append(elapsed)
 
     class Slower(Rising):
@@ -236,9 +259,173 @@ def test_by_the_clock_a_training_that_takes_longer_has_shown_less_by_the_same_ti
 def test_lcbench_is_read_right() -> None:
     pytest.importorskip("onnxruntime")
     try:
-        tasks = LCBench(DATA)
+        tasks = LCBench(DATA["lcbench"])
     except MissingCurves as missing:
         pytest.skip(str(missing))
     assert len(tasks.names) == 34
     (curve,) = tasks.task("3945").curves(np.full((1, 7), 0.5))
     assert curve[[0, 2, 8, 25, 51]] == pytest.approx([38.07, 85.33, 90.63, 92.47, 93.50], abs=0.02)
+
+
+def grid(side: int = 4, epochs: int = 18, diverged: float = -math.inf) -> Grid:
+    """Return a table of two parameters; with a high first one, up to a place, the training diverges half-way."""
+    steps = (np.arange(side) + 0.5) / side
+    points = np.array(list(itertools.product(steps, steps)))
+    tops = 90 - 40 * ((points - 0.6) ** 2).sum(axis=1, keepdims=True)
+    scores = tops * (1 - np.exp(-np.arange(1.0, epochs + 1) / 4))
+    scores[points[:, 0] < diverged, epochs // 2 :] = -np.inf
+    return Grid("grid", points, scores)
+
+
+@pytest.mark.parametrize("name", ALL_STRATEGIES)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_of_a_table_each_configuration_is_trained_once_and_the_search_ends_with_the_last_one(
+    name: str, workers: int
+) -> None:
+    task = grid()
+    strategy = ALL_STRATEGIES[name](task, 0, 20)
+    searched = simulate(task, strategy, workers, math.inf)
+    assert len(strategy.points) == task.n_configurations == 16
+    assert len(np.unique(strategy.points, axis=0)) == 16
+    assert searched.results[-1][1] in task.curves(np.array(strategy.points))[:, -1]
+
+
+@pytest.mark.parametrize("name", ALL_STRATEGIES)
+def test_a_training_that_diverges_is_no_result_and_ends_no_search(name: str) -> None:
+    task = grid(diverged=0.5)
+    strategy = ALL_STRATEGIES[name](task, 0, 16)
+    searched = simulate(task, strategy, 2, math.inf)
+    assert len(strategy.points) == 16
+    assert searched.results
+    assert all(math.isfinite(score) for _, score in (*searched.results, *searched.seen))
+
+
+@pytest.mark.parametrize("kind", [TPEInFull, GPSamplerInFull, TPEMedianPruning])
+def test_optuna_learns_what_was_trained_in_place_of_its_proposal(kind: type[TPEInFull]) -> None:
+    task = grid(diverged=0.3)
+    strategy = kind(task, 0, 14)
+    simulate(task, strategy, 1, math.inf)
+    trials = strategy._engine.study.trials
+    assert np.array([list(each.params.values()) for each in trials]) == pytest.approx(np.array(strategy.points))
+    diverged = [not math.isfinite(curve[-1]) for curve in task.curves(np.array(strategy.points))]
+    assert any(diverged)
+    for each, has_diverged in zip(trials, diverged, strict=True):
+        assert each.state.name in (("FAIL", "PRUNED") if has_diverged else ("COMPLETE", "PRUNED"))
+
+
+def test_a_proposal_becomes_the_nearest_configuration_that_was_not_tried() -> None:
+    task = grid(side=2)
+    low, beside = np.array([0.25, 0.25]), np.array([0.25, 0.75])
+    proposal = np.array([0.3, 0.4])
+    assert (task.snap(proposal, []) == low).all()
+    assert (task.snap(proposal, [low]) == beside).all()
+    assert (task.valid(np.array([proposal, proposal]), []) == low).all()
+    assert len(task.valid(proposal[None], [low])) == 3  # none is near that was not tried: all others
+    assert (task.curves(proposal[None]) == task.curves(low[None])).all()
+    assert SyntheticTasks().task("synthetic-0").snap(proposal, [proposal]) is proposal
+
+
+def test_among_scattered_configurations_a_proposal_becomes_one_that_ends_alike() -> None:
+    pytest.importorskip("sklearn")
+    random = np.random.default_rng(0)
+    points, proposals = random.random((300, 8)), random.random((100, 8))
+
+    def ends(places: Array) -> Array:
+        return np.asarray(np.sin(3 * places[:, 0]) * 10)  # the other parameters do nothing
+
+    table = Scattered("scattered", points, np.stack([ends(points) - 1, ends(points)], axis=1))
+    snapped = np.array([table.snap(each, []) for each in proposals])
+    nearest = points[np.linalg.norm(proposals[:, None] - points, axis=2).argmin(axis=1)]
+    off, off_by_distance = (np.abs(ends(each) - ends(proposals)).mean() for each in (snapped, nearest))
+    assert off < off_by_distance / 3
+    other = table.snap(proposals[0], [snapped[0]])
+    assert (other != snapped[0]).any()
+    assert (other == points).all(axis=1).any()
+
+
+def test_regret_of_a_table_is_in_percent_of_the_way_from_its_median_to_its_best() -> None:
+    scores = np.array([[-9.0, -math.inf], [-3.0, -5.0], [-8.0, -4.0], [-7.0, -7.0]])
+    known = Grid("table", np.arange(4.0)[:, None], scores).known
+    assert known == Known(best=-3.0, best_at_end=-4.0, without=-5.0, is_relative=True)
+    seen, at_end = np.array([-4.0, -math.inf, -4.5, -6.0]), np.array([False, False, True, True])
+    assert known.regret(seen, at_end).tolist() == [50.0, 100.0, 50.0, 200.0]
+
+
+def test_both_halves_have_every_other_task_whatever_their_order() -> None:
+    names = ("b", "e", "a", "c", "d")
+    assert half_of(names, "fit") == ("a", "c", "e")
+    assert half_of(names, "check") == ("b", "d")
+    assert _chosen(["a*", "c"], ["ab", "ac", "b", "c"]) == ["ab", "ac", "c"]
+
+
+def test_taskset_is_read_without_its_first_report_and_with_what_diverged(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    folder = tmp_path / "taskset"
+    folder.mkdir()
+    (folder / "tasks.json").write_text(json.dumps({"hp": ["learning_rate", "beta1"]}))
+    valid = np.array([[0.7, 0.6, 0.5], [0.7, 0.8, math.nan], [0.7, 0.69, 0.69]], np.float32)
+    np.savez(folder / "one.npz", hp=[[1e-4, 0.9], [1.0, 0.0], [1e-2, 0.99]], valid=valid, train=valid)
+    tasks = TaskSet(tmp_path)
+    assert tasks.names == ("one",)
+    task = tasks.task("one")
+    assert (task.epochs, task.dimensions, task.n_configurations) == (2, 2, 3)
+    points = np.array([[0.0, 0.5], [1.0, 1.0], [0.5, 0.0]])
+    snapped = np.array([task.snap(each, []) for each in points])
+    assert snapped == pytest.approx(points)
+    assert task.curves(snapped) == pytest.approx(np.array([[-0.6, -0.5], [-0.8, -math.inf], [-0.69, -0.69]]))
+
+
+def test_translations_are_read_by_file_and_by_base_model_and_hold_their_last_checkpoint(tmp_path: Path) -> None:
+    def row(base: str, size: int, rate: float, *perplexities: float) -> dict[str, object]:
+        sizes = {"model_size": size, "ff_num_hidden": 4 * size, "num_layers": 24, "bpe": len(base)}
+        others = {"base": base, "batch_size": 16, "initial_lr": rate, "r": 2, "dataset_size": 9, "bleu": []}
+        return {**sizes, **others, "ppl": perplexities}
+
+    folder = tmp_path / "nmt"
+    folder.mkdir()
+    rows = [row("a", 8, 1e-4, 5.0, 4.0), row("a", 8, 1e-3, 6.0, 5.0, 4.5), row("b", 8, 1e-4, 3.0)]
+    (folder / "finetune_x.json").write_text(json.dumps([*rows, row("b", 16, 1e-4, 2.0)]))
+    (folder / "scratch_y.json").write_text(
+        json.dumps([row("s", 8, 1e-4, 7.0), row("s", 8, 1e-4, 9.0), row("s", 8, 1e-3, 8.0)])
+    )
+    tasks = Translation(tmp_path)
+    assert tasks.names == ("finetune_x", "finetune_x/a-24x8", "finetune_x/b-24x16", "finetune_x/b-24x8", "scratch_y")
+    whole, one = tasks.task("finetune_x"), tasks.task("finetune_x/a-24x8")
+    assert (whole.dimensions, whole.epochs, whole.n_configurations) == (3, 3, 4)  # base, size, rate: the rest is told
+    assert (one.dimensions, one.epochs, one.n_configurations) == (1, 3, 2)
+    assert one.curves(np.array([[0.25], [0.75]])).tolist() == [[-5, -4, -4], [-6, -5, -4.5]]
+    scratch = tasks.task("scratch_y")
+    assert scratch.n_configurations == 2
+    assert scratch.curves(np.array([[0.25]])) in (-7.0, -9.0)  # one of the two that were trained, not their mean
+
+
+@pytest.mark.parametrize("curves", ["lcbench", "taskset", "nmt"])
+def test_curves_that_are_not_there_are_missed_in_one_line(curves: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingCurves, match="--data") as missing:
+        tasks_of(curves, tmp_path)
+    assert str(tmp_path) in str(missing.value)
+    assert len(str(missing.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("curves", "name", "best", "size"),
+    [
+        ("taskset", "imdb_patch32_GRU64_avg_bs128", 0.44565, (1000, 8, 50)),
+        ("nmt", "finetune_fr-en", 2.239, (162, 6, 74)),
+    ],
+)
+def test_recorded_curves_are_read_right(curves: str, name: str, best: float, size: tuple[int, ...]) -> None:
+    try:
+        task = tasks_of(curves).task(name)
+    except MissingCurves as missing:
+        pytest.skip(str(missing))
+    assert (task.n_configurations, task.dimensions, task.epochs) == size
+    assert task.known is not None
+    assert -task.known.best_at_end == pytest.approx(best, abs=1e-4)
+    regrets = []
+    for seed in range(3):
+        strategy = ALL_STRATEGIES["random in full"](task, seed, 20)
+        searched = simulate(task, strategy, 1, math.inf)
+        assert searched.spent == pytest.approx(20)
+        regrets.append(task.known.regret(np.array(searched.results[-1][1]), np.array(True)))
+    assert 0 <= np.mean(regrets) < 90

@@ -55,20 +55,22 @@ class CurveModel:
         points: (n, d), parameters in the unit cube; a trial with several reports is there several times.
         shares: (n,), of the training that was done, from above 0 to 1.
         costs: (n,), what was reported; less is better, infinite for a report that is not a number.
+        is_needed: (n,), whether an observation is used in any case; None: none is.
 
     Values are replaced by the quantiles of a normal distribution, so that a few wild ones do no harm. Of more than 300
-    observations, the best half of that number and as many others are used, chosen at random, the same every time; a
-    third of them to find the hyperparameters.
+    observations, those that are needed, the best half of the others that have room and as many more are used, chosen at
+    random, the same every time; a hundred of all to find the hyperparameters.
 
     Attributes:
         best: the highest quantile there is.
     """
 
-    def __init__(self, points: Array, shares: Array, costs: Array) -> None:
+    def __init__(self, points: Array, shares: Array, costs: Array, is_needed: NDArray[np.bool_] | None = None) -> None:
         random = np.random.default_rng(len(costs))
         values = ndtri((Series(-costs).rank().to_numpy() - 0.5) / len(costs))
         logs = _logs(shares)
-        some, kept = _chosen(values, _MOST_TO_FIT, random), _chosen(values, _MOST, random)
+        needed = np.zeros(len(costs), dtype=bool) if is_needed is None else is_needed
+        some, kept = _chosen(values, _MOST_TO_FIT, random), _chosen(values, _MOST, random, needed)
         self._points, self._values, self._logs = points[some], values[some], logs[some]
         self._fit()
         self._points, self._values, self._logs = points[kept], values[kept], logs[kept]
@@ -172,17 +174,26 @@ class Curve:
     Attributes:
         point: (d,), its parameters in the unit cube.
         reports: share of the training and cost of each report, in order; less is better.
+        is_open: whether the trial may go on, so that what is expected of it will be asked.
     """
 
     point: Array
     reports: Sequence[tuple[float, float]]
+    is_open: bool = False
 
 
 def model_of(curves: Sequence[Curve]) -> CurveModel:
-    """Return a model of curves, of each the last report, and those at which the share of the training has doubled."""
-    seen = [(curve.point, *report) for curve in curves for report in _thinned(curve.reports)]
-    points, shares, costs = zip(*seen, strict=True)
-    return CurveModel(np.array(points), np.array(shares), np.array(costs))
+    """Return a model of curves, of each the last report, and those at which the share of the training has doubled.
+
+    However many there are, it has seen the last report of each trial that may go on.
+    """
+    seen = [
+        (curve.point, *report, curve.is_open and report == curve.reports[-1])
+        for curve in curves
+        for report in _thinned(curve.reports)
+    ]
+    points, shares, costs, is_needed = zip(*seen, strict=True)
+    return CurveModel(np.array(points), np.array(shares), np.array(costs), np.array(is_needed))
 
 
 class LatestModel:
@@ -200,8 +211,8 @@ class LatestModel:
         return self._latest[1]
 
 
-def _shown(curve: Curve) -> tuple[bytes, tuple[tuple[float, float], ...]]:
-    return curve.point.tobytes(), tuple(curve.reports)
+def _shown(curve: Curve) -> tuple[bytes, tuple[tuple[float, float], ...], bool]:
+    return curve.point.tobytes(), tuple((share, cost) for share, cost in curve.reports), curve.is_open
 
 
 def propose(
@@ -241,7 +252,7 @@ def propose(
         return model.improvement_for_work(points, work) * believed
 
     near = [] if belief is None else [belief.near(_NEAR_EACH, random)]
-    points = valid(np.concatenate([_candidates(curves, random), *near]))
+    points = valid(np.concatenate([candidates(curves, random), *near]))
     if not len(points):
         return None
     values = expected(points)
@@ -266,11 +277,22 @@ def count_at_random(n_trials: int, is_limited: bool = False) -> int:
     return min(max(n_trials // 3, _LEAST_AT_RANDOM), most)
 
 
-def _candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
+def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
+    """Return points of the unit cube that the next parameters are chosen from: anywhere, and near the best trials."""
     tops = sorted(curves, key=lambda curve: min(cost for _, cost in curve.reports))[:_TOPS]
     near = np.repeat(np.array([each.point for each in tops]), _NEAR_EACH, axis=0)
     anywhere = random.random((_ANYWHERE, near.shape[1]))
     return np.concatenate([anywhere, _varied(near, random.choice(_STEPS, (len(near), 1)), random)])
+
+
+def is_plateau(curves: Sequence[Curve]) -> bool:
+    """Tell whether half of the curves are at their best as good as the best of all.
+
+    >>> is_plateau([Curve(np.zeros(1), [(1.0, cost)]) for cost in (0.69, 0.69, 0.8)])
+    True
+    """
+    best = [min(cost for _, cost in curve.reports) for curve in curves]
+    return bool(np.median(best) <= min(best))
 
 
 def _varied(points: Array, steps: Array, random: np.random.Generator) -> Array:
@@ -287,11 +309,13 @@ def _thinned(reports: Sequence[tuple[float, float]]) -> list[tuple[float, float]
     return kept
 
 
-def _chosen(values: Array, most: int, random: np.random.Generator) -> Any:
+def _chosen(values: Array, most: int, random: np.random.Generator, needed: Any = False) -> Any:
+    """Return which values are used of more than `most`: those that are needed, the best, and others at random."""
     if len(values) <= most:
         return slice(None)
-    order = np.argsort(-values, kind="stable")
-    half = most // 2
+    order = np.argsort(np.where(needed, -np.inf, -values), kind="stable")
+    first = min(int(np.sum(needed)), most)
+    half = first + (most - first) // 2
     return np.sort(np.concatenate([order[:half], random.choice(order[half:], most - half, replace=False)]))
 
 

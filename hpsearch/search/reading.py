@@ -24,6 +24,7 @@ from .checked_json import (
     is_folder_name,
     items,
     mapping,
+    number,
     one_of,
     optional,
     plain,
@@ -31,6 +32,7 @@ from .checked_json import (
     text,
     whole,
 )
+from .ladder import Ladder
 from .own_files import is_own_folder, links_out, read_own_text
 from .space import SearchSpace
 from .stored_record import record_from_json
@@ -158,6 +160,26 @@ def _session(value: Any) -> dict[str, Any]:
     return {"versions": {}, "arguments": {}, "data": {}, **fields(value, checks, ())}
 
 
+def _is_true_or_false(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Unreadable(f"it must be true or false, but is {plain(value)!r}")
+    return value
+
+
+def _ladder(value: Any) -> dict[str, Any]:
+    checks = {"shares": items(number), "factor": whole, "in_full_first": whole, "in_full_every": whole}
+    read = fields(value, checks, tuple(checks))
+    try:
+        return Ladder(**{name: read[name] for name in checks}).to_json()
+    except StudyError as error:
+        raise Unreadable(str(error)) from error
+
+
+def _defaults(value: Any) -> dict[str, Any]:
+    checks = {"ladder": _ladder, "at_random": optional(whole), "models_in_full": _is_true_or_false}
+    return fields(value, checks, tuple(checks))
+
+
 _SETTINGS: dict[str, Check] = {
     "study_name": _folder_name,
     "objective": _one_or_all(text),
@@ -171,6 +193,7 @@ _SETTINGS: dict[str, Check] = {
     "uncounted_before": whole,
     "sessions": items(_session),
     "storage": optional(text),
+    "defaults": _defaults,
     **dict.fromkeys(("sampler", "pruner", "backend", "pruning_metric"), optional(text)),
 }
 

@@ -1,8 +1,12 @@
 """Rungs: where trials pause, and which of them go on; asynchronous successive halving with pause and promotion.
 
-A trial pauses at 1/18, 1/6 and 1/2 of its training. At each of these rungs the best third of the trials that have come
-so far goes on; the others wait, with all that they need to go on later from exactly there, until enough worse ones have
-come after them, or none of the trials still to come could let them in.
+A trial pauses at the rungs of a ladder, such as 1/18, 1/6 and 1/2 of its training (`hpsearch.search.ladder`). At each
+of them the best part of the trials that have come so far goes on, such as a third; the others wait, with all that they
+need to go on later from exactly there, until enough worse ones have come after them, or none of the trials still to
+come could let them in.
+
+Some trials are trained in full, whatever they report. They tell how well the order at a rung agrees with that at the
+end of the training (`hpsearch.search.agreement`). From a rung that misleads all trials go on.
 
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
@@ -11,16 +15,17 @@ Nobody waits for a rung to fill: whoever is free promotes the best trial that ma
 learning-rate schedule of every trial is that of its whole training.
 
 Source: Li, Jamieson, Rostamizadeh, Gonina, Hardt, Recht, Talwalkar: A System for Massively Parallel Hyperparameter
-Tuning (MLSys 2020), algorithm 2. Why these shares: docs/how-search-decides.md.
+Tuning (MLSys 2020), algorithm 2. Why which ladder: docs/how-search-decides.md.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from .agreement import LEAST, agreement
 from .budgets import OF_THE_TRIAL
+from .ladder import Ladder
 from .objective import MINIMIZE
 from .selection import cost_of, says_how_good, select_report
 from .study import Study
@@ -30,12 +35,8 @@ from .trial import Report, TrialRecord, TrialState, Verdict
 Promise = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[float]]
 
 _WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
-FACTOR = 3
-SHARES = (1 / 18, 1 / 6, 1 / 2)
-# Where a trial is that has trained to its end.
-_END = len(SHARES) + 1
-# Epochs are sums of fractions.
-_ROUNDING = 1e-6
+# So many train to their end at the least; until one has, so many wait at a rung, as the best may fail.
+_LEAST = 3
 
 
 class Rungs:
@@ -46,16 +47,18 @@ class Rungs:
 
     Args:
         study: the settings; it has one objective.
+        ladder: where the rungs are, and how many trials go on.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, ladder: Ladder) -> None:
+        self._ladder = ladder
         self._objectives, self._scope, self._n_trials = study.objectives, study.scope, study.n_trials
         self._known: dict[int, tuple[Sequence[Report], list[tuple[int, float]]]] = {}
 
     def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
         """Tell whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""
         *before, height = [0, *(height for height, _ in self._climb(trial))]
-        return max([*before, 0 if earlier is None else self._top(earlier)]) < height < _END
+        return max([*before, 0 if earlier is None else self._top(earlier)]) < height < self._ladder.end
 
     def verdict(
         self,
@@ -76,6 +79,9 @@ class Rungs:
         if not self.is_at_rung(trial, earlier):
             return Verdict()
         trials, height = [trial, *others], self._top(trial)
+        is_judged = any(each is trial for each in self._judged(trials))
+        if not is_judged or self._misleads(height, trials):
+            return Verdict()
         ranks = self._ranks(height, trials)
         if self._allowed(height, ranks, [trial, *self._waiting(height, trials)], trials, promise) is trial:
             return Verdict()
@@ -89,23 +95,25 @@ class Rungs:
 
         Args:
             trials: all trials of the study, as far as they are known.
-            promise: rates those that wait at a rung by what is expected of them, more is better; of a third of the
-                trials there, those with the best rating go on. None: those with the best report.
+            promise: rates those that wait at a rung by what is expected of them, more is better; of as many trials as
+                may go on from there, those with the best rating go on. None: those with the best report.
             is_last_chance: no trial runs, and none is to come: the best of the highest rung may go on if none that
                 holds the constraints has trained to its end so far; one that has diverged only if all have. Then one
-                that was better at its rung than the best trial was there, until a ninth of all trials has trained to
-                its end, or three.
+                that was better at its rung than the best trial was there, until a ninth of all trials (a quarter, if
+                half of them go on from each rung) has trained to its end, or three.
         """
         heights = sorted({self._top(each) for each in trials if each.state is TrialState.PAUSED}, reverse=True)
         for height in heights:
             waiting = self._waiting(height, trials)
+            if self._misleads(height, trials) and self._finite(height, waiting):
+                return self._best_of(height, waiting, trials, promise)
             allowed = self._allowed(height, self._ranks(height, trials), waiting, trials, promise)
             if allowed is not None:
                 return allowed
         if not heights or not is_last_chance:
             return None
         if self._has_result(trials):
-            is_enough = self._count_at_their_end(trials) >= max(FACTOR, self._n_trials // FACTOR**2)
+            is_enough = self._count_at_their_end(trials) >= max(_LEAST, self._n_trials // self._ladder.factor**2)
             return None if is_enough else self._ahead_of_the_best(heights, trials)
         at = next((each for each in heights if self._finite(each, self._waiting(each, trials))), heights[0])
         ranks, waiting = self._ranks(at, trials), self._waiting(at, trials)
@@ -118,10 +126,24 @@ class Rungs:
         """Return the waiting trials that will not go on: more trials are better than could go on from their rung."""
         found: list[TrialRecord] = []
         for height in {self._top(each) for each in trials if each.state is TrialState.PAUSED}:
+            if self._misleads(height, trials):
+                continue
             ranks = self._ranks(height, trials)
             most = self._most(height, len(ranks), trials)
             found += [each for each in self._waiting(height, trials) if ranks[each.number] >= most]
         return found
+
+    def waiting(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return the trials that wait, the best first: those of higher rungs, at each rung by their reports."""
+        paused = [each for each in trials if each.state is TrialState.PAUSED]
+        heights = {each.number: self._top(each) for each in paused}
+        ranks = {height: self._ranks(height, trials) for height in set(heights.values()) if height > 0}
+
+        def place(trial: TrialRecord) -> tuple[int, int]:
+            height = heights[trial.number]
+            return -height, ranks[height][trial.number] if height > 0 else trial.number
+
+        return sorted(paused, key=place)
 
     def best_waiting(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the waiting trial with the best report, if it is better than all results; None if there is none.
@@ -135,6 +157,36 @@ class Rungs:
         sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
         results = [sign * each.values[0] for each in trials if each.is_eligible]
         return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
+
+    def misleading(self, trials: Sequence[TrialRecord]) -> dict[float, float]:
+        """Return the rungs from which all trials go on: their shares of the training, and how well orders agree."""
+        shares = enumerate(self._ladder.shares, start=1)
+        return {share: self._agreement(height, trials) for height, share in shares if self._misleads(height, trials)}
+
+    def _misleads(self, height: int, trials: Iterable[TrialRecord]) -> bool:
+        """Tell whether the order of trials at a rung says too little of their order at the end."""
+        return self._ladder.is_hedged and self._agreement(height, trials) < LEAST
+
+    def _agreement(self, height: int, trials: Iterable[TrialRecord]) -> float:
+        ended = [each for each in trials if each.state is TrialState.COMPLETE and self._was_at(height, each)]
+        return agreement([(self._cost(height, each), self._cost(self._ladder.end, each)) for each in ended])
+
+    def count_since_improvement(self, trials: Iterable[TrialRecord]) -> int:
+        """Return how many trials have come to a rung, or failed, since one was better there than all before it.
+
+        Training to the end is the last rung.
+        """
+        best: dict[int, float] = {}
+        count = 0
+        for trial in sorted(trials, key=lambda each: each.number):
+            costs = {height: self._cost(height, trial) for height, _ in self._climb(trial) if height > 0}
+            if trial.state in _WITHOUT_RESULT:
+                count += trial.state is TrialState.FAILED
+                continue
+            is_better = any(cost < best.get(height, math.inf) for height, cost in costs.items())
+            count = 0 if is_better else count + bool(costs)
+            best = {**best, **{height: min(cost, best.get(height, math.inf)) for height, cost in costs.items()}}
+        return count
 
     def _ahead_of_the_best(self, heights: Sequence[int], trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the best waiting trial, of the highest rung, that came there better than the best trial had.
@@ -160,7 +212,7 @@ class Rungs:
         promise: Promise | None,
     ) -> TrialRecord | None:
         """Return which of the candidates may go on from a rung; None: none of them."""
-        count = len(ranks) // FACTOR
+        count = len(ranks) // self._ladder.factor
         candidates = self._finite(height, candidates)
         if promise is None:
             best = [each for each in candidates if ranks[each.number] < count]
@@ -171,6 +223,15 @@ class Rungs:
         )
         if not candidates or gone >= count:
             return None
+        return self._best_of(height, candidates, trials, promise)
+
+    def _best_of(
+        self, height: int, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord], promise: Promise | None
+    ) -> TrialRecord:
+        """Return the trial at a rung of which most is expected, or that has the best report there."""
+        candidates = self._finite(height, candidates)
+        if promise is None:
+            return min(candidates, key=lambda each: (self._cost(height, each), each.number))
         rated = zip(promise(candidates, trials), candidates, strict=True)
         return max(rated, key=lambda pair: (pair[0], -pair[1].number))[1]
 
@@ -190,12 +251,12 @@ class Rungs:
         return self._count_at_their_end(trials) > 0
 
     def _count_at_their_end(self, trials: Iterable[TrialRecord]) -> int:
-        """Return how many trials have trained to their end, of those that have come to a rung before."""
+        """Return how many trials have trained to their end, of those that were judged at a rung before."""
         return sum(
             each.is_eligible
             and (each.state is TrialState.COMPLETE or (each.reason or "").startswith(OF_THE_TRIAL))
-            and any(0 < height < _END for height, _ in self._climb(each))
-            for each in trials
+            and any(0 < height < self._ladder.end for height, _ in self._climb(each))
+            for each in self._judged(trials)
         )
 
     def _waiting(self, height: int, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
@@ -211,17 +272,27 @@ class Rungs:
         """
         begun = [each for each in trials if each.state is not TrialState.REFUSED]
         to_come = sum(not each.state.is_counted and self._top(each) < height for each in begun)
-        most = (reached + to_come + max(0, self._n_trials - len(begun))) // FACTOR
-        return max(most, 1 if self._has_result(trials) else FACTOR)
+        most = (reached + to_come + max(0, self._n_trials - len(begun))) // self._ladder.factor
+        return max(most, 1 if self._has_result(trials) else _LEAST)
 
     def _ranks(self, height: int, trials: Iterable[TrialRecord]) -> dict[int, int]:
-        """Return the ranks of the trials that have been at a rung; of equals the earlier trial is the better one."""
+        """Return the ranks of the trials that were judged at a rung; of equals the earlier trial is the better one."""
         costs = {
             each.number: self._cost(height, each)
-            for each in trials
+            for each in self._judged(trials)
             if each.state not in _WITHOUT_RESULT and self._was_at(height, each)
         }
         return {number: rank for rank, number in enumerate(sorted(costs, key=lambda each: (costs[each], each)))}
+
+    def _judged(self, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
+        """Return the trials that are judged at rungs; one that waits was, perhaps by another ladder.
+
+        Places are counted from the first trial: those of a study that this one learns from have the numbers before.
+        """
+        known = list(trials)
+        first = min((each.number for each in known), default=0)
+        paused = TrialState.PAUSED
+        return [each for each in known if each.state is paused or not self._ladder.is_in_full(each.number - first)]
 
     def _was_at(self, height: int, trial: TrialRecord) -> bool:
         """Tell whether a trial has been at a rung: it has a report between this one and the next."""
@@ -247,7 +318,7 @@ class Rungs:
 
     def _at(self, trial: TrialRecord, count: int) -> tuple[int, float]:
         report = trial.reports[count - 1]
-        height = 0 if report.step == 0 or report.horizon <= 0 else bisect_right((*SHARES, 1.0), _share(report))
+        height = 0 if report.step == 0 or report.horizon <= 0 else self._ladder.height(report.resource / report.horizon)
         selected = select_report(trial.reports[:count], self._scope, self._objectives)
         is_told = says_how_good(trial.reports[:count], self._objectives[0])
         if selected is None or (is_told and not math.isfinite(report.value)):
@@ -255,28 +326,5 @@ class Rungs:
         return (height if is_told else 0), cost_of(selected.report, selected.values[0], self._objectives[0])
 
 
-def describe_rungs(points: Sequence[float] | None) -> str:
-    """Return in words where trials pause that are evaluated after these fractions of their training; None: not known.
-
-    >>> describe_rungs((0.2, 0.4, 0.6, 0.8, 1.0))
-    'trials pause after 20% and 60% of their training, and the best third goes on'
-    """
-    if points is None:
-        *some, last = (f"1/{round(1 / share)}" for share in SHARES)
-        fractions = f"{', '.join(some)} and {last}"
-        return f"trials pause at the first evaluation after {fractions} of their training, and the best third goes on"
-    first_at = {bisect_right((*SHARES, 1.0), point + _ROUNDING): point for point in sorted(points, reverse=True)}
-    pauses = [f"{first_at[height]:.0%}" for height in range(1, _END) if height in first_at]
-    if not pauses:
-        return "trials do not pause, as they are evaluated at their end only"
-    *some, last = pauses
-    where = f"{', '.join(some)} and {last}" if some else last
-    return f"trials pause after {where} of their training, and the best third goes on"
-
-
 def _holds(report: Report) -> bool:
     return all(each <= 0 for each in report.violations.values())
-
-
-def _share(report: Report) -> float:
-    return report.resource / report.horizon + _ROUNDING

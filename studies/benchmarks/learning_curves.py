@@ -1,7 +1,8 @@
 """Learning curves that need no training: those of LCBench, by a surrogate of it, and synthetic ones.
 
-A task gives, for points of the unit cube, the validation accuracy after each of 52 epochs, in percent, and how long the
-training has taken until then.
+A task gives, for points of the unit cube, a score after each epoch, of which more is better, and how long the training
+has taken until then. Here the score is the validation accuracy in percent, and a training has 52 epochs;
+`recorded_curves` has others.
 
 LCBench are trainings of 2000 multilayer perceptrons on each of 35 tables (Zimmer, Lindauer, Hutter: Auto-PyTorch
 Tabular, 2021). The surrogate is a neural network that was fitted to them, of YAHPO Gym (Pfisterer, Schneider,
@@ -14,8 +15,9 @@ from __future__ import annotations
 import json
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,28 +27,72 @@ Array = NDArray[np.float64]
 EPOCHS = 52
 
 
+class Known(NamedTuple):
+    """The scores of a task that regret is measured by.
+
+    Attributes:
+        best: the best score known at any epoch.
+        best_at_end: the best score known after the last epoch of a training.
+        without: the score of a search that has none yet.
+        is_relative: whether regret is in percent of the distance from `without` to the best, else in the score's unit.
+    """
+
+    best: float
+    best_at_end: float
+    without: float = 0.0
+    is_relative: bool = False
+
+    def regret(self, scores: Array, is_at_end: Array) -> Array:
+        """Return the regret of the best scores of searches, which are -inf where a search has none."""
+        best = np.where(is_at_end, self.best_at_end, self.best)
+        lacks = best - np.where(np.isfinite(scores), scores, self.without)
+        return np.asarray(100 * lacks / (best - self.without) if self.is_relative else lacks)
+
+
 class Task(ABC):
     """One problem to search.
 
     Attributes:
         name: of the task.
         dimensions: how many parameters there are.
+        epochs: of the longest training.
+        n_configurations: how many different trainings there are; None: any number.
+        known: what regret is measured by; None: `best_known` has to search for it.
     """
 
     name: str
     dimensions: int
+    epochs: int = EPOCHS
+    n_configurations: int | None = None
+    known: Known | None = None
 
     @abstractmethod
     def curves(self, points: Array) -> Array:
-        """Return the accuracy after each epoch, (n, 52), for (n, dimensions) points of the unit cube."""
+        """Return the score after each epoch, (n, epochs), for (n, dimensions) points of the unit cube.
+
+        Of a training that has diverged the score is -inf.
+        """
 
     @abstractmethod
     def times(self, points: Array) -> Array:
-        """Return the time until the end of each epoch, (n, 52), in whatever unit."""
+        """Return the time until the end of each epoch, (n, epochs), in whatever unit."""
 
     def length(self, point: Array) -> int:
-        """Return how many epochs a training with these parameters has, of which the accuracies after them are void."""
-        return EPOCHS
+        """Return how many epochs a training with these parameters has, of which the scores after them are void."""
+        return self.epochs
+
+    def snap(self, point: Array, tried: Sequence[Array]) -> Array:
+        """Return the point of the training that stands in for a proposal: the proposal, if any point can be trained.
+
+        Args:
+            point: that a strategy proposes.
+            tried: the points that the search has tried; none of them is returned if there are only so many.
+        """
+        return point
+
+    def valid(self, points: Array, tried: Sequence[Array]) -> Array:
+        """Return the points that a strategy may choose from in place of these, as a space of few values tells it."""
+        return points
 
 
 class Tasks(ABC):
@@ -228,6 +274,7 @@ _SHORTEST = 5
 class _WithLengths(Task):
     def __init__(self, whole: Task) -> None:
         self._whole, self.name, self.dimensions = whole, f"{whole.name}, lengths", whole.dimensions + 1
+        self.epochs = whole.epochs
 
     def curves(self, points: Array) -> Array:
         """Return the accuracies; those after the end are the last one."""
@@ -240,12 +287,11 @@ class _WithLengths(Task):
 
     def length(self, point: Array) -> int:
         """Return what the last parameter stands for."""
-        return round(_SHORTEST * (EPOCHS / _SHORTEST) ** float(point[-1]))
+        return round(_SHORTEST * (self.epochs / _SHORTEST) ** float(point[-1]))
 
-    @staticmethod
-    def _at(length: int, curve: Array) -> Array:
-        epochs = np.minimum(np.arange(1, EPOCHS + 1), length) * np.sqrt(EPOCHS / length)
-        return np.interp(epochs, np.arange(1, EPOCHS + 1), curve)
+    def _at(self, length: int, curve: Array) -> Array:
+        every = np.arange(1, self.epochs + 1)
+        return np.interp(np.minimum(every, length) * np.sqrt(self.epochs / length), every, curve)
 
 
 _AT_RANDOM, _PARENTS, _CHILDREN = 3000, 40, 300
@@ -253,15 +299,15 @@ _STEPS = (0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.05, 0.03, 0.03, 0.02, 0.02, 0.01)
 
 
 def best_known(task: Task) -> float:
-    """Return the best accuracy at any epoch that a long search finds: at random, then around the best, ever closer."""
+    """Return the best score at any epoch that a long search finds: at random, then around the best, ever closer."""
     random = np.random.default_rng(1)
     points = random.random((_AT_RANDOM, task.dimensions))
-    accuracies = task.curves(points).max(axis=1)
+    scores = task.curves(points).max(axis=1)
     for step in _STEPS:
-        parents = points[np.argsort(-accuracies)[:_PARENTS]]
+        parents = points[np.argsort(-scores)[:_PARENTS]]
         chosen = parents[random.integers(_PARENTS, size=_CHILDREN)]
         changes = random.normal(0, step, chosen.shape) * (random.random(chosen.shape) < 0.6)
         children = np.clip(chosen + changes, 0, 1)
         points = np.concatenate([points, children])
-        accuracies = np.concatenate([accuracies, task.curves(children).max(axis=1)])
-    return float(accuracies.max())
+        scores = np.concatenate([scores, task.curves(children).max(axis=1)])
+    return float(scores.max())

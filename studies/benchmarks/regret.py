@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from .learning_curves import Array
+from .learning_curves import Array, Known
 from .strategies import OURS, PEER
 
 _DRAWS = 2000
@@ -23,9 +23,9 @@ class Run:
     """What came of a plan.
 
     Attributes:
-        seen: the best accuracy so far wherever it rose, and the budget until then.
+        seen: the best score so far wherever it rose, and the budget until then.
         spent: the budget until its end.
-        result: the best accuracy of a trial at its end; 0 if none came there.
+        results: the best score so far of a trial at its end, wherever it rose, and the budget until then.
         trials: how many have begun.
         seconds: of processor time, for choices and curves.
     """
@@ -35,18 +35,25 @@ class Run:
     seed: int
     seen: tuple[tuple[float, float], ...]
     spent: float
-    result: float
+    results: tuple[tuple[float, float], ...]
     trials: int
     seconds: float
 
     def best_at(self, budgets: Sequence[float]) -> Array:
-        """Return the best accuracy seen within each of these budgets, 0 where none was; at infinity, the result.
+        """Return the best score seen within each of these budgets, -inf where none was; at infinity, the result.
 
         For what a search has seen of a trial that it did not train to its end is not what it returns.
         """
-        spent, accuracies = np.array([(0.0, 0.0), *self.seen]).T
-        seen = accuracies[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1]
-        return np.where(np.isinf(budgets), self.result, seen)
+        return np.where(np.isinf(budgets), self.result_within(math.inf), _best_within(self.seen, budgets))
+
+    def result_within(self, budget: float) -> float:
+        """Return the best score of a trial at its end, of those that came there within a budget; -inf without any."""
+        return float(_best_within(self.results, [budget])[0])
+
+
+def _best_within(rises: Sequence[tuple[float, float]], budgets: Sequence[float]) -> Array:
+    spent, scores = np.array([(0.0, -np.inf), *rises]).T
+    return np.asarray(scores[np.searchsorted(spent, np.asarray(budgets) + 1e-9, side="right") - 1])
 
 
 @dataclass(frozen=True)
@@ -72,22 +79,40 @@ class Results:
 
     Args:
         runs: one for each strategy, task and seed.
-        best: the best accuracy known of each task.
+        known: of each task, what regret is measured by.
     """
 
-    def __init__(self, runs: Sequence[Run], best: dict[str, float]) -> None:
-        self.runs, self.best = runs, best
+    def __init__(self, runs: Sequence[Run], known: dict[str, Known]) -> None:
+        self.runs, self.known = runs, known
         self.strategies = list(dict.fromkeys(run.strategy for run in runs))
 
     def of(self, strategy: str) -> list[Run]:
         """Return the runs of a strategy."""
         return [run for run in self.runs if run.strategy == strategy]
 
+    def regret(self, run: Run, budgets: Sequence[float]) -> Array:
+        """Return the regret of a run at each budget."""
+        return self.known[run.task].regret(run.best_at(budgets), np.isinf(budgets))
+
     def regrets(self, strategy: str, budgets: Sequence[float]) -> Array:
         """Return the regret at each budget: of each task, or of each seed if there is but one, (n, budgets)."""
-        by_task: dict[str, list[Array]] = {task: [] for task in self.best}
+        return self._by_task(strategy, lambda run: self.regret(run, budgets))
+
+    def mean_at_cost_of(self, other: str, strategy: str) -> Estimate:
+        """Return the mean regret of a strategy's result for what another one has spent at the same task and seed."""
+        spent = {(run.task, run.seed): run.spent for run in self.of(other)}
+
+        def regret(run: Run) -> Array:
+            result = run.result_within(spent[run.task, run.seed])
+            return self.known[run.task].regret(np.array([result]), np.array([True]))
+
+        regrets = self._by_task(strategy, regret)
+        return _estimates(regrets.mean(axis=0), _drawn(regrets))[0]
+
+    def _by_task(self, strategy: str, regret: Callable[[Run], Array]) -> Array:
+        by_task: dict[str, list[Array]] = {task: [] for task in self.known}
         for run in self.of(strategy):
-            by_task[run.task].append(self.best[run.task] - run.best_at(budgets))
+            by_task[run.task].append(regret(run))
         if len(by_task) == 1:
             return np.array(next(iter(by_task.values())))
         return np.array([np.mean(each, axis=0) for each in by_task.values()])
@@ -125,10 +150,12 @@ def _estimates(values: Array, drawn: Array) -> list[Estimate]:
 def show(results: Results, budgets: Sequence[float]) -> None:
     """Print the table, and how ours compares."""
     width = max(map(len, [*results.strategies, "ours / the best of the others"])) + 2
-    headings = "".join(f"{_described(budget):>22}" for budget in budgets)
-    print(f"{'regret at':<{width}}{headings}  trials  trainings  CPU s")
+    is_compared = OURS in results.strategies and math.inf in budgets
+    headings = [*map(_described, budgets), *(["the cost of ours"] if is_compared else [])]
+    print(f"{'regret at':<{width}}{''.join(f'{each:>24}' for each in headings)}  trials  trainings  CPU s")
     for strategy in results.strategies:
-        cells = "".join(f"{each!s:>22}" for each in results.means(strategy, budgets))
+        means = results.means(strategy, budgets) + ([results.mean_at_cost_of(OURS, strategy)] if is_compared else [])
+        cells = "".join(f"{each!s:>24}" for each in means)
         runs = results.of(strategy)
         trials, spent, seconds = np.mean([(run.trials, run.spent, run.seconds) for run in runs], axis=0)
         print(f"{strategy:<{width}}{cells}{trials:8.0f}{spent:11.1f}{seconds:7.1f}")
@@ -139,9 +166,9 @@ def show(results: Results, budgets: Sequence[float]) -> None:
             _show_ratios(results, "ours / the peer's (target 1)", budgets, [PEER] * len(budgets), width)
         for budget, strategy in zip(budgets, best, strict=True):
             print(f"the best of the others at {_described(budget)}: {strategy}")
-    beaten = sum(run.seen[-1][1] > results.best[run.task] for run in results.runs if run.seen)
+    beaten = sum(run.seen[-1][1] > results.known[run.task].best for run in results.runs if run.seen)
     if beaten:
-        print(f"{beaten} of {len(results.runs)} runs found a better accuracy than the best known before")
+        print(f"{beaten} of {len(results.runs)} runs found a better score than the best known before")
 
 
 def _described(budget: float) -> str:
@@ -151,7 +178,7 @@ def _described(budget: float) -> str:
 def _show_ratios(results: Results, name: str, budgets: Sequence[float], others: Sequence[str], width: int) -> None:
     pairs = zip(budgets, others, strict=True)
     ratios = [results.ratio(OURS, other, budget) for budget, other in pairs]
-    print(f"{name:<{width}}" + "".join(f"{f'{each} {each.mark}':>22}" for each in ratios))
+    print(f"{name:<{width}}" + "".join(f"{f'{each} {each.mark}':>24}" for each in ratios))
 
 
 def plot(results: Results, most: float, file: Path) -> None:
@@ -180,9 +207,7 @@ def plot(results: Results, most: float, file: Path) -> None:
             zorder=3 if is_ours else 2,
         )
         axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    axes.set(
-        xscale="log", yscale="log", xlabel="budget (trainings of full length)", ylabel="regret (points of accuracy)"
-    )
+    axes.set(xscale="log", yscale="log", xlabel="budget (trainings of full length)", ylabel="regret")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FormatStrFormatter("%g"))
@@ -195,8 +220,7 @@ def plot(results: Results, most: float, file: Path) -> None:
 
 def write(results: Results, budgets: Sequence[float], file: Path) -> None:
     """Write all runs, with their regrets at these budgets."""
-    runs = [
-        {**asdict(run), "regrets": (results.best[run.task] - run.best_at(budgets)).tolist()} for run in results.runs
-    ]
+    runs = [{**asdict(run), "regrets": results.regret(run, budgets).tolist()} for run in results.runs]
     named = [None if math.isinf(budget) else budget for budget in budgets]  # None: the end
-    file.write_text(json.dumps({"budgets": named, "best_known": results.best, "runs": runs}))
+    known = {task: each._asdict() for task, each in results.known.items()}
+    file.write_text(json.dumps({"budgets": named, "known": known, "runs": runs}))

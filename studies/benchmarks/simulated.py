@@ -1,29 +1,34 @@
 """How good a search is for what it costs: ours and others, on learning curves that are looked up in place of training.
 
     python -m studies.benchmarks.simulated [--tasks 34] [--seeds 10] [--workers 1] [--budgets 5 10 20 60]
-        [--trials 50] [--curves lcbench] [--clock epochs] [--data FOLDER] [--strategies ours "random in full"]
-        [--processes 1] [--cache FOLDER] [--plot FILE.png] [--json FILE]
+        [--trials 50] [--curves lcbench] [--half fit] [--clock epochs] [--data FOLDER]
+        [--strategies ours "random in full"] [--processes 1] [--cache FOLDER] [--plot FILE.png] [--json FILE]
 
 Ours is the search code of this project: its rungs decide which trials pause and go on, its model of learning curves
 chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies, or with `--clock seconds`
 the time that it takes with its parameters; whoever is free asks for the next job. To choose, to save and to load takes
-no time. With `--curves lcbench+lengths` the length of the training is one more parameter.
+no time. With `--curves lcbench+lengths` the length of the training is one more parameter; `taskset` and `nmt` are
+curves of real trainings. `--half fit` takes every other task, by name, and `--half check` the others, so that what is
+chosen on some tasks can be checked on others.
 
-Measured is regret: the best accuracy known for the task, less the best one seen so far, at any epoch of any trial, in
-points of percent. Budgets are in trainings of full length, 52 epochs, of all workers together. With `--trials` each
-search has so many trials and is simulated to its end. There the regret is that of the trial which a search returns, the
-best of those that were trained to their end, after their last epoch. Of each strategy the mean over all tasks and seeds
-is printed, with a 95 % confidence interval by bootstrap over tasks, since the seeds of a task are alike (with one task:
-over its seeds). Then ours is divided by the best of the others, which these very means tell, and by the peer's: TPE
-with median pruning. A ratio is marked + if its whole interval is below 1, and - if it is above.
+Measured is regret: the best score known for the task, less the best one seen so far, at any epoch of any trial. For
+accuracies it is in points of percent, for losses see `recorded_curves`. Budgets are in trainings of full length, such
+as the 52 epochs of LCBench, of all workers together. With `--trials` each search has so many trials and is simulated to
+its end. There the regret is that of the trial which a search returns, the best of those that were trained to their end,
+after their last epoch; beside it stands the regret of what the others would return at the cost of ours. Of each
+strategy the mean over all tasks and seeds is printed, with a 95 % confidence interval by bootstrap over tasks, since
+the seeds of a task are alike (with one task: over its seeds). Then ours is divided by the best of the others, which
+these very means tell, and by the peer's: TPE with median pruning. A ratio is marked + if its whole interval is below 1,
+and - if it is above.
 
-The best accuracy known is that of a long search of each task alone, and is kept in the folder `--cache`.
+The best score known is that of the table, or of a long search of each task alone, which is kept in `--cache`.
 Set OMP_NUM_THREADS=1 with several processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import functools
 import heapq
 import itertools
@@ -43,11 +48,11 @@ import numpy as np
 import optuna
 
 from hpsearch.files import read_json, write_json
-from hpsearch.search.rungs import FACTOR
+from hpsearch.search.ladder import TOO_FEW
 
 from .learning_curves import (
-    EPOCHS,
     Array,
+    Known,
     LCBench,
     MissingCurves,
     SeveralLengths,
@@ -56,13 +61,16 @@ from .learning_curves import (
     Tasks,
     best_known,
 )
+from .recorded_curves import TaskSet, Translation
 from .regret import Results, Run, plot, show, write
 from .strategies import ALL_STRATEGIES, NO_END, STRATEGIES, Strategy
 
-_CURVES = ["lcbench", "lcbench+lengths", "synthetic", "synthetic+lengths"]
+_CURVES = ["lcbench", "lcbench+lengths", "synthetic", "synthetic+lengths", "taskset", "nmt"]
+_HALVES = ["fit", "check"]
 # Trainings at random, of which the mean time is that of one.
 _TO_TIME = 300
-DATA = Path(__file__).parents[3] / "shared" / "data" / "lcbench"
+_SHARED = Path(__file__).parents[3] / "shared" / "data"
+DATA = {"lcbench": _SHARED / "lcbench", "taskset": _SHARED / "curves", "nmt": _SHARED / "curves"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class Plan:
     """One run that is to be simulated."""
 
     curves: str
-    data: Path
+    data: Path | None
     strategy: str
     task: str
     seed: int
@@ -84,22 +92,30 @@ class Searched(NamedTuple):
     """What came of a search.
 
     Attributes:
-        seen: the best accuracy so far wherever it rose, and the budget until then.
+        seen: the best score so far wherever it rose, and the budget until then.
         spent: the budget until its end.
-        result: the best accuracy of a trial at its end; 0 if none came there.
+        results: the best score so far of a trial at its end, wherever it rose, and the budget until then.
     """
 
     seen: tuple[tuple[float, float], ...]
     spent: float
-    result: float
+    results: tuple[tuple[float, float], ...]
 
 
 @functools.cache
-def tasks_of(curves: str, data: Path) -> Tasks:
-    """Return the tasks, which each process reads once."""
+def tasks_of(curves: str, data: Path | None = None) -> Tasks:
+    """Return the tasks, which each process reads once; from the folder beside the project if none is given."""
     kind, _, lengths = curves.partition("+")
-    tasks = LCBench(data) if kind == "lcbench" else SyntheticTasks()
+    tasks = _READERS[kind](data or DATA[kind]) if kind in _READERS else SyntheticTasks()
     return SeveralLengths(tasks) if lengths else tasks
+
+
+_READERS: dict[str, Callable[[Path], Tasks]] = {"lcbench": LCBench, "taskset": TaskSet, "nmt": Translation}
+
+
+def half_of(names: Sequence[str], half: str) -> tuple[str, ...]:
+    """Return every other task, by name: of `fit` the first one, the third, and so on, of `check` the others."""
+    return tuple(sorted(names)[_HALVES.index(half) :: 2])
 
 
 def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock: str = "epochs") -> Searched:
@@ -113,14 +129,14 @@ def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock:
         clock: `epochs`, of which each takes as long as any other, or `seconds`.
     """
     times_of = _clock(task, clock)
-    end = budget * EPOCHS / workers
+    end = budget * task.epochs / workers
     now, idle = 0.0, workers
     order = itertools.count()
     busy: list[tuple[float, int, int, int]] = []
     curves: list[Array] = []
     times: list[Array] = []  # from the beginning of each training on
     seen: list[tuple[float, float]] = []
-    result = 0.0
+    results: list[tuple[float, float]] = []
     while True:
         while idle and (job := strategy.next()) is not None:
             new = [point[None] for point in strategy.points[len(curves) :]]
@@ -131,32 +147,35 @@ def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock:
             heapq.heappush(busy, (until[job.end], next(order), job.trial, job.end))
             idle -= 1
         if not busy or busy[0][0] > end:
-            unit = workers / EPOCHS
-            rises = _rises((moment * unit, accuracy) for moment, accuracy in sorted(seen) if moment <= end)
-            return Searched(rises, (end if busy else now) * unit, result)
+            unit = workers / task.epochs
+            rises, results_rise = (
+                _rises((moment * unit, score) for moment, score in sorted(each) if moment <= end)
+                for each in (seen, results)
+            )
+            return Searched(rises, (end if busy else now) * unit, results_rise)
         now, _, trial, epoch = heapq.heappop(busy)
         idle += 1
         if epoch == task.length(strategy.points[trial]):
-            result = max(result, float(curves[trial][epoch - 1]))
+            results.append((now, float(curves[trial][epoch - 1])))
         strategy.told(trial, curves[trial][:epoch], float(times[trial][epoch]))
 
 
 def _clock(task: Task, clock: str) -> Callable[[Array], Array]:
     """Return what gives the times of a task, in mean epochs."""
     if clock == "epochs":
-        return lambda points: np.tile(np.arange(1.0, EPOCHS + 1), (len(points), 1))
+        return lambda points: np.tile(np.arange(1.0, task.epochs + 1), (len(points), 1))
     points = np.random.default_rng(2).random((_TO_TIME, task.dimensions))
-    unit = task.times(points)[:, -1].mean() / EPOCHS
+    unit = task.times(points)[:, -1].mean() / task.epochs
     return lambda points: task.times(points) / unit
 
 
 def _rises(seen: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     best = -np.inf
     found: list[tuple[float, float]] = []
-    for spent, accuracy in seen:
-        if accuracy > best:
-            best = accuracy
-            found.append((spent, float(accuracy)))
+    for spent, score in seen:
+        if score > best:
+            best = score
+            found.append((spent, float(score)))
     return tuple(found)
 
 
@@ -172,11 +191,12 @@ def carry_out(plan: Plan) -> Run:
 
 
 def _quieten() -> None:
+    warnings.filterwarnings("ignore", "All-NaN slice")  # the median of trials that have diverged
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 
 
-def _find_best(curves: str, data: Path, name: str) -> float:
+def _find_best(curves: str, data: Path | None, name: str) -> float:
     return best_known(tasks_of(curves, data).task(name))
 
 
@@ -184,40 +204,46 @@ def _find_best(curves: str, data: Path, name: str) -> float:
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
-def best_of(curves: str, data: Path, names: Sequence[str], folder: Path, each: Map) -> dict[str, float]:
-    """Return the best accuracies known, from the folder as far as they are there.
+def known_of(curves: str, data: Path | None, names: Sequence[str], folder: Path, each: Map) -> dict[str, Known]:
+    """Return what the regret of the tasks is measured by, from the folder as far as it has to be searched for.
 
     What is kept is for the very curves it was found with: they are known by one of them.
     """
+    tasks = {name: tasks_of(curves, data).task(name) for name in names}
+    known = {name: task.known for name, task in tasks.items() if task.known}
     file = folder / "best_known.json"
     kept: dict[str, float] = read_json(file) or {}
-    tasks = [tasks_of(curves, data).task(name) for name in names]
-    keys = [f"{task.name} {task.curves(np.full((1, task.dimensions), 0.5))[0, -1]:.3f}" for task in tasks]
-    missing = {key: name for key, name in zip(keys, names, strict=True) if key not in kept}
+    keys = {name: _key(task) for name, task in tasks.items() if name not in known}
+    missing = {key: name for name, key in keys.items() if key not in kept}
     for key, best in zip(missing, each(functools.partial(_find_best, curves, data), missing.values()), strict=True):
         kept[key] = best
         folder.mkdir(parents=True, exist_ok=True)
         write_json(file, kept)
-    return {name: kept[key] for key, name in zip(keys, names, strict=True)}
+    return {name: known.get(name) or Known(kept[keys[name]], kept[keys[name]]) for name in names}
+
+
+def _key(task: Task) -> str:
+    return f"{task.name} {task.curves(np.full((1, task.dimensions), 0.5))[0, -1]:.3f}"
 
 
 def _chosen(asked: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the tasks of these names, or so many of the first ones.
+    """Return the tasks of these names, of which `*` is any part, or so many of the first ones.
 
     Raises:
         MissingCurves: there is no such task.
     """
     if len(asked) == 1 and asked[0] not in names and asked[0].isdigit() and int(asked[0]) > 0:
         return list(names[: int(asked[0])])
-    unknown = [each for each in asked if each not in names]
+    found = {each: fnmatch.filter(names, each) for each in asked}
+    unknown = [each for each in asked if not found[each]]
     if unknown:
         raise MissingCurves(f"There is no task {', '.join(unknown)}; there are {', '.join(names)}.")
-    return list(asked)
+    return list(dict.fromkeys(itertools.chain.from_iterable(found.values())))
 
 
 def search_all(options: argparse.Namespace, names: Sequence[str], each: Map) -> Results:
     """Return the runs of all strategies, and tell on stderr how far they are."""
-    best = best_of(options.curves, options.data, names, options.cache, each)
+    known = known_of(options.curves, options.data, names, options.cache, each)
     most, trials = max(options.budgets), options.trials
     plans = [
         Plan(options.curves, options.data, strategy, task, seed, options.workers, most, options.clock, trials)
@@ -231,27 +257,28 @@ def search_all(options: argparse.Namespace, names: Sequence[str], each: Map) -> 
         runs.append(run)
         if len(runs) % (len(names) * options.seeds) == 0:
             print(f"{run.strategy}: done after {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
-    return Results(runs, best)
+    return Results(runs, known)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", default=["34"], help="names, or how many of the first ones")
+    parser.add_argument("--tasks", nargs="+", default=["34"], help="names, also with *, or how many of the first ones")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each strategy at each task")
     parser.add_argument("--workers", type=int, default=1, help="that train at a time, in simulated time")
     parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20, 60], help="in trainings of full length")
     parser.add_argument("--trials", type=int, default=NO_END, help="of each search, simulated to its end")
     parser.add_argument("--curves", choices=_CURVES, default="lcbench")
+    parser.add_argument("--half", choices=_HALVES, help="of the tasks")
     parser.add_argument("--clock", choices=["epochs", "seconds"], default="epochs", help="what the budget is made of")
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the surrogate of LCBench")
+    parser.add_argument("--data", type=Path, help="folder of the curves; by default beside the project")
     parser.add_argument("--strategies", nargs="+", choices=ALL_STRATEGIES, default=list(STRATEGIES))
     parser.add_argument("--processes", type=int, default=1, help="that simulate")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "hpsearch-simulated"))
     parser.add_argument("--plot", type=Path, help="picture to draw, with matplotlib")
     parser.add_argument("--json", type=Path, help="file for all runs")
     options = parser.parse_args()
-    if options.trials <= FACTOR:
-        parser.error(f"--trials must be above {FACTOR}: shorter searches have no rungs")
+    if options.trials <= TOO_FEW:
+        parser.error(f"--trials must be above {TOO_FEW}: shorter searches have no rungs")
     for name in ("seeds", "workers", "processes"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be 1 at least")
@@ -266,7 +293,8 @@ def main() -> None:
     options = _options()
     _quieten()
     try:
-        names = _chosen(options.tasks, tasks_of(options.curves, options.data).names)
+        names = tasks_of(options.curves, options.data).names
+        names = _chosen(options.tasks, half_of(names, options.half) if options.half else names)
     except MissingCurves as error:
         sys.exit(str(error))
     if options.processes == 1:
@@ -276,7 +304,8 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
             results = search_all(options, names, pool.imap)
     workers = "1 worker" if options.workers == 1 else f"{options.workers} workers"
-    print(f"{options.curves}: {len(names)} task(s), {options.seeds} seed(s), {workers}; means [95 % intervals]")
+    half = f", half {options.half}" if options.half else ""
+    print(f"{options.curves}{half}: {len(names)} task(s), {options.seeds} seed(s), {workers}; means [95 % intervals]")
     show(results, options.budgets)
     if options.plot:
         plot(results, max(run.spent for run in results.runs), options.plot)

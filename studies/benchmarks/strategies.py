@@ -16,17 +16,18 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from hpsearch.search.curves import Curve, LatestModel, count_at_random, propose
+from hpsearch.search.ladder import Ladder, ladder_for
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.parameters import Float
 from hpsearch.search.priors import Belief
-from hpsearch.search.rungs import SHARES, Promise, Rungs
-from hpsearch.search.selection import cost_of
+from hpsearch.search.rungs import Promise, Rungs
+from hpsearch.search.selection import cost_of, select_report
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialRecord, TrialState
 from hpsearch.search.work import WorkModel, work_model
 
-from .learning_curves import EPOCHS, Array, Task
+from .learning_curves import Array, Task
 
 # Without an end in sight, no waiting trial is given up.
 NO_END = 10**6
@@ -49,12 +50,12 @@ class Strategy(ABC):
         n_trials: how many trials there are to be.
 
     Attributes:
-        points: the parameters of each trial, by number.
+        points: the parameters of each trial, by number: those that it is trained with.
     """
 
     def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         self.points: list[Array] = []
-        self._task, self._n_trials = task, n_trials
+        self._task, self._n_trials = task, min(n_trials, task.n_configurations or NO_END)
         self._dimensions, self._seed = task.dimensions, seed
         self._random = np.random.default_rng(seed)
 
@@ -63,14 +64,14 @@ class Strategy(ABC):
         """Return what a free worker is to train; None if it has to wait for another one, or all trials have ended."""
 
     @abstractmethod
-    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
+    def told(self, trial: int, scores: Array, elapsed: float) -> None:
         """Take note of a job that is done.
 
         The worker that was at it asks for its next job at once.
 
         Args:
             trial: its number.
-            accuracies: after each of the trial's epochs so far.
+            scores: after each of the trial's epochs so far.
             elapsed: the time that they took.
         """
 
@@ -79,8 +80,8 @@ class Strategy(ABC):
         return len(self.points) >= self._n_trials
 
     def _add(self, point: Array) -> int:
-        """Return the number of a new trial."""
-        self.points.append(point)
+        """Return the number of a new trial for a proposal."""
+        self.points.append(self._task.snap(point, self.points))
         return len(self.points) - 1
 
     def _length(self, trial: int) -> int:
@@ -101,7 +102,7 @@ class RandomInFull(Strategy):
         trial = self._add(self._anywhere())
         return Job(trial, 0, self._length(trial))
 
-    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
+    def told(self, trial: int, scores: Array, elapsed: float) -> None:
         """Do nothing."""
 
 
@@ -126,11 +127,11 @@ class OneEpochFirst(Strategy):
         self._begun += 1
         return Job(self._add(self._anywhere()), 0, 1)
 
-    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
+    def told(self, trial: int, scores: Array, elapsed: float) -> None:
         """Choose the best four once all have had their epoch."""
-        if len(accuracies) > 1:
+        if len(scores) > 1:
             return
-        self._after_one[trial] = accuracies[0]
+        self._after_one[trial] = scores[0]
         if len(self._after_one) == self._MANY or (self._has_begun_all and len(self._after_one) == self._begun):
             best = sorted(self._after_one, key=lambda number: -self._after_one[number])
             self._chosen.extend(best[: self._FEW])
@@ -140,11 +141,17 @@ class OneEpochFirst(Strategy):
 class _Engine:
     """Optuna's study of the unit cube, in memory."""
 
-    def __init__(self, dimensions: int, seed: int, pruner: optuna.pruners.BasePruner | None = None) -> None:
+    def __init__(
+        self,
+        dimensions: int,
+        seed: int,
+        pruner: optuna.pruners.BasePruner | None = None,
+        sampler: optuna.samplers.BaseSampler | None = None,
+    ) -> None:
         self.study = optuna.create_study(
             study_name=f"seed {seed}",  # Hyperband draws brackets by it
             direction="maximize",
-            sampler=optuna.samplers.TPESampler(seed=seed),
+            sampler=sampler or optuna.samplers.TPESampler(seed=seed),
             pruner=pruner or optuna.pruners.NopPruner(),
         )
         self._names = [f"x{place}" for place in range(dimensions)]
@@ -154,11 +161,34 @@ class _Engine:
         trial = self.study.ask()
         return trial, np.array([trial.suggest_float(name, 0, 1) for name in self._names])
 
-    def add(self, point: Array, accuracy: float) -> None:
+    def tell(self, trial: optuna.Trial, point: Array, score: float | None) -> None:
+        """End a trial.
+
+        Args:
+            trial: that was asked for.
+            point: what it was trained with.
+            score: at its end; None: it was pruned. One that has diverged has failed, as an objective of NaN has.
+        """
+        self.stored(trial.number).params = self._params(point)
+        if score is None:
+            self.study.tell(trial, state=EngineState.PRUNED)
+        elif math.isfinite(score):
+            self.study.tell(trial, score)
+        else:
+            self.study.tell(trial, state=EngineState.FAIL)
+
+    def stored(self, number: int) -> optuna.trial.FrozenTrial:
+        """Return the storage's own copy of a trial: Optuna lets no one change parameters, or tell a trial twice."""
+        return self.study.get_trials(deepcopy=False)[number]
+
+    def add(self, point: Array, score: float) -> None:
         """Add a trial that is complete."""
-        params = dict(zip(self._names, point.tolist(), strict=True))
         between = dict.fromkeys(self._names, optuna.distributions.FloatDistribution(0, 1))
-        self.study.add_trial(optuna.trial.create_trial(params=params, distributions=between, value=accuracy))
+        added = optuna.trial.create_trial(params=self._params(point), distributions=between, value=score)
+        self.study.add_trial(added)
+
+    def _params(self, point: Array) -> dict[str, float]:
+        return dict(zip(self._names, point.tolist(), strict=True))
 
 
 class TPEInFull(Strategy):
@@ -166,7 +196,7 @@ class TPEInFull(Strategy):
 
     def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         super().__init__(task, seed, n_trials)
-        self._engine = _Engine(task.dimensions, seed, self._pruner())
+        self._engine = _Engine(task.dimensions, seed, self._pruner(), self._sampler())
         self._trials: list[optuna.Trial] = []
 
     def next(self) -> Job | None:
@@ -176,17 +206,30 @@ class TPEInFull(Strategy):
         trial = self._ask()
         return Job(trial, 0, self._length(trial))
 
-    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
-        """Tell the sampler the last accuracy."""
-        self._engine.study.tell(self._trials[trial], accuracies[-1])
+    def told(self, trial: int, scores: Array, elapsed: float) -> None:
+        """Tell the sampler the last score."""
+        self._tell(trial, float(scores[-1]))
 
     def _ask(self) -> int:
         trial, point = self._engine.ask()
         self._trials.append(trial)
         return self._add(point)
 
+    def _tell(self, trial: int, score: float | None) -> None:
+        self._engine.tell(self._trials[trial], self.points[trial], score)
+
     def _pruner(self) -> optuna.pruners.BasePruner | None:
         return None
+
+    def _sampler(self) -> optuna.samplers.BaseSampler | None:
+        return None
+
+
+class GPSamplerInFull(TPEInFull):
+    """Trains all trials to their end, with parameters by Optuna's Gaussian process as it is by default."""
+
+    def _sampler(self) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.GPSampler(seed=self._seed)
 
 
 class TPEMedianPruning(TPEInFull):
@@ -202,14 +245,14 @@ class TPEMedianPruning(TPEInFull):
             return self._go_on.popleft()
         return None if self._has_begun_all else Job(self._ask(), 0, 1)
 
-    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
+    def told(self, trial: int, scores: Array, elapsed: float) -> None:
         """Report an epoch, and ask the pruner."""
-        asked, epoch = self._trials[trial], len(accuracies)
-        asked.report(accuracies[-1], epoch)
+        asked, epoch, score = self._trials[trial], len(scores), float(scores[-1])
+        asked.report(score if math.isfinite(score) else math.nan, epoch)
         if epoch == self._length(trial):
-            self._engine.study.tell(asked, accuracies[-1])
+            self._tell(trial, score)
         elif asked.should_prune():
-            self._engine.study.tell(asked, state=EngineState.PRUNED)
+            self._tell(trial, None)
         else:
             self._go_on.append(Job(trial, epoch, epoch + 1))
 
@@ -221,7 +264,7 @@ class TPEHyperbandPruning(TPEMedianPruning):
     """TPE with Hyperband in place of the median, which is told how long a training is."""
 
     def _pruner(self) -> optuna.pruners.BasePruner | None:
-        return optuna.pruners.HyperbandPruner(max_resource=EPOCHS)
+        return optuna.pruners.HyperbandPruner(max_resource=self._task.epochs)
 
 
 _OBJECTIVES = resolve_objectives("eval_accuracy", "maximize", has_metrics=True)
@@ -231,20 +274,26 @@ def _study(n_trials: int) -> Study:
     return Study("simulated", Path("simulated"), SearchSpace({"x": Float(0, 1)}), _OBJECTIVES, n_trials)
 
 
+_EPOCHS_BETWEEN = (1, 2, 3, 4, 6, 9, 13, 18, 26, 36, 52, 73, 104, 147)
+
+
 @functools.cache
-def _evaluated(length: int) -> tuple[int, ...]:
+def _evaluated(length: int, ladder: Ladder) -> tuple[int, ...]:
     """Return the epochs after which a training of so many is evaluated: at rungs, and a few others."""
-    rungs = {math.ceil(share * length - 1e-9) for share in SHARES}
-    others = {each for each in (1, 2, 3, 4, 6, 9, 13, 18, 26, 36) if min(rungs) <= each < length}
+    rungs = {math.ceil(share * length - 1e-9) for share in ladder.shares}
+    others = {each for each in _EPOCHS_BETWEEN if min(rungs) <= each < length}
     return tuple(sorted(rungs | others | {length}))
 
 
 class OursAtRandom(Strategy):
     """Our rungs, where trials pause and go on, with parameters at random."""
 
+    _is_limited = False
+
     def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         super().__init__(task, seed, n_trials)
-        self._rungs = Rungs(_study(n_trials))
+        self._ladder = ladder_for(n_trials, self._is_limited)
+        self._rungs = Rungs(_study(n_trials), self._ladder)
         self._records: list[TrialRecord] = []
         self._go_on: deque[TrialRecord] = deque()
 
@@ -261,17 +310,17 @@ class OursAtRandom(Strategy):
             return None
         self._records[record.number] = replace(record, state=TrialState.RUNNING)
         begin = int(record.reports[-1].resource) if record.reports else 0
-        evaluated = _evaluated(self._length(record.number))
-        return Job(record.number, begin, next(epoch for epoch in evaluated if epoch > begin))
+        return Job(record.number, begin, next(epoch for epoch in self._evaluated(record.number) if epoch > begin))
 
-    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
+    def told(self, trial: int, scores: Array, elapsed: float) -> None:
         """Report an evaluation, and ask whether the trial goes on."""
-        epoch, accuracy, record = len(accuracies), float(accuracies[-1]), self._records[trial]
-        length = self._length(trial)
-        report = Report((accuracy,), epoch, epoch, epoch, {}, horizon=length)
+        epoch, record, length = len(scores), self._records[trial], self._length(trial)
+        report = Report((float(scores[-1]),), epoch, epoch, epoch, {}, horizon=length)
         record = replace(record, reports=(*record.reports, report), seconds=elapsed)
         if epoch == length:
-            record = replace(record, state=TrialState.COMPLETE, values=(accuracy,))
+            selected = select_report(record.reports, "last", _OBJECTIVES)
+            state = TrialState.COMPLETE if selected else TrialState.FAILED
+            record = replace(record, state=state, values=selected.values if selected else ())
         else:
             others = [each for each in self._records if each.number != trial]
             verdict = self._rungs.verdict(record, others, self._promise([record, *others]))
@@ -287,6 +336,10 @@ class OursAtRandom(Strategy):
             self._records[record.number] = replace(record, state=TrialState.PRUNED)
         return self._rungs.next(self._records, self._promise(self._records), is_last_chance)
 
+    def _evaluated(self, trial: int) -> tuple[int, ...]:
+        """Return the epochs after which a trial is evaluated."""
+        return _evaluated(self._length(trial), self._ladder)
+
     def _choose(self) -> Array:
         """Return the parameters of a new trial."""
         return self._anywhere()
@@ -300,7 +353,6 @@ class Ours(OursAtRandom):
     """Our default: rungs, and parameters by the model of all learning curves."""
 
     _belief: Belief | None = None
-    _is_limited = False
 
     def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         super().__init__(task, seed, n_trials)
@@ -313,6 +365,7 @@ class Ours(OursAtRandom):
             curves,
             under_way,
             self._random,
+            valid=lambda points: self._task.valid(points, self.points),
             model_by=self._models.of,
             belief=self._belief,
             first=self._first,
@@ -346,6 +399,14 @@ class Ours(OursAtRandom):
         )
 
 
+class OursInFull(Ours):
+    """Trains all trials to their end, with parameters by our Gaussian process, which sees their ends only."""
+
+    def _evaluated(self, trial: int) -> tuple[int, ...]:
+        """Return the last epoch."""
+        return (self._length(trial),)
+
+
 class OursWithRightPrior(Ours):
     """Our default, told that the best is near the best of 100 configurations at random, after a full training."""
 
@@ -368,23 +429,23 @@ class OursWithWrongPrior(OursWithRightPrior):
 
 
 class NaiveTPEWithRungs(OursAtRandom):
-    """Our rungs, with parameters by TPE that takes the last accuracy of a trial for its result, however early."""
+    """Our rungs, with parameters by TPE that takes the last score of a trial for its result, however early."""
 
     def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         super().__init__(task, seed, n_trials)
         self._engine = _Engine(task.dimensions, seed)
         self._trials: list[optuna.Trial] = []
 
-    def told(self, trial: int, accuracies: Array, elapsed: float) -> None:
+    def told(self, trial: int, scores: Array, elapsed: float) -> None:
         """Tell TPE as well, once the trial does not go on at once."""
-        super().told(trial, accuracies, elapsed)
+        super().told(trial, scores, elapsed)
         if self._records[trial].state is TrialState.RUNNING:
             return
-        told = self._engine.study.get_trials(deepcopy=False)[trial]
-        if told.state is EngineState.RUNNING:
-            self._engine.study.tell(self._trials[trial], accuracies[-1])
-        else:
-            told.value = float(accuracies[-1])  # the storage's own copy: Optuna lets no one tell a trial twice
+        stored, score = self._engine.stored(trial), float(scores[-1])
+        if stored.state is EngineState.RUNNING:
+            self._engine.tell(self._trials[trial], self.points[trial], score)
+        elif stored.state is EngineState.COMPLETE and math.isfinite(score):
+            stored.value = score
 
     def _choose(self) -> Array:
         trial, point = self._engine.ask()
@@ -399,26 +460,26 @@ class TPEOnHighestRung(OursAtRandom):
 
     def _choose(self) -> Array:
         engine = _Engine(self._dimensions, self._seed + len(self.points))
-        for point, accuracy in self._known():
-            engine.add(point, accuracy)
+        for point, score in self._known():
+            engine.add(point, score)
         return engine.ask()[1]
 
     def _known(self) -> list[tuple[Array, float]]:
-        """Return parameters and accuracy of the trials at the highest rung with enough of them, or at the lowest."""
+        """Return parameters and score of the trials at the highest rung with enough of them, or at the lowest."""
         known: list[tuple[Array, float]] = []
-        for share in (1.0, *reversed(SHARES)):
+        for share in (1.0, *reversed(self._ladder.shares)):
             known = [
-                (self.points[each.number], accuracy)
+                (self.points[each.number], score)
                 for each in self._records
-                if (accuracy := _accuracy_at(share, each)) is not None
+                if (score := _score_at(share, each)) is not None and math.isfinite(score)
             ]
             if len(known) >= self._ENOUGH:
                 break
         return known
 
 
-def _accuracy_at(share: float, trial: TrialRecord) -> float | None:
-    """Return the first accuracy of a trial after this share of its training; None if it has not come so far."""
+def _score_at(share: float, trial: TrialRecord) -> float | None:
+    """Return the first score of a trial after this share of its training; None if it has not come so far."""
     return next((each.value for each in trial.reports if each.resource >= share * each.horizon - 1e-9), None)
 
 
@@ -456,6 +517,7 @@ ALSO_TRIED: dict[str, type[Strategy]] = {
     "ours, promotion by report": OursPromotedByReport,
     "ours, whatever the work": OursWhateverTheWork,
     "ours, with a limit": OursLimited,
+    "ours in full": OursInFull,
 }
 STRATEGIES: dict[str, type[Strategy]] = {
     OURS: Ours,
@@ -467,4 +529,6 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "TPE with promotion, naively": NaiveTPEWithRungs,
     "one epoch, then the top 4 of 64": OneEpochFirst,
 }
-ALL_STRATEGIES = {**STRATEGIES, **WITH_PRIORS, **ALSO_TRIED}
+# A choice takes it a tenth of a second and more: name it, with few trials.
+SLOW: dict[str, type[Strategy]] = {"GPSampler in full": GPSamplerInFull}
+ALL_STRATEGIES = {**STRATEGIES, **SLOW, **WITH_PRIORS, **ALSO_TRIED}

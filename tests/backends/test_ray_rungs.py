@@ -15,6 +15,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from hpsearch import Float, TrialState
 from hpsearch.backends.ray_backend.run_folders import TUNE_FOLDER
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.on_ray import ON_RAY
 from tests.support.searching import Events
 from tests.support.small_trainer import small_trainer
@@ -27,7 +28,7 @@ RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 
 def search(folder: Path, n_trials: int = 9, **options: Any) -> Any:
     return small_trainer(folder / "runs", num_train_epochs=EPOCHS).hyperparameter_search(
-        RATE, "loss", n_trials=n_trials, **{**ON_RAY, **options}
+        RATE, "loss", n_trials=n_trials, **{**ON_RAY, "pruner": LADDER_OF_0_8_0, **options}
     )
 
 
@@ -106,7 +107,8 @@ def test_what_waits_in_a_search_of_one_backend_goes_on_in_another(tmp_path: Path
     }
     assert waiting
     trainer = small_trainer(tmp_path / "runs", num_train_epochs=EPOCHS)
-    records = trainer.hyperparameter_search(RATE, "loss", n_trials=12, progress=False).run_summary.records
+    best = trainer.hyperparameter_search(RATE, "loss", n_trials=12, pruner=LADDER_OF_0_8_0, progress=False)
+    records = best.run_summary.records
     assert len(records) == 12
     assert {each.state for each in records} == {TrialState.COMPLETE, TrialState.PRUNED, TrialState.STOPPED}
 
@@ -114,7 +116,7 @@ def test_what_waits_in_a_search_of_one_backend_goes_on_in_another(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "the best third goes on (default; pruner=None trains every trial in full)"),
+        ({"pruner": "rungs"}, "every 8th train to their end (default; pruner=None trains every trial in full)"),
         ({"pruner": None}, "pruner none: every trial is trained in full"),
         ({"search_alg": OptunaSearch()}, "pruner MedianPruner"),
         ({"scheduler": "asha"}, "scheduler AsyncHyperBandScheduler"),

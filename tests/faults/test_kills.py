@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.training.checkpoints import RUN_STATE_FILE, TRIAL_FILE
 from tests.support.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, search, updates
 from tests.support.search_processes import comparable, load, wait_until
@@ -29,10 +30,10 @@ PLANS = {
     "sqlite, evaluations between checkpoints": Plan(
         trainer={**EVERY_TWO_STEPS, "save_steps": 3}, options={"scope": "all", "keep_checkpoints": 2}
     ),
-    "sqlite, rungs": Plan(options={"pruner": "rungs", "n_trials": 10}),
+    "sqlite, rungs": Plan(options={"pruner": LADDER_OF_0_8_0, "n_trials": 10}),
     "journal, rungs, a checkpoint an epoch": Plan(
         trainer={**EVERY_EPOCH, "num_train_epochs": 4},
-        options={"pruner": "rungs", "storage": "journal"},
+        options={"pruner": LADDER_OF_0_8_0, "storage": "journal"},
     ),
     "journal, no checkpoints": Plan(warmup=2, options={"scope": "all", "storage": "journal"}),
     "sqlite, all checkpoints": Plan(
@@ -43,7 +44,9 @@ PLANS = {
         options={"keep_checkpoints": 2, "storage": "journal"},
     ),
     "a trainer of transformers, a checkpoint an epoch": Plan(trainer=EVERY_EPOCH, is_brought=True),
-    "a trainer of transformers, rungs": Plan(options={"pruner": "rungs", "storage": "journal"}, is_brought=True),
+    "a trainer of transformers, rungs": Plan(
+        options={"pruner": LADDER_OF_0_8_0, "storage": "journal"}, is_brought=True
+    ),
     "a trainer of transformers, checkpoints between evaluations": Plan(
         trainer={**EVERY_TWO_STEPS, "save_steps": 3}, options={"scope": "all", "keep_checkpoints": 2}, is_brought=True
     ),

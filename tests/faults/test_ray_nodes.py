@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("ray")
 
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.ray_clusters import child_cluster, started_cluster
 from tests.support.ray_searching import RayDiary, RaySearch, assert_equal, searching
 from tests.support.search_processes import (
@@ -122,7 +123,7 @@ def test_trials_that_wait_at_rungs_outlive_a_killed_search_and_the_workers_they_
     with warm_workers(), started_cluster(2) as cluster:
         place = {"address": cluster.address, "storage_path": str(tmp_path / "place")}
         options = {"backend": "ray", "resources_per_trial": {"cpu": 1}, **place}
-        search = searching(tmp_path, 12, changes, pruner="rungs", **options)
+        search = searching(tmp_path, 12, changes, pruner=LADDER_OF_0_8_0, **options)
         with RaySearch(RayDiary(tmp_path / "first"), search) as first:
             first.wait_until(lambda: len(first.ended()) >= 6)
             first.kill()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from optuna.terminator import BaseTerminator
 
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.sessions import SILENCE_SECONDS
 from tests.support.search_processes import (
     Hold,
@@ -70,7 +71,7 @@ def test_two_processes_share_the_total_and_run_no_trial_twice(tmp_path: Path, st
     assert json.loads((tmp_path / "study" / "best.json").read_text())["trial"] == int(number)
 
 
-WITH_RUNGS: dict[str, Any] = {"pruner": "rungs", "trainer": {"save_strategy": "no", "num_train_epochs": 6}}
+WITH_RUNGS: dict[str, Any] = {"pruner": LADDER_OF_0_8_0, "trainer": {"save_strategy": "no", "num_train_epochs": 6}}
 
 
 def assert_rungs_have_lost_nothing(study: Path, n_trials: int) -> list[dict[str, Any]]:

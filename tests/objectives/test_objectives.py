@@ -19,6 +19,7 @@ import pytest
 
 import objectives
 from hpsearch import BestRun, Int, MissingMetricError, ObjectiveError, Report, StudyError, TrialState
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
 from objectives.cost_aware import priced, priced_per_doubling
 from objectives.latency import milliseconds_per_sample, milliseconds_per_sample_of
@@ -237,7 +238,7 @@ def test_all_arrive_whole_in_another_process(report: Report, tmp_path: Path) -> 
 
 
 def test_a_metric_with_latency_and_size_gives_a_front_of_trials_trained_in_full(tmp_path: Path) -> None:
-    front = search(tmp_path, LARGE, SMALL, **metric_latency_and_size("accuracy"), pruner="rungs")
+    front = search(tmp_path, LARGE, SMALL, **metric_latency_and_size("accuracy"), pruner=LADDER_OF_0_8_0)
     records = front[0].run_summary.records
     assert {record.state for record in records} == {TrialState.COMPLETE}
     for record in records:

@@ -66,9 +66,23 @@ def test_the_same_curves_in_another_order_are_the_same_model() -> None:
     twice = [Curve(each.point, [(share, 2 * cost) for share, cost in each.reports]) for each in known]  # of other seeds
     assert LatestModel().of(known + twice).best == LatestModel().of(twice + known).best
     assert models.of(twice) is not model
+    from_json = [Curve(each.point, [list(report) for report in each.reports]) for each in known]  # type: ignore[misc]
+    assert len(models.of(known + from_json)._points) == len(models.of(from_json + known)._points)
     model = models.of(known)
     further = [*known[1:], Curve(known[0].point, known[0].reports[:-1])]
     assert models.of(further) is not model
+
+
+def test_however_many_reports_there_are_the_last_one_of_each_trial_that_may_go_on_is_used() -> None:
+    ended = curves(300)
+    worst = [Curve(point, [(0.1, 9.0), (0.3, 8.0)], is_open=True) for point in random().random((60, 2))]
+    used = model_of([*ended, *worst])._points
+    assert all((used == each.point).all(axis=1).any() for each in worst)
+    assert len(used) == 300
+    closed = model_of([*ended, *(Curve(each.point, each.reports) for each in worst)])._points
+    assert not all((closed == each.point).all(axis=1).any() for each in worst)
+    many = [Curve(point, [(0.1, 9.0)], is_open=True) for point in random().random((400, 2))]
+    assert len(model_of([*ended, *many])._points) == 300
 
 
 def test_values_that_are_equal_teach_nothing() -> None:

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from hpsearch import Float, Int, TrainingArguments, tune
 from hpsearch.search.evaluation_points import evaluation_points
-from hpsearch.search.rungs import describe_rungs
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.searching import Events
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
@@ -97,7 +97,7 @@ def test_evaluations_after_each_epoch_are_the_same_with_all_batch_sizes() -> Non
     ],
 )
 def test_the_rungs_that_are_said_are_those_that_the_points_reach(points: Any, expected: str) -> None:
-    assert describe_rungs(points).startswith(expected)
+    assert LADDER_OF_0_8_0.describe(points).startswith(expected)
 
 
 def begun(folder: Any, space: Any, **changes: Any) -> str:
@@ -113,7 +113,7 @@ def test_a_search_says_the_rungs_that_its_trials_have(tmp_path: Any) -> None:
     rate = {"learning_rate": Float(1e-3, 1e-1)}
     assert "trials pause after 33% and 67% of their" in begun(tmp_path / "a", rate, num_train_epochs=3)
     searched = {**rate, "num_train_epochs": Int(2, 3)}
-    assert "trials pause at the first evaluation after 1/18, 1/6 and 1/2 of" in begun(tmp_path / "b", searched)
+    assert "trials pause at the first evaluation after 1/6 and 1/2 of" in begun(tmp_path / "b", searched)
 
 
 def test_a_search_with_one_evaluation_a_trial_says_that_nothing_can_be_pruned_and_what_to_set(tmp_path: Any) -> None:
@@ -129,7 +129,7 @@ def by_function(trial: Any) -> dict[str, Any]:
 
 def test_of_a_function_as_space_the_rungs_are_not_known(tmp_path: Path) -> None:
     said = begun(tmp_path, by_function, num_train_epochs=1)
-    assert "trials pause at the first evaluation after 1/18" in said
+    assert "trials pause at the first evaluation after 1/6" in said
     assert "nothing can be pruned" not in said
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpsearch import Float
 from hpsearch.backends.optuna_backend.cube import Cube
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.searching import states, without_result
 from tests.support.short_searches import params_of, search, weight_is_measured
 from tests.support.small_trainer import TwoLayers
@@ -23,7 +24,9 @@ def test_a_trial_that_fails_before_it_has_all_its_parameters_says_nothing_of_the
         return TwoLayers(trial.suggest_int("hidden", 2, 9))
 
     space = {"weight_decay": Float(0.0, 100.0)}
-    best = search(tmp_path, 12, pruner="rungs", space=space, trainer={"model_init": model_init, "num_train_epochs": 3})
+    best = search(
+        tmp_path, 12, pruner=LADDER_OF_0_8_0, space=space, trainer={"model_init": model_init, "num_train_epochs": 3}
+    )
     study, records = best.run_summary.engine_study, best.run_summary.records
     sampler = study.sampler
     cube = Cube(sampler.infer_relative_search_space(study, None))
@@ -39,7 +42,13 @@ def test_a_search_in_which_all_trials_fail_says_so_and_not_more(tmp_path: Path) 
         raise RuntimeError("no such model")
 
     best = without_result(
-        search, tmp_path, 14, pruner="rungs", max_failures=None, preflight=False, trainer={"model_init": model_init}
+        search,
+        tmp_path,
+        14,
+        pruner=LADDER_OF_0_8_0,
+        max_failures=None,
+        preflight=False,
+        trainer={"model_init": model_init},
     )
     assert states(best) == ["failed"] * 14
     assert len({params["learning_rate"] for params in params_of(best)}) == 14
@@ -56,7 +65,7 @@ def test_with_rungs_the_place_where_models_cannot_be_made_is_left_although_it_is
             raise RuntimeError("CUDA out of memory")
 
     settings = weight_is_measured(check)
-    best = search(tmp_path, 27, pruner="rungs", max_failures=None, **settings)
+    best = search(tmp_path, 27, pruner=LADDER_OF_0_8_0, max_failures=None, **settings)
     tried = [params["weight_decay"] for params in params_of(best)]
     failed = [state == "failed" for state in states(best)]
     assert sum(failed[9:]) <= 6, list(zip(tried, failed, strict=True))  # 17 of them, if nobody learns of failures

@@ -15,6 +15,7 @@ import pytest
 from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, SpaceError, Trial, TrialRecord, TrialState
 from hpsearch.backends.optuna_backend.proposer import proposed_by
 from hpsearch.search.folder import StudyFolder
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.listener import SearchListener
 from hpsearch.search.ranks import OneProcess
 from hpsearch.search.repeats import Tried, choose, configuration, is_everything_tried, leaves, untried, values_of
@@ -275,7 +276,7 @@ def test_a_finite_space_is_tried_once_and_the_search_says_so(tmp_path: Path, kin
         return {"per_device_train_batch_size": size, "num_train_epochs": trial.suggest_int("epochs", 1, 2)}
 
     events, space = HearsNotices(), by_run if kind == "function" else TWO_BY_TWO
-    options = {"space": space, "progress": events, "pruner": "rungs" if kind == "rungs" else "none"}
+    options = {"space": space, "progress": events, "pruner": LADDER_OF_0_8_0 if kind == "rungs" else "none"}
     best = search(tmp_path, 10, **options)
     assert len(params_of(best)) == 4
     assert all_different(best)

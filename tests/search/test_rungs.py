@@ -13,42 +13,17 @@ import optuna
 import pytest
 from transformers import TrainerCallback
 
-from hpsearch import Float, NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
+from hpsearch import NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.rungs import Rungs
 from hpsearch.search.sessions import Session
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
-from hpsearch.search.trial import Report, TrialState, Verdict
+from hpsearch.search.trial import Report, TrialState
+from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, PRUNE, RATE, rungs, running, trial
 from tests.support.searching import Events
 from tests.support.small_trainer import CountsModels, small_trainer
-
-RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
-GO_ON, PAUSE, PRUNE = Verdict(), Verdict(pause=True), Verdict(prune=True)
-EPOCHS = 6  # pauses after 1 and 3 of them
-
-
-def rungs(n_trials: int = 30, scope: str = "last") -> Rungs:
-    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
-    return Rungs(Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, scope))
-
-
-def trial(number: int, *losses: float, state: TrialState = TrialState.PAUSED, **changes: Any) -> TrialRecord:
-    """A trial of eighteen epochs that was evaluated after epochs 1, 3, 9 and 18, or as many of them."""
-    epochs = changes.pop("epochs", (1, 3, 9, 18))
-    violations = changes.pop("violations", {})
-    reports = [
-        Report((loss,), epoch, epoch, epoch, {"eval_loss": loss}, violations, horizon=18.0)
-        for epoch, loss in zip(epochs, losses, strict=False)
-    ]
-    values = (losses[-1],) if losses and state.has_result else ()
-    about: dict[str, Any] = {"reports": tuple(reports), "values": values, "violations": violations, **changes}
-    return TrialRecord(number, f"run-{number}", state, {}, **about)
-
-
-def running(number: int, *losses: float, **changes: Any) -> TrialRecord:
-    return trial(number, *losses, state=TrialState.RUNNING, **changes)
-
 
 # Which trials go on.
 
@@ -124,7 +99,10 @@ def test_a_report_without_the_metric_judges_nobody_and_the_next_one_does() -> No
         reports = [replace(each, metrics={"eval_loss": 0.5}) for each in found.reports]
         return replace(found, reports=tuple(reports))
 
-    f1 = Rungs(Study("s", Path("s"), SearchSpace(RATE), resolve_objectives("f1", None, has_metrics=True), 30, "last"))
+    f1 = Rungs(
+        Study("s", Path("s"), SearchSpace(RATE), resolve_objectives("f1", None, has_metrics=True), 30, "last"),
+        LADDER_OF_0_8_0,
+    )
     better = [trial(number, 0.9, 0.9) for number in range(6)]
     assert f1.verdict(sparse(9, math.nan), better) == GO_ON
     assert f1.verdict(sparse(10, math.nan, 0.1), better) == PAUSE
@@ -282,7 +260,10 @@ class Counts(TrainerCallback):
 def search(folder: Path, *callbacks: Any, n_trials: int = 9, **options: Any) -> Any:
     arguments = {"num_train_epochs": EPOCHS, **options.pop("trainer", {})}
     return small_trainer(folder, *callbacks, **arguments).hyperparameter_search(
-        RATE, "loss", n_trials=n_trials, **{"progress": False, "storage": "journal", **options}
+        RATE,
+        "loss",
+        n_trials=n_trials,
+        **{"progress": False, "storage": "journal", "pruner": LADDER_OF_0_8_0, **options},
     )
 
 
@@ -497,7 +478,10 @@ def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "the best third goes on (default; pruner=None trains every trial in full)"),
+        (
+            {"pruner": "rungs"},
+            "the best half goes on; the first one and every 8th train to their end (default; pruner=",
+        ),
         ({"pruner": None}, "pruner none: every trial is trained in full"),
         ({"n_trials": 3}, "pruner none: every trial is trained in full"),
         ({"trainer": {"eval_strategy": "no"}}, "pruner none: every trial is trained in full"),
@@ -556,3 +540,29 @@ def test_rungs_spare_most_of_the_training(tmp_path: Path) -> None:
     search(tmp_path / "full", in_full, n_trials=18, pruner=None)
     assert in_full.updates == 18 * EPOCHS * 4
     assert with_rungs.updates < in_full.updates / 2
+
+
+# Trials without an improvement.
+
+
+def test_trials_without_an_improvement_are_counted_since_the_last_one_that_was_best_so_far_at_any_rung() -> None:
+    def count(*trials: TrialRecord) -> int:
+        return rungs().count_since_improvement(list(trials)[::-1])
+
+    first = trial(0, 0.5, 0.4)
+    assert count() == count(first) == 0
+    assert count(first, trial(1, 0.6), trial(2, 0.5)) == 2  # equals are no better
+    assert count(first, trial(1, 0.6), trial(2, 0.4)) == 0
+    assert count(first, trial(1, 0.6), trial(2, 0.45, 0.45)) == 0  # at the lower rung
+    assert count(first, trial(1, 0.6), trial(2, 0.7, 0.3)) == 0  # at the higher one
+    assert count(first, trial(1, 0.6), trial(2, 0.7, 0.4, 0.4)) == 0  # the first that came so far
+    assert count(first, trial(1, 0.6, state=TrialState.FAILED), trial(2, state=TrialState.FAILED)) == 2
+    assert count(first, trial(1, 0.1, state=TrialState.FAILED)) == 1
+    assert count(first, running(1), trial(2, 0.1, state=TrialState.REFUSED)) == 0
+    assert count(first, trial(1, math.inf), trial(2, math.nan)) == 2
+
+
+def test_of_the_waiting_trials_those_of_higher_rungs_are_better_and_at_a_rung_those_with_better_reports() -> None:
+    waiting = [trial(0, 0.5), trial(1, 0.1), trial(2, 0.9, 0.8), trial(3, 0.2), trial(4, 0.9, 0.7), trial(5)]
+    over = [trial(6, 0.0, state=TrialState.PRUNED), running(7, 0.0)]
+    assert [each.number for each in rungs().waiting([*over, *waiting])] == [4, 2, 1, 3, 0, 5]

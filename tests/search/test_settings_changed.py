@@ -244,7 +244,7 @@ def test_what_chooses_and_prunes_is_said(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "study" / "study.json").read_text())["seed"] == 7
     said = changes_said(tmp_path, 2, seed=8, sampler=optuna.samplers.RandomSampler(seed=1), pruner="hyperband")
     assert "seed 7 -> 8" in said
-    assert "sampler 'TPESampler' -> 'RandomSampler'" in said
+    assert "sampler 'CurveSampler' -> 'RandomSampler'" in said
     assert "pruner 'rungs' -> 'HyperbandPruner'" in said
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Float, MissingMetricError
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.small_trainer import small_trainer
 
 # After epochs 1 to 6; None: not there.
@@ -77,6 +78,7 @@ def test_with_rungs_trials_are_judged_at_the_next_report_that_has_the_metric(tmp
         12,
         "maximize",
         storage="journal",
+        pruner=LADDER_OF_0_8_0,
         preflight=False,
         progress=False,
     )

@@ -12,6 +12,7 @@ import pytest
 
 from hpsearch import BestRun, Categorical, Float, StudyError
 from hpsearch.backends.optuna_backend.learning import can_be_compared, far_off
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
 from tests.support.searching import Events, HearsNotices, states
 from tests.support.short_searches import params_of, search, search_for_70, study_about_70
@@ -67,7 +68,7 @@ def near_70(params: Mapping[str, Any]) -> bool:
     return bool(abs(params["weight_decay"] - 70.0) < 15.0)
 
 
-WITH_RUNGS = {"pruner": "rungs", "trainer": {"num_train_epochs": 3}}
+WITH_RUNGS = {"pruner": LADDER_OF_0_8_0, "trainer": {"num_train_epochs": 3}}
 
 
 def test_with_rungs_they_teach_the_model_of_curves_from_the_second_trial_on(tmp_path: Path) -> None:
@@ -244,7 +245,12 @@ def test_a_function_without_what_another_study_had_learns_nothing_of_it(tmp_path
         return {"adam_beta1": trial.suggest_float("adam_beta1", 0.5, 0.9)}
 
     best = search(
-        tmp_path, 6, space=other_name, start_from=study_about_70(), pruner="rungs", trainer={"num_train_epochs": 3}
+        tmp_path,
+        6,
+        space=other_name,
+        start_from=study_about_70(),
+        pruner=LADDER_OF_0_8_0,
+        trainer={"num_train_epochs": 3},
     )
     sampler = best.run_summary.engine_study.sampler
     assert not sampler.knows_enough(best.run_summary.engine_study, best.run_summary.records)

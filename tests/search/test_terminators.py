@@ -12,7 +12,7 @@ from optuna.terminator import BaseTerminator
 
 from hpsearch import StudyError
 from tests.support.searching import HearsNotices
-from tests.support.short_searches import search, search_for_70
+from tests.support.short_searches import params_of, search, search_for_70, weight_is_measured
 
 
 def stagnation(after: int) -> BaseTerminator:
@@ -58,6 +58,23 @@ def test_the_terminator_by_default_ends_after_thirty_trials_without_anything_bet
     )
     assert 30 <= len(best.run_summary.records) <= 33
     assert best.run_id == "0"
+
+
+def test_with_rungs_it_ends_after_thirty_trials_that_were_the_best_so_far_at_no_rung(tmp_path: Path) -> None:
+    events = HearsNotices()
+    settings = {**weight_is_measured(), "objective": "one", "direction": "maximize"}
+    best = search(tmp_path, 90, pruner="rungs", terminator=True, preflight=False, progress=events, **settings)
+    assert len(best.run_summary.records) == 31
+    assert "terminator: ends after 30 trials that are the best so far at no rung, or sooner" in events.notes
+    assert events.notices == ["the search ends early: the terminator expects no further improvement"]
+
+
+def test_with_rungs_it_ends_sooner_where_the_model_expects_no_more(tmp_path: Path) -> None:
+    settings = weight_is_measured()
+    best = search(tmp_path, 90, pruner="rungs", terminator=True, preflight=False, **settings)
+    tried = [params["weight_decay"] for params in params_of(best)]
+    last_best = min(range(len(tried)), key=lambda each: abs(tried[each] - 70.0))
+    assert 15 <= len(tried) - 1 - last_best < 30
 
 
 @pytest.mark.parametrize(

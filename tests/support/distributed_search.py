@@ -19,6 +19,7 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import BestRun, Categorical, Float, HpsearchError, Int, NoCompletedTrialError, SearchInterrupted, tune
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.models import accuracy, bert_classifier, classification_data
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
@@ -126,10 +127,10 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
         of_search["pruner"] = optuna.pruners.ThresholdPruner(upper=0.0, n_warmup_steps=1)
         of_trainer["num_train_epochs"] = 3
     elif name == "rungs":
-        of_search.update(pruner="rungs", n_trials=9)
+        of_search.update(pruner=LADDER_OF_0_8_0, n_trials=9)
         of_trainer.update(num_train_epochs=6, save_strategy="no")
     elif name == "rungs_and_a_budget":
-        of_search.update(pruner="rungs", n_trials=18, max_epochs=6)
+        of_search.update(pruner=LADDER_OF_0_8_0, n_trials=18, max_epochs=6)
         of_trainer.update(num_train_epochs=6, save_strategy="no")
     elif name == "timeout":
         callbacks = [At(lambda: time.sleep(1.5), 0, 3, 0)]
@@ -179,7 +180,7 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
         of_search["compute_objective"] = ["loss", "accuracy"]
         of_search["hp_space"] = {**SPACE, "optim": Categorical(["adamw_torch", "sgd"])}
     elif name == "brought_rungs":
-        of_search.update(pruner="rungs", n_trials=6)
+        of_search.update(pruner=LADDER_OF_0_8_0, n_trials=6)
         of_trainer.update(num_train_epochs=4, save_strategy="no")
     else:
         assert name in ("healthy", "goes_on", "brought"), name

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from hpsearch import BestRun, SearchInterrupted, TrialState
 from hpsearch.cli.main import main
 from hpsearch.exact_resume import generator_states, restore_generators, why_inexact
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.interrupting import InterruptsOnce
 from tests.support.searching import Events
 from tests.support.small_trainer import TwoLayers, points, transformers_trainer
@@ -115,7 +116,7 @@ def maker(sampler: Callable[[], Shuffles], **changes: Any) -> Make:
 
 def assert_resumed_exactly(make: Make) -> None:
     """Search with pauses, and train the trials that have paused and ended again, alone."""
-    records = search(make, n_trials=4, pruner="rungs").run_summary.records
+    records = search(make, n_trials=4, pruner=LADDER_OF_0_8_0).run_summary.records
     resumed = [each for each in records if each.state is TrialState.COMPLETE and len(each.spans) > 1]
     assert resumed, "no trial has paused and trained to its end"
     alone = search(make, n_trials=len(resumed), output_dir="whole", start_with=[each.params for each in resumed])
@@ -242,7 +243,7 @@ def test_trials_that_cannot_resume_exactly_do_not_pause() -> None:
         return transformers_trainer("made", TwoLayers(), **arguments, **trial.params)
 
     events = Events()
-    best = search(make, n_trials=4, pruner="rungs", progress=events)
+    best = search(make, n_trials=4, pruner=LADDER_OF_0_8_0, progress=events)
     assert all(len(each.spans) == 1 for each in best.run_summary.records)
     [note] = [each for each in events.notes if each.startswith("pruner ")]
     assert note.startswith("pruner MedianPruner in place of rungs: trials do not pause, as train_dataset is a stream")

@@ -37,6 +37,7 @@ from hpsearch import (
     open_study,
     tune,
 )
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.interrupting import InterruptsOnce
 from tests.support.models import bert_classifier, classification_data
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
@@ -86,7 +87,7 @@ def test_weights_of_a_report_before_the_last_are_kept_without_any_checkpoint_of_
 
 def test_trials_wait_at_rungs_and_go_on_with_the_same_numbers() -> None:
     space = {**RATE, "num_train_epochs": Categorical([4])}
-    waiting = search(space=space, n_trials=6, pruner="rungs")
+    waiting = search(space=space, n_trials=6, pruner=LADDER_OF_0_8_0)
     states = [record.state for record in waiting.run_summary.records]
     assert states.count(TrialState.PRUNED) >= 2
     assert TrialState.COMPLETE in states
@@ -204,7 +205,7 @@ def test_a_trial_that_has_waited_ends_as_one_that_has_not(changes: dict[str, Any
     def make(trial: Any) -> transformers.Trainer:
         return transformers_trainer("made", TwoLayers(), num_train_epochs=6, **changes, **trial.params)
 
-    waiting, whole = search(make, n_trials=5, pruner="rungs"), search(make, n_trials=5, output_dir="whole")
+    waiting, whole = search(make, n_trials=5, pruner=LADDER_OF_0_8_0), search(make, n_trials=5, output_dir="whole")
     assert any(len(each.spans) > 1 for each in waiting.run_summary.records if each.state is TrialState.COMPLETE)
     for record in waiting.run_summary.records[:2]:  # later ones have other parameters
         [same] = [each for each in whole.run_summary.records if each.params == record.params]
@@ -427,7 +428,7 @@ def test_weights_are_kept_in_the_format_of_the_trainer() -> None:
     def make(trial: Any) -> transformers.Trainer:
         return transformers_trainer("made", TwoLayers(), kind=OwnFormat, num_train_epochs=4, **trial.params)
 
-    best = search(make, n_trials=4, pruner="rungs", scope="all")
+    best = search(make, n_trials=4, pruner=LADDER_OF_0_8_0, scope="all")
     assert Path(str(best.checkpoint), "own.pt").is_file()
     assert transformers_trainer("alone", best.load_model()).evaluate()["eval_loss"] == best.objective
 

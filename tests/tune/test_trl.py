@@ -11,6 +11,7 @@ import transformers
 from safetensors.torch import load_file
 
 from hpsearch import BestRun, Float, SearchInterrupted, TrialState, tune
+from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.interrupting import InterruptsOnce
 
 pytestmark = [
@@ -80,7 +81,7 @@ def numbers(report: Any) -> dict[str, float]:
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_paused_trial_makes_the_numbers_of_an_uninterrupted_one(name: str) -> None:
     make = make_function(name)
-    paused = search(make, "paused", 4, pruner="rungs").run_summary.records
+    paused = search(make, "paused", 4, pruner=LADDER_OF_0_8_0).run_summary.records
     resumed = [each for each in paused if each.state is TrialState.COMPLETE and len(each.spans) > 1]
     assert resumed, "no trial has paused and trained to its end"
     whole = search(make, "whole", len(resumed), pruner=None, start_with=[each.params for each in resumed])

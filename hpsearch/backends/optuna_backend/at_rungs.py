@@ -8,6 +8,7 @@ from dataclasses import replace
 import optuna
 from optuna.trial import FrozenTrial
 
+from ...search.ladder import Ladder
 from ...search.own_files import is_own_folder
 from ...search.promotion import is_promoted
 from ...search.rungs import Promise, Rungs
@@ -16,6 +17,7 @@ from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .curve_sampler import CurveSampler
 from .engine_trials import renew_trial
+from .paused_limit import PausedLimit
 from .trial import Judge
 
 
@@ -25,12 +27,16 @@ class AtRungs:
     Args:
         study: the settings.
         engine: Optuna's study.
+        ladder: where trials pause, and how many go on.
+        limit: how many trials may wait.
 
     Every method is called under the study's lock, but for the judge.
     """
 
-    def __init__(self, study: Study, engine: optuna.Study) -> None:
-        self._folder, self._engine, self._rungs = study.folder, engine, Rungs(study)
+    def __init__(self, study: Study, engine: optuna.Study, ladder: Ladder, limit: PausedLimit) -> None:
+        self._folder, self._engine, self._limit = study.folder, engine, limit
+        self._rungs = Rungs(study, ladder)
+        self._said: set[float] = set()  # the rungs that mislead
 
     def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
         """Return what tells a trial at a rung whether to go on; `trial` is that trial, as Optuna has it."""
@@ -60,15 +66,40 @@ class AtRungs:
         promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
         return None if promoted is None else _first(paused, [promoted])
 
+    def say_what_misleads(self, runner: TrialRunner) -> None:
+        """Say, once for each rung, that the order of trials there says too little of their order at the end."""
+        for share, agreeing in self._rungs.misleading(runner.known_trials()).items():
+            if share not in self._said:
+                self._said.add(share)
+                runner.announce(
+                    f"after {share:.0%} of the training the order of two trials agrees with that at the end in "
+                    f"{agreeing:.0%} of cases only: no trial waits or is pruned there while it is so"
+                )
+
     def hopeless(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
         """Return the waiting trials that will not go on, whatever comes."""
         return self._rungs.hopeless(_known_trials(paused, runner))
+
+    def surplus(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> tuple[list[TrialRecord], str]:
+        """Return the worst of the waiting trials, where too many wait, and the limit that they break."""
+        return self._limit.surplus(self._rungs.waiting(_known_trials(paused, runner)), self._folder)
 
     def best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> TrialRecord | None:
         """Return the best of the waiting trials that have weights, if it is the best of all; None if it is not."""
         known = _known_trials(paused, runner)
         lost = [each for each in known if each.state is TrialState.PAUSED and not self._has_weights(each)]
         return self._rungs.best_waiting([each for each in known if each not in lost])
+
+    def count_since_improvement(self, runner: TrialRunner) -> int:
+        """Return how many trials have come to a rung, or failed, since one was better there than all before it."""
+        return self._rungs.count_since_improvement(runner.known_trials())
+
+    def most_expected(self, runner: TrialRunner) -> float | None:
+        """Return the largest improvement that is expected of any parameters; None while nothing can be expected."""
+        trials, engine, sampler = runner.known_trials(), self._engine, self._engine.sampler
+        if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
+            return None
+        return sampler.most_expected(engine, trials)
 
     def _has_weights(self, trial: TrialRecord) -> bool:
         """Tell whether a checkpoint of a waiting trial is there; somebody may have deleted it."""

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import optuna
-from optuna.terminator import BaseTerminator
 from optuna.trial import TrialState as EngineState
 
 from ...errors import StorageError, StudyError
-from ...search.curves import count_at_random
 from ...search.ending import TrialEndedSearch
 from ...search.evaluation_points import points_of
 from ...search.execution import Searchable
+from ...search.ladder import TOO_FEW, Ladder
 from ...search.reading import read_settings
-from ...search.rungs import FACTOR, describe_rungs
 from ...search.runner import TrialRunner
+from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord
 from ..base import Backend
 from ..engine_options import EngineOption
 from .at_rungs import AtRungs
+from .branches import branches_of
 from .curve_sampler import CurveSampler
+from .defaults import DEFAULTS, Defaults
 from .dispatch import Dispatch
 from .importances import importances
 from .learning import ORIGIN, Learned, check_learned, learn, learn_from
 from .named_samplers import TPE, as_sampler, sampler_kind
 from .parallel import Parallel
+from .paused_limit import PausedLimit
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
 from .ranges import check_ranges
@@ -38,11 +41,10 @@ from .sampler_states import check_sampler_states
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .stored_source import is_of_optuna, warm_start_from
+from .terminators import STAGNATION, as_terminator, is_stagnant
 from .trial import OptunaTrial
 from .trials import StoredTrials
 
-# terminator=True ends a search that has found nothing better in so many trials with a result.
-_STAGNATION = 30
 # They take a trial that waits for one that is not done, and try the same again.
 _TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Options of `optuna.Study.optimize` on which nothing about the result depends.
@@ -60,21 +62,28 @@ class OptunaBackend(Backend):
 
     Args:
         sampler: an `optuna.samplers.BaseSampler`; or the name of one, which gets the study's seed: ``"tpe"``,
-            ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``. None: with
-            rungs, a model of the learning curves of all trials (see `hpsearch.search.curves`), else TPE.
-        pruner: ``"rungs"``, the default: trials pause, and the best of them resume (see `hpsearch.search.rungs`); with
-            several objectives, median pruning by the `pruning_metric`, if there is one; for trainers of `tune`
-            that cannot resume exactly, median pruning; a sampler that tries everything there is, or
-            fewer than four trials: all to completion. Or an `optuna.pruners.BasePruner`, or ``"median"``,
-            ``"successive_halving"``, ``"hyperband"``. None, ``"none"``: every trial is trained in full.
+            ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``. None: a
+            model of the learning curves of all trials (see `hpsearch.search.curves`); TPE with a pruner of Optuna, with
+            several objectives, and where more than 200 trials are trained in full.
+        pruner: ``"rungs"``, the default: trials pause, and the best of them resume (see `hpsearch.search.rungs`); where
+            depends on the number of trials, or a `hpsearch.Ladder` says it. With several objectives, median pruning by
+            the `pruning_metric`, if there is one; for trainers of `tune` that cannot resume exactly, median pruning; a
+            sampler that tries everything there is, or fewer than four trials: all to completion. Or an
+            `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``, ``"hyperband"``. None, ``"none"``:
+            every trial is trained in full.
         storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.
         load_if_exists: False refuses to go on with a study that is in the storage already.
-        terminator: ends the search when it has stopped improving: an `optuna.terminator.BaseTerminator`, or True: when
-            30 trials with a result have found nothing better. None, False: never.
+        terminator: ends the search when it has stopped improving: an `optuna.terminator.BaseTerminator`, which looks at
+            trials with a result; or True: when 30 trials in a row were the best so far at no rung (15, if the model of
+            their curves expects no more), without rungs when 30 with a result have found nothing better. None, False:
+            never.
         start_from: the sampler learns from the trials of another study: an `optuna.Study`, the summary or best run of
             a search, the URL or journal file of a storage, or a `hpsearch.WarmStart` that names the study in a storage
             or renames parameters.
+        max_paused: so many trials wait at rungs at the most, three or more; the worst of others are pruned.
+        max_paused_bytes: what the checkpoints of the waiting trials may take at the most, the three best apart; None:
+            half of what is free on the disk, with what they take already.
         n_jobs: how many trials run at once, each in a worker of its own; -1: one on each GPU, or each core if there is
             no GPU. 1: one after the other, in this process; in a worker if `trials_per_worker` or `worker_memory` is
             given.
@@ -102,6 +111,8 @@ class OptunaBackend(Backend):
         "load_if_exists",
         "terminator",
         "start_from",
+        "max_paused",
+        "max_paused_bytes",
         "n_jobs",
         "devices",
         "trials_per_device",
@@ -128,6 +139,8 @@ class OptunaBackend(Backend):
         load_if_exists: bool = True,
         terminator: Any = None,
         start_from: Any = None,
+        max_paused: int = 50,
+        max_paused_bytes: float | None = None,
         n_jobs: int | None = 1,
         devices: Sequence[int] | None = None,
         trials_per_device: int | None = None,
@@ -139,11 +152,16 @@ class OptunaBackend(Backend):
         self._may_exist = load_if_exists
         self._sampler, self._sampler_kind = sampler, sampler_kind(sampler)
         self._has_rungs = is_rungs(pruner)
+        self._ladder = pruner if isinstance(pruner, Ladder) else None
         self._pruner = as_pruner(pruner)
-        self._is_evaluated, self._has_at_rungs = True, False
+        self._is_evaluated = True
+        self._at_rungs: AtRungs | None = None
+        self._defaults = Defaults.of_0_8_0()
         self._points: tuple[float, ...] | None = None
         self._cannot_pause: str | None = None
-        self._terminator = _as_terminator(terminator)
+        self._terminator = as_terminator(terminator)
+        self._is_default_terminator = terminator is True
+        self._limit = PausedLimit(max_paused, max_paused_bytes)
         self._start_from = start_from
         self._learned_from: Learned | None = None
         check_storage(storage)
@@ -180,6 +198,8 @@ class OptunaBackend(Backend):
         is_own = is_in_study_folder(self._storage)
         aside = set_aside_damaged(self._storage, study) if is_own and is_alone else []
         storage = open_own_or_other(self._storage, study.folder)
+        settings = read_settings(study.folder)
+        self._defaults = Defaults.of(study, settings if records else None, self._ladder)
         with quiet_optuna(), naming_the_storage(storage):
             aside += self._check_stored(study, storage, records)
             sampler = self._made_sampler(study)
@@ -192,7 +212,7 @@ class OptunaBackend(Backend):
                 directions=[optuna.study.StudyDirection[each.direction.upper()] for each in study.objectives],
                 load_if_exists=True,
             )
-            if is_own and is_alone and (aside or was_made_in(read_settings(study.folder), self._storage)):
+            if is_own and is_alone and (aside or was_made_in(settings, self._storage)):
                 rebuilt = add_missing(engine, study, records, left_alone)
                 aside += [_said_of_rebuilt(rebuilt, len(records))] if rebuilt else []
             check_sampler_states(engine.get_trials(deepcopy=False), storage_url(storage) or type(storage).__name__)
@@ -201,14 +221,14 @@ class OptunaBackend(Backend):
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
-        at_rungs = AtRungs(study, engine) if self._prunes_by_rungs(study) else None
-        self._has_at_rungs = at_rungs is not None
+        has_rungs = self._prunes_by_rungs(study)
+        self._at_rungs = AtRungs(study, engine, self._defaults.ladder, self._limit) if has_rungs else None
         self._trials = StoredTrials(
             study,
             engine,
             sampling,
             by_one,
-            at_rungs,
+            self._at_rungs,
             self._is_converged,
             may_give=self._sampler is None,
             may_repeat=self.may_repeat,
@@ -218,7 +238,7 @@ class OptunaBackend(Backend):
             *self._parallel.notes,
             _described_sampler(sampler, study),
             self._described_pruner(study),
-            *([f"terminator {type(self._terminator).__name__}"] if self._terminator is not None else []),
+            *([] if self._terminator is None else [self._described_terminator()]),
             *learned,
             f"storage {storage_url(storage) or type(storage).__name__}",
         ]
@@ -230,7 +250,8 @@ class OptunaBackend(Backend):
             "backend": self.name,
             "sampler": type(study.sampler).__name__,
             "pruner": RUNGS if self._has_rungs else type(study.pruner).__name__,
-            "trials_wait": self._has_at_rungs,
+            "trials_wait": self._at_rungs is not None,
+            DEFAULTS: self._defaults.to_json(),
             "storage": storage_url(study._storage),
             "optuna_version": optuna.__version__,
         }
@@ -309,15 +330,19 @@ class OptunaBackend(Backend):
         return dashboard_command(self.engine_study()._storage)
 
     def _made_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
-        if self._sampler is None and self._prunes_by_rungs(study):
-            first = count_at_random(study.n_trials, is_limited=bool(study.timeout or study.max_epochs))
-            return CurveSampler(study.seed, study.objective, first, study.priors())
+        if self._sampler is None and (self._prunes_by_rungs(study) or self._models_in_full(study)):
+            branches = branches_of(study.space) if isinstance(study.space, SearchSpace) else None
+            return CurveSampler(study.seed, study.objective, self._defaults.first(study), study.priors(), branches)
         several = self._parallel.is_wanted or self.runs_several_at_once
         return as_sampler(TPE if self._sampler is None else self._sampler, study.seed, several)
 
-    def _is_converged(self) -> bool:
+    def _is_converged(self, runner: TrialRunner) -> bool:
         if self._terminator is None:
             return False
+        if self._is_default_terminator and self._at_rungs is not None:
+            return is_stagnant(
+                self._at_rungs.count_since_improvement(runner), functools.partial(self._at_rungs.most_expected, runner)
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self._terminator.should_terminate(self.engine_study())
@@ -348,17 +373,27 @@ class OptunaBackend(Backend):
     def _prunes_by_rungs(self, study: Study) -> bool:
         """Tell whether trials pause at rungs: there is something to judge them by, and enough to choose from."""
         tries_everything = issubclass(self._sampler_kind, _TRY_EVERYTHING)
-        is_worth_it = study.n_trials > FACTOR and self._is_evaluated and not tries_everything
+        is_worth_it = study.n_trials > TOO_FEW and self._is_evaluated and not tries_everything
         return self._has_rungs and is_worth_it and len(study.objectives) == 1
+
+    def _models_in_full(self, study: Study) -> bool:
+        """Tell whether the model of curves chooses parameters although every trial is trained in full."""
+        is_in_full = isinstance(self._pruner_of(study), optuna.pruners.NopPruner)
+        return self._defaults.models_in_full and is_in_full and len(study.objectives) == 1
 
     def _pruner_of(self, study: Study) -> optuna.pruners.BasePruner:
         """Return the pruner of Optuna; with rungs there is none, but where several objectives are pruned by one."""
         is_by_rungs = self._has_rungs and len(study.objectives) == 1
         return optuna.pruners.NopPruner() if is_by_rungs else self._pruner
 
+    def _described_terminator(self) -> str:
+        if self._is_default_terminator and self._at_rungs is not None:
+            return f"terminator: ends after {STAGNATION} trials that are the best so far at no rung, or sooner"
+        return f"terminator {type(self._terminator).__name__}"
+
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
-            return f"{describe_rungs(self._points)} (default; pruner=None trains every trial in full)"
+            return f"{self._defaults.ladder.describe(self._points)} (default; pruner=None trains every trial in full)"
         if len(study.objectives) > 1 and study.pruning_objective is None:
             return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"
         is_left_aside = self._has_rungs and len(study.objectives) == 1
@@ -452,21 +487,3 @@ def _described_sampler(sampler: optuna.samplers.BaseSampler, study: Study) -> st
         return f"sampler {type(sampler).__name__}"
     use = "with the prior" if isinstance(sampler, CurveSampler) else "which does not use the prior"
     return f"sampler {type(sampler).__name__}, {use} {priors}"
-
-
-def _as_terminator(terminator: Any) -> BaseTerminator | None:
-    if terminator is None or terminator is False:
-        return None
-    if terminator is True:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            stagnation = optuna.terminator.BestValueStagnationEvaluator(max_stagnation_trials=_STAGNATION - 1)
-            return optuna.terminator.Terminator(stagnation, optuna.terminator.StaticErrorEvaluator(0.0))
-    if not isinstance(terminator, BaseTerminator):
-        raise StudyError(f"terminator must be True, an Optuna terminator or None, but got {terminator!r}.")
-    if isinstance(getattr(terminator, "_error_evaluator", None), optuna.terminator.CrossValidationErrorEvaluator):
-        raise StudyError(
-            "This terminator compares with the errors of a cross-validation, which a search does not make; give it "
-            "another error_evaluator, such as optuna.terminator.StaticErrorEvaluator(0.0), or pass terminator=True."
-        )
-    return terminator

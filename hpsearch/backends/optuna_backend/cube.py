@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from scipy.spatial import cKDTree
 
+from .branches import Branches
+
 Array = NDArray[np.float64]
+# Where a parameter is taken to be that a trial does not have.
+_MIDDLE = 0.5
 # Points that stand for the same parameters are no further apart, along any side, than rounding takes them.
 _SAME = 1e-9
 
@@ -21,9 +25,10 @@ class Cube:
 
     Args:
         space: the distribution of each parameter.
+        branches: under which choices a parameter exists, of those that do not always.
     """
 
-    def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
+    def __init__(self, space: Mapping[str, BaseDistribution], branches: Branches | None = None) -> None:
         self._space = dict(space)
         self._sides = {name: _side(each) for name, each in space.items()}
         ends = np.cumsum([side.width for side in self._sides.values()])
@@ -31,8 +36,13 @@ class Cube:
             name: slice(end - side.width, end) for (name, side), end in zip(self._sides.items(), ends, strict=True)
         }
         self._width = int(ends[-1])
+        self._branches = {
+            name: [self._corners_of(choices) for choices in places]
+            for name, places in (branches or {}).items()
+            if name in space
+        }
 
-    def point(self, params: Mapping[str, Any], elsewhere: float = 0.5) -> Array:
+    def point(self, params: Mapping[str, Any], elsewhere: float = _MIDDLE) -> Array:
         """Return the point of these parameters; in the middle, or elsewhere, along those that are missing."""
         point = np.full(self._width, elsewhere)
         for name, side in self._sides.items():
@@ -60,15 +70,28 @@ class Cube:
         return {name: side.decode(point[self._places[name]]) for name, side in self._sides.items()}
 
     def valid(self, points: Array) -> Array:
-        """Return the nearest points that stand for parameters."""
+        """Return the nearest points that stand for parameters: the middle of the sides of those that do not exist."""
         sides = [side.valid(points[:, self._places[name]]) for name, side in self._sides.items()]
-        return np.concatenate(sides, axis=1)
+        nearest = np.concatenate(sides, axis=1)
+        for name, places in self._branches.items():
+            is_there = np.any([(nearest[:, corners] == 1.0).all(axis=1) for corners in places], axis=0)
+            nearest[~is_there, self._places[name]] = _MIDDLE
+        return nearest
 
     def sides_of(self, params: Collection[str]) -> tuple[int, ...]:
         """Return the places of the sides of these parameters."""
         return tuple(
             place for name, side in self._places.items() if name in params for place in range(side.start, side.stop)
         )
+
+    def _corners_of(self, choices: Mapping[str, Any]) -> list[int]:
+        """Return the places of the sides that are 1 where these choices are taken, of parameters that have sides."""
+        corners: list[int] = []
+        for name, value in choices.items():
+            distribution = self._space.get(name)
+            if isinstance(distribution, CategoricalDistribution) and value in distribution.choices:
+                corners.append(self._places[name].start + int(distribution.to_internal_repr(value)))
+        return corners
 
 
 class Tried:

@@ -9,41 +9,53 @@ from typing import Any
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
-from ...search.curves import Curve, LatestModel, propose
+from ...search.curves import Curve, LatestModel, candidates, is_plateau, propose
 from ...search.objective import Objective
 from ...search.priors import Belief
 from ...search.selection import shares_and_costs
 from ...search.trial import TrialRecord, TrialState
 from ...search.work import WorkModel, work_model, work_of
+from .branches import Branches, branches_shown
 from .cube import Cube, Tried
 from .engine_trials import trials_as_read
 from .learning import is_taught, taught_curve
 
 Array = NDArray[np.float64]
+# Such trials may go on, so what is expected of them is asked.
+_OPEN = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 
 
 class CurveSampler(optuna.samplers.BaseSampler):
     """Chooses the parameters from which most is expected at the end of the training; see `hpsearch.search.curves`.
 
-    Parameters that only some trials have (branches) are taken to be at the middle of their range in the others.
+    Parameters that only some trials have (branches) are taken to be at the middle of their range in the others, those
+    that are compared before one is chosen among them.
 
     Args:
         seed: of the random draws.
         objective: what is optimised.
         first: so many trials are drawn at random before the model is asked.
         priors: where the best values of parameters are believed to be.
+        branches: under which choices parameters exist; None: the trials show it.
 
     Attributes:
         trials: all trials of the study, as far as they are known; set before each choice.
     """
 
-    def __init__(self, seed: int, objective: Objective, first: int, priors: Mapping[str, Any] | None = None) -> None:
-        self._objective, self._priors = objective, dict(priors or {})
+    def __init__(
+        self,
+        seed: int,
+        objective: Objective,
+        first: int,
+        priors: Mapping[str, Any] | None = None,
+        branches: Branches | None = None,
+    ) -> None:
+        self._objective, self._priors, self._branches = objective, dict(priors or {}), branches
         self._first = first
         self._rng = LazyRandomState(seed)
         self._random = optuna.samplers.RandomSampler(seed)
@@ -76,8 +88,8 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Choose values for these parameters together; none to choose at random."""
         if not search_space:
             return {}
-        cube = Cube(search_space)
         params = {each.number: each.params for each in trials_as_read(study)}
+        cube = self._cube(search_space, self.trials, params)
         known = [each for each in self.trials if each.number in params and each.number != trial.number]
         under_way = [cube.point(params[each.number]) for each in known if each.state is TrialState.RUNNING]
         random = np.random.default_rng(self._rng.rng.randint(2**31))
@@ -99,16 +111,44 @@ class CurveSampler(optuna.samplers.BaseSampler):
     ) -> Sequence[float]:
         """Return by how much each candidate is expected to improve on the best so far at its end, for its work."""
         space = self.infer_relative_search_space(study, None)
-        params, cube = {each.number: each.params for each in trials_as_read(study)}, Cube(space)
+        params = {each.number: each.params for each in trials_as_read(study)}
+        cube = self._cube(space, trials, params)
         curves = self._curves(study, trials, cube)
         points = np.array([cube.point(params[each.number]) for each in candidates])
         work = _work([each for each in trials if each.number in params], params, cube)
         return [float(each) for each in self._models.of(curves).improvement_for_work(points, work)]
 
+    def most_expected(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> float | None:
+        """Return the largest improvement on the best so far that is expected anywhere, in deviations of the ranks.
+
+        None on a plateau: half of the trials are at their best as good as the best of all, which teaches nothing.
+        """
+        space = self.infer_relative_search_space(study, None)
+        params = {each.number: each.params for each in trials_as_read(study)}
+        cube = self._cube(space, trials, params)
+        curves = self._curves(study, trials, cube)
+        if is_plateau(curves):
+            return None
+        points = cube.valid(candidates(curves, np.random.default_rng(len(curves))))
+        return float(self._models.of(curves).improvement(points).max())
+
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
         space = self.infer_relative_search_space(study, None)
         return bool(space) and len(self._curves(study, trials, Cube(space))) >= self._first
+
+    def _cube(
+        self,
+        space: Mapping[str, BaseDistribution],
+        trials: Sequence[TrialRecord],
+        params: Mapping[int, Mapping[str, Any]],
+    ) -> Cube:
+        """Return the cube of a space; trials that have reported have all of their parameters."""
+        if self._branches is not None:
+            return Cube(space, self._branches)
+        choices = [name for name, each in space.items() if isinstance(each, CategoricalDistribution)]
+        complete = [params[each.number] for each in trials if each.reports and each.number in params]
+        return Cube(space, branches_shown(complete, choices))
 
     def _curves(self, study: optuna.Study, trials: Sequence[TrialRecord], cube: Cube) -> list[Curve]:
         """Return what trials have shown, of this study and of the one that it started from."""
@@ -117,17 +157,17 @@ class CurveSampler(optuna.samplers.BaseSampler):
         own = [set(each.params) for each in stored if not is_taught(each) and each.params and not _has_failed(each)]
         needed = set.intersection(*own) if own else set()  # by a function; of a space they have all
         taught = [
-            (each.params, taught_curve(each, self._objective))
+            (each.params, taught_curve(each, self._objective), False)
             for each in stored
             if is_taught(each) and needed <= set(each.params) and cube.holds(each.params)
         ]
         known = [each for each in trials if each.number in params]
         seen = [
-            (params[each.number], _shown(each, self._objective))
+            (params[each.number], _shown(each, self._objective), each.state in _OPEN)
             for each in known
             if each.reports or (params[each.number] and needed <= set(params[each.number]))  # it has failed with them
         ]
-        return [Curve(cube.point(had), reports) for had, reports in [*taught, *seen] if reports]
+        return [Curve(cube.point(had), reports, is_open) for had, reports, is_open in [*taught, *seen] if reports]
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -144,13 +184,15 @@ def _has_failed(trial: FrozenTrial) -> bool:
 
 
 def _shown(trial: TrialRecord, objective: Objective) -> Sequence[tuple[float, float]]:
-    """Return share of the training and cost of each report; one that failed before it had any is as bad as can be.
+    """Return share of the training and cost of each report; one that failed is as bad as can be at its end.
 
-    At its end: nothing else is known of it. Else nothing would keep the next trials from the same place, such as that
-    of models that are too large.
+    Else nothing would keep the next trials from the same place, such as that of models that are too large, however good
+    the reports are that come before the failure.
     """
     shown = shares_and_costs(trial.reports, objective)
-    return [(1.0, math.inf)] if not shown and trial.state is TrialState.FAILED else shown
+    if trial.state is TrialState.FAILED:
+        return [*(each for each in shown if each[0] < 1.0), (1.0, math.inf)]
+    return shown
 
 
 def _work(trials: Sequence[TrialRecord], params: Mapping[int, Mapping[str, Any]], cube: Cube) -> WorkModel | None:

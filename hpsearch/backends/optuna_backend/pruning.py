@@ -11,6 +11,7 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from ...errors import MissingMetricError, StudyError, nearest_name, one_of
+from ...search.ladder import Ladder
 from ...search.objective import Objective
 from ...search.trial import TrialRecord, TrialState
 
@@ -38,14 +39,14 @@ def as_pruner(pruner: Any) -> optuna.pruners.BasePruner:
     if isinstance(pruner, str) and pruner in PRUNERS:
         return PRUNERS[pruner]()
     raise StudyError(
-        f"pruner must be an Optuna pruner, None or one of {one_of([RUNGS, *PRUNERS])}, but got {pruner!r}."
+        f"pruner must be an Optuna pruner, a Ladder, None or one of {one_of([RUNGS, *PRUNERS])}, but got {pruner!r}."
         f"{nearest_name(str(pruner), [RUNGS, *PRUNERS])}"
     )
 
 
 def is_rungs(pruner: Any) -> bool:
     """Tell whether a user asks for rungs, where trials pause, in place of a pruner of Optuna."""
-    return isinstance(pruner, str) and pruner == RUNGS
+    return isinstance(pruner, Ladder) or (isinstance(pruner, str) and pruner == RUNGS)
 
 
 class PruningByOneObjective:

@@ -64,7 +64,7 @@ class StoredTrials:
         sampling: RepeatableSampling,
         by_one: PruningByOneObjective | None,
         at_rungs: AtRungs | None,
-        is_converged: Callable[[], bool],
+        is_converged: Callable[[TrialRunner], bool],
         may_give: bool = False,
         may_repeat: bool = False,
     ) -> None:
@@ -74,6 +74,7 @@ class StoredTrials:
         self._ended = _Ended()
         self._ranges: RangesOfTrials | None = None
         self._is_compared: bool | None = None  # with another study; None: it is not known whether there is one
+        self._has_said_limit = False
         self.ended_early: str | None = None
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
@@ -118,7 +119,7 @@ class StoredTrials:
             return promoted
         if started < self._study.n_trials:
             waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
-            self.ended_early = self._reason_not_to_begin()
+            self.ended_early = self._reason_not_to_begin(runner)
             if self.ended_early is None and not waiting and self._is_everything_tried(trials, alive, runner):
                 self.ended_early = EVERYTHING_TRIED
             if self.ended_early is None:
@@ -147,14 +148,14 @@ class StoredTrials:
         if notice is not None:
             runner.announce(notice)
 
-    def _reason_not_to_begin(self) -> str | None:
+    def _reason_not_to_begin(self, runner: TrialRunner) -> str | None:
         """Return why there is no use in another trial: the sampler has tried everything, or the terminator says so."""
         engine = self._engine
         is_exhausted = isinstance(engine.sampler, GridSampler) and engine.sampler.is_exhausted(engine)
         tried = engine.user_attrs.get(_EXHAUSTED)
         if is_exhausted or (tried is not None and tried == self._what_is_tried()):
             return f"{type(engine.sampler).__name__} has tried everything there is in this space"
-        return "the terminator expects no further improvement" if self._is_converged() else None
+        return "the terminator expects no further improvement" if self._is_converged(runner) else None
 
     def _is_everything_tried(
         self, trials: Sequence[FrozenTrial], alive: Sequence[FrozenTrial], runner: TrialRunner
@@ -256,7 +257,10 @@ class StoredTrials:
 
         With `is_last_chance`, no trial is to come any more.
         """
-        if self._at_rungs is None or not paused:
+        if self._at_rungs is None:
+            return None
+        self._at_rungs.say_what_misleads(runner)
+        if not paused:
             return None
         by_hand = self._at_rungs.promoted_by_hand(paused, runner)
         if by_hand is not None:
@@ -264,8 +268,19 @@ class StoredTrials:
             return self._take_over(by_hand, runner)
         for record in self._at_rungs.hopeless(paused, runner):
             self._prune(record, paused, runner)
+        self._prune_surplus(paused, runner)
         promoted = self._at_rungs.next(paused, runner, is_last_chance)
         return None if promoted is None else self._take_over(promoted, runner)
+
+    def _prune_surplus(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
+        """Prune the worst of the waiting trials if too many wait, and say so once."""
+        assert self._at_rungs is not None
+        surplus, limit = self._at_rungs.surplus(paused, runner)
+        if surplus and not self._has_said_limit:
+            self._has_said_limit = True
+            runner.announce(f"{limit}: the worst of them are pruned, now and whenever it is so again")
+        for record in surplus:
+            self._prune(record, paused, runner, f", as {limit}")
 
     def _stop_best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner, reason: str) -> None:
         """Let the best of the waiting trials stand as it is, if it is the best of all: a budget ends the search."""
@@ -284,12 +299,12 @@ class StoredTrials:
             if record.state is TrialState.PAUSED:
                 self._prune(record, paused, runner)
 
-    def _prune(self, record: TrialRecord, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
+    def _prune(self, record: TrialRecord, paused: Sequence[FrozenTrial], runner: TrialRunner, why: str = "") -> None:
         stored = next((each for each in paused if each.number == record.number), None)
         if stored is None:
             return
         after = (record.reason or "").removeprefix(TrialState.PAUSED.value)
-        pruned = runner.finish(Ended(replace(record, state=TrialState.PRUNED, reason=f"pruned{after}")))
+        pruned = runner.finish(Ended(replace(record, state=TrialState.PRUNED, reason=f"pruned{after}{why}")))
         self._tell(optuna.Trial(self._engine, stored._trial_id), pruned, {*stored.user_attrs, *stored.constraints})
         runner.settle(pruned, has_run=False)
 

@@ -67,7 +67,8 @@ class RayBackend(Backend):
         name: the study's name, as Tune calls it.
         pruner: as for the Optuna backend; with a `search_alg`, which is to hear of trials as they end, median pruning
             takes the place of rungs.
-        sampler, storage, load_if_exists, terminator, start_from: as for the Optuna backend.
+        sampler, storage, load_if_exists, terminator, start_from, max_paused, max_paused_bytes: as for the Optuna
+            backend.
 
     Raises:
         StudyError: an option is not one of these, or has another value.
@@ -91,6 +92,8 @@ class RayBackend(Backend):
         "load_if_exists",
         "terminator",
         "start_from",
+        "max_paused",
+        "max_paused_bytes",
     )
     engine_options: ClassVar[Mapping[str, EngineOption]] = {**OPTIMIZE_OPTIONS, **TUNE_OPTIONS}
 

@@ -1,0 +1,84 @@
+"""What a search chooses itself where the user names no sampler and no pruner, and keeps as long as the study lives.
+
+It depends on what the first call of the study asked for. Later calls, and later versions, keep it: a study that goes on
+is one search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ...search.curves import count_at_random
+from ...search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
+from ...search.study import Study
+
+# The model takes longer the more trials there are; where all are trained in full, TPE chooses in larger searches.
+_MOST_IN_FULL = 200
+# In `study.json`.
+DEFAULTS = "defaults"
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a study was begun with.
+
+    Attributes:
+        ladder: where trials pause, if they do.
+        at_random: so many trials are drawn at random before the model of curves is asked; None: what 0.8.0 had for the
+            number of trials of each call.
+        models_in_full: whether the model of curves, and not TPE, chooses parameters where every trial is trained in
+            full.
+    """
+
+    ladder: Ladder
+    at_random: int | None
+    models_in_full: bool
+
+    @classmethod
+    def of(cls, study: Study, settings: Mapping[str, Any] | None, ladder: Ladder | None = None) -> Defaults:
+        """Return what `study.json` says; for a new study, what fits its settings; for one of 0.8.0, what that had.
+
+        Args:
+            study: the settings of this call.
+            settings: what `study.json` holds; None: the study is new.
+            ladder: what the user asks for in this call; None: nothing.
+        """
+        if settings is None:
+            is_limited = _is_limited(study)
+            at_random = count_at_random(study.n_trials, is_limited)
+            chosen = cls(ladder_for(study.n_trials, is_limited), at_random, study.n_trials <= _MOST_IN_FULL)
+        elif DEFAULTS in settings:
+            known = settings[DEFAULTS]
+            chosen = cls(Ladder.from_json(known["ladder"]), known["at_random"], known["models_in_full"])
+        else:
+            chosen = cls.of_0_8_0()
+        return chosen if ladder is None else replace(chosen, ladder=ladder)
+
+    @classmethod
+    def of_0_8_0(cls) -> Defaults:
+        """Return what every study of hpsearch 0.8.0 had."""
+        return cls(LADDER_OF_0_8_0, None, models_in_full=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return {**asdict(self), "ladder": self.ladder.to_json()}
+
+    def first(self, study: Study) -> int:
+        """Return how many trials are drawn at random before the model is asked, in a call with these settings."""
+        return at_random_in_0_8_0(study.n_trials, _is_limited(study)) if self.at_random is None else self.at_random
+
+
+def _is_limited(study: Study) -> bool:
+    """Tell whether time or epochs may end the search before all trials have run."""
+    return study.timeout is not None or study.max_epochs is not None
+
+
+def at_random_in_0_8_0(n_trials: int, is_limited: bool) -> int:
+    """Return how many trials of a search of hpsearch 0.8.0 were drawn at random.
+
+    >>> [at_random_in_0_8_0(n_trials, False) for n_trials in (10, 50, 1000)], at_random_in_0_8_0(1000, True)
+    ([8, 16, 24], 16)
+    """
+    return min(max(n_trials // 3, 8), 16 if is_limited else 24)

@@ -1,0 +1,136 @@
+"""What the default sampler learns from trials, and at which points of its cube it compares what it may propose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+from hpsearch import Categorical, Float, Report, SearchSpace, TrialRecord, TrialState
+from hpsearch.backends.optuna_backend import curve_sampler
+from hpsearch.backends.optuna_backend.branches import branches_of, branches_shown
+from hpsearch.backends.optuna_backend.cube import Cube
+from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
+from hpsearch.search.objective import resolve_objectives
+
+[OBJECTIVE] = resolve_objectives("loss", "minimize", has_metrics=False)
+BETWEEN = {"x": FloatDistribution(0.0, 1.0)}
+CHOICES = CategoricalDistribution(("adam", "sgd", "lion"))
+OF_SGD = FloatDistribution(0.0, 1.0)
+SGD_ONLY = SearchSpace({"optim": Categorical({"adam": {}, "sgd": {"momentum": Float(0.0, 1.0)}, "lion": {}})})
+
+
+def record(number: int, state: TrialState, *reports: tuple[float, float]) -> TrialRecord:
+    """Return a trial with these shares of its training and losses."""
+    shown = [Report((loss,), share, 1, share, {}, horizon=1.0) for share, loss in reports]
+    return TrialRecord(number, f"run-{number}", state, {}, reports=tuple(shown))
+
+
+def study_of(params: Sequence[dict[str, Any]], distributions: dict[str, BaseDistribution]) -> optuna.Study:
+    study = optuna.create_study()
+    for each in params:
+        had = {name: distributions[name] for name in each}
+        study.add_trial(optuna.trial.create_trial(params=each, distributions=had, value=0.0))
+    return study
+
+
+def proposals(sampler: CurveSampler, study: optuna.Study, records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
+    """Return what the model proposes in ten draws, of which some are left to chance."""
+    sampler.trials = records
+    trial = study.get_trials()[-1]
+    space = sampler.infer_relative_search_space(study, trial)
+    asked = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING)
+    asked.number = len(records)
+    found = [sampler.sample_relative(study, asked, space) for _ in range(10)]
+    return [each for each in found if each]
+
+
+def test_where_trials_fail_is_left_however_good_their_reports_were_before() -> None:
+    places = np.linspace(0.02, 0.98, 25)
+    study = study_of([{"x": float(x)} for x in places], BETWEEN)
+    curve = [(1 / 18, 1.0), (1 / 6, 0.9)]
+    records = [
+        record(number, TrialState.FAILED, (1 / 18, 0.1 - x / 100))
+        if x > 0.6
+        else record(number, TrialState.PAUSED, *((share, loss - x / 10) for share, loss in curve))
+        for number, x in enumerate(places)
+    ]
+    proposed = proposals(CurveSampler(0, OBJECTIVE, first=8), study, records)
+    assert len(proposed) >= 6
+    assert all(each["x"] < 0.65 for each in proposed), proposed
+
+
+@pytest.mark.parametrize("reports", [(), ((0.5, 0.1),), ((0.5, 0.1), (1.0, 0.2))])
+def test_a_failure_is_the_worst_value_at_the_end_of_the_training(reports: Any) -> None:
+    study = study_of([{"x": 0.3}], BETWEEN)
+    sampler = CurveSampler(0, OBJECTIVE, first=1)
+    [curve] = sampler._curves(study, [record(0, TrialState.FAILED, *reports)], Cube(BETWEEN))
+    assert curve.reports == [*reports[:1], (1.0, math.inf)]
+
+
+def test_branches_are_what_the_space_says() -> None:
+    inner = {"nesterov": Categorical({"yes": {"beta": Float(0.0, 1.0)}, "no": {}})}
+    space = SearchSpace({"x": Float(0.0, 1.0), "optim": Categorical({"adam": {"beta": Float(0.0, 1.0)}, "sgd": inner})})
+    assert branches_of(space) == {
+        "beta": [{"optim": "adam"}, {"optim": "sgd", "nesterov": "yes"}],
+        "nesterov": [{"optim": "sgd"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("trials", "shown"),
+    [
+        ([{"optim": "adam"}, {"optim": "sgd", "momentum": 0.1}], {"momentum": [{"optim": "sgd"}]}),
+        (
+            [{"optim": "adam"}, {"optim": "sgd", "momentum": 0.1}, {"optim": "lion", "momentum": 0.2}],
+            {"momentum": [{"optim": "sgd"}, {"optim": "lion"}]},
+        ),
+        ([{"optim": "sgd"}, {"optim": "sgd", "momentum": 0.1}], {}),  # something else decides
+        ([{"optim": "sgd", "momentum": 0.2}, {"optim": "sgd", "momentum": 0.1}], {}),
+        ([{}, {"momentum": 0.1}], {}),
+        ([], {}),
+        (
+            [{"optim": "adam"}, {"optim": "sgd", "kind": "a", "m": 0.1}, {"optim": "sgd", "kind": "b"}],
+            {"kind": [{"optim": "sgd"}], "m": [{"kind": "a"}]},
+        ),
+    ],
+)
+def test_branches_are_what_the_trials_of_a_function_have_shown(trials: Any, shown: Any) -> None:
+    assert branches_shown(trials, ["optim", "kind"]) == shown
+
+
+@pytest.mark.parametrize("branches", [branches_of(SGD_ONLY), None])
+def test_what_may_be_proposed_is_compared_at_the_point_that_will_be_recorded(
+    branches: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the space is a function, of whose trials three choices were seen."""
+    params = [{"optim": "adam"}, {"optim": "sgd", "momentum": 0.9}, {"optim": "lion"}, {"optim": "adam"}]
+    space = {"x": OF_SGD, "optim": CHOICES, "momentum": OF_SGD}
+    study = study_of([{"x": number / 4, **each} for number, each in enumerate(params)], space)
+    compared: list[Any] = []
+
+    def propose(curves: Any, under_way: Any, random: Any, valid: Callable[[Any], Any], *others: Any) -> None:
+        compared.append(valid(random.random((200, 5))))
+
+    monkeypatch.setattr(curve_sampler, "propose", propose)
+    sampler = CurveSampler(0, OBJECTIVE, first=1, branches=branches)
+    proposals(sampler, study, [record(number, TrialState.COMPLETE, (1.0, 0.5)) for number in range(4)])
+    cube = Cube(space)
+    seen = set()
+    for point in compared[0]:
+        proposed = cube.params(point)
+        if proposed["optim"] != "sgd":
+            del proposed["momentum"]
+        assert cube.point(proposed) == pytest.approx(point)
+        seen.add(proposed["optim"])
+    assert seen == {"adam", "sgd", "lion"}
+
+
+def test_a_branch_of_a_choice_without_a_side_is_as_if_it_always_existed() -> None:
+    cube = Cube({"momentum": OF_SGD}, {"momentum": [{"optim": "sgd"}]})
+    assert cube.valid(np.array([[0.2]]))[0, 0] == pytest.approx(0.2)

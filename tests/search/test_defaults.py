@@ -1,0 +1,143 @@
+"""What a search chooses itself depends on the first call of its study, and stays as long as the study lives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpsearch import SearchSpace, StudyError
+from hpsearch.backends.optuna_backend.defaults import DEFAULTS, Defaults
+from hpsearch.search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
+from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.reading import read_settings
+from hpsearch.search.study import Study
+from tests.support.searching import RATE, Events
+from tests.support.short_searches import search
+
+
+class Said(Exception):
+    """What a search says before its first trial."""
+
+
+def study(n_trials: int, **limits: Any) -> Study:
+    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
+    return Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, **limits)
+
+
+@pytest.mark.parametrize(
+    ("n_trials", "is_limited", "ladder"),
+    [
+        (4, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=1, in_full_every=8)),
+        (12, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=2, in_full_every=8)),
+        (20, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
+        (99, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
+        (100, False, LADDER_OF_0_8_0),
+        (20, True, LADDER_OF_0_8_0),
+    ],
+)
+def test_the_fewer_trials_there_are_the_later_they_pause(n_trials: int, is_limited: bool, ladder: Ladder) -> None:
+    assert ladder_for(n_trials, is_limited) == ladder
+    limits = {"timeout": 60.0} if is_limited else {}
+    assert Defaults.of(study(n_trials, **limits), None).ladder == ladder
+
+
+@pytest.mark.parametrize(
+    ("n_trials", "pruner", "sampler"),
+    [(9, None, "CurveSampler"), (200, "none", "CurveSampler"), (201, None, "TPESampler"), (9, "median", "TPESampler")],
+)
+def test_where_trials_are_trained_in_full_the_model_of_curves_chooses_up_to_200_of_them(
+    tmp_path: Path, n_trials: int, pruner: Any, sampler: str
+) -> None:
+    class Ends(Events):
+        def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
+            raise Said(next(each for each in notes if each.startswith("sampler")))
+
+    with pytest.raises(Said, match=f"^sampler {sampler}$"):
+        search(tmp_path, n_trials, pruner=pruner, preflight=False, progress=Ends())
+
+
+def test_a_search_without_evaluations_during_training_asks_the_model_of_curves(tmp_path: Path) -> None:
+    events = Events()
+    search(tmp_path, 4, pruner="rungs", preflight=False, progress=events, trainer={"eval_strategy": "no"})
+    assert "sampler CurveSampler" in events.notes
+
+
+def test_a_study_that_goes_on_keeps_what_it_was_begun_with() -> None:
+    begun = Defaults.of(study(20), None)
+    stored = json.loads(json.dumps({DEFAULTS: begun.to_json()}))
+    assert Defaults.of(study(500, timeout=60.0), stored) == begun
+    assert begun.first(study(500)) == begun.at_random
+
+
+def test_a_study_of_0_8_0_keeps_what_all_of_them_had() -> None:
+    old = Defaults.of(study(20), {"sampler": "CurveSampler"})
+    assert old.ladder == LADDER_OF_0_8_0
+    assert [old.first(study(n_trials)) for n_trials in (10, 50, 1000)] == [8, 16, 24]
+
+
+def told(folder: Path, n_trials: int, **options: Any) -> list[str]:
+    """Search with rungs, and return what is said before the first trial."""
+    events = Events()
+    changes = {"num_train_epochs": 6}
+    search(folder, n_trials, **{"pruner": "rungs", **options}, preflight=False, progress=events, trainer=changes)
+    return events.notes
+
+
+def test_a_search_records_its_ladder_and_a_later_call_and_another_version_keep_it(tmp_path: Path) -> None:
+    by_half = "trials pause after 17% and 50% of their training, and the best half goes on; the first one and every 8th"
+    by_third = "trials pause after 17% and 50% of their training, and the best third goes on"
+    assert any(each.startswith(by_half) for each in told(tmp_path, 4))
+    assert any(each.startswith(by_half) for each in told(tmp_path, 5, max_epochs=1000))
+    assert any(each.startswith(by_third) for each in told(tmp_path, 5, max_epochs=1000, study_name="another"))
+    file = tmp_path / "study" / "study.json"
+    settings = json.loads(file.read_text())
+    assert settings.pop(DEFAULTS) == Defaults.of(study(4), None).to_json()
+    file.write_text(json.dumps(settings))  # as 0.8.0 has written it
+    assert any(each.startswith(by_third) for each in told(tmp_path, 6))
+
+
+def test_a_ladder_of_the_user_takes_the_place_of_the_default_also_of_one_that_was_recorded(tmp_path: Path) -> None:
+    told(tmp_path, 4)
+    said = told(tmp_path, 5, pruner=Ladder([1 / 3], 4))
+    assert any(
+        each.startswith("trials pause after 33% of their training, and the best quarter goes on") for each in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"shares": (0.5, 0.5)}, "must rise"),
+        ({"shares": ("half",)}, "must rise"),
+        ({"shares": (0.5,), "factor": 1.5}, "whole number of at least 2"),
+        ({"shares": (0.5,), "in_full_every": -8}, "whole number of at least 0"),
+    ],
+)
+def test_what_is_no_ladder_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        Ladder(**given)
+
+
+@pytest.mark.parametrize(
+    ("ladder", "said"),
+    [
+        ({"shares": [0.5, 0.1]}, r"must rise, between 0 and 1, but are \(0.5, 0.1\)"),
+        ({"shares": []}, "must rise"),
+        ({"shares": [1.5]}, "must rise"),
+        ({"shares": ["half"]}, "number"),
+        ({"factor": 1}, "factor of a Ladder must be .* at least 2, but got 1"),
+        ({"in_full_first": -1}, "at least 0, but is -1"),
+        ({"factor": None}, "must be a number, but is None"),
+    ],
+)
+def test_a_damaged_ladder_is_an_error_that_says_what_is_wrong(tmp_path: Path, ladder: Any, said: str) -> None:
+    search(tmp_path, 1)
+    file = tmp_path / "study" / "study.json"
+    settings = json.loads(file.read_text())
+    settings[DEFAULTS]["ladder"] |= ladder
+    file.write_text(json.dumps(settings))
+    with pytest.raises(StudyError, match=f"is damaged.*ladder.*{said}"):
+        read_settings(tmp_path / "study")

@@ -1,0 +1,110 @@
+"""Trials in full tell which rungs mislead, and from those all go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpsearch import Ladder, TrialRecord
+from hpsearch.search.rungs import Rungs
+from hpsearch.search.trial import TrialState, Verdict
+from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, RATE, rungs, running, trial
+from tests.support.searching import HearsNotices
+from tests.support.small_trainer import TwoLayers, small_trainer
+
+HEDGED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, in_full_first=3, in_full_every=8)
+
+
+def hedged() -> Rungs:
+    return rungs(n_trials=60, ladder=HEDGED)
+
+
+def ended(*losses: Sequence[float]) -> list[TrialRecord]:
+    """Return trials that have trained to their end, with losses after epochs 1, 3, 9 and 18."""
+    return [trial(number, *each, state=TrialState.COMPLETE) for number, each in enumerate(losses)]
+
+
+def test_trials_in_full_are_not_judged_and_others_are_not_compared_with_them() -> None:
+    better = [running(number, 0.1) for number in range(3)]
+    assert hedged().verdict(running(2, 0.9), better[:2]) == GO_ON
+    assert hedged().verdict(running(8, 0.9), better) == GO_ON
+    assert hedged().verdict(running(3, 0.9), better) == PAUSE
+    waiting = [trial(4, 0.9), trial(5, 0.95)]
+    assert hedged().verdict(running(3, 0.8), [*better, *waiting]) == GO_ON
+    assert hedged().next([*better, *waiting, trial(3, 0.8)]) is not None
+
+
+def test_of_a_study_that_learns_from_another_one_the_first_trials_are_in_full_too() -> None:
+    begun = [running(number, 0.1) for number in (30, 31)]
+    assert hedged().verdict(running(32, 0.9), begun) == GO_ON
+    assert hedged().verdict(running(33, 0.9), begun) == PAUSE
+
+
+AGREEING = ended((0.1, 0.1, 0.1, 0.1), (0.2, 0.2, 0.2, 0.2), (0.3, 0.3, 0.3, 0.3), (0.4, 0.4, 0.4, 0.4))
+MISLEADING = ended((0.1, 0.1, 0.1, 0.4), (0.2, 0.2, 0.2, 0.3), (0.3, 0.3, 0.3, 0.2), (0.4, 0.4, 0.4, 0.1))
+LATE = ended((0.1, 0.1, 0.4, 0.4), (0.2, 0.2, 0.3, 0.3), (0.3, 0.3, 0.2, 0.2), (0.4, 0.4, 0.1, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("known", "losses", "verdict"),
+    [
+        (AGREEING, (0.9,), PAUSE),
+        (MISLEADING, (0.9,), GO_ON),
+        (MISLEADING, (0.9, 0.9), GO_ON),
+        (LATE, (0.9, 0.9), GO_ON),
+        (LATE, (0.9, 0.9, 0.9), PAUSE),
+    ],
+)
+def test_from_a_rung_whose_order_is_not_that_of_the_end_all_trials_go_on(
+    known: list[TrialRecord], losses: tuple[float, ...], verdict: Verdict
+) -> None:
+    assert hedged().verdict(running(9, *losses), known) == verdict
+    waiting = trial(9, *losses)
+    assert hedged().next([*known, waiting]) is (waiting if verdict == GO_ON else None)
+    assert rungs().verdict(running(9, *losses), known) == PAUSE  # without trials in full it is not asked
+
+
+def test_of_those_that_wait_at_a_rung_that_misleads_the_best_goes_on_first_and_none_is_hopeless() -> None:
+    waiting = [trial(number, 0.5 + number / 100) for number in range(5, 8)]
+    assert hedged().next([*MISLEADING, *waiting]) is waiting[0]
+    assert hedged().next([*MISLEADING, *waiting], lambda each, known: [one.number for one in each]) is waiting[2]
+    many = [trial(number, 0.5 + number / 100) for number in range(5, 60) if number % 8]
+    assert hedged().hopeless([*AGREEING, *many])
+    assert hedged().hopeless([*MISLEADING, *many]) == []
+
+
+def test_how_well_orders_agree_is_said_for_the_rungs_that_mislead() -> None:
+    assert hedged().misleading(AGREEING) == {}
+    assert hedged().misleading(MISLEADING) == {share: pytest.approx(4 / 12) for share in HEDGED.shares}
+    assert list(hedged().misleading(LATE)) == [1 / 18, 1 / 6]
+    assert rungs().misleading(MISLEADING) == {}
+    diverged = ended((math.inf, 0.5, 0.5, 0.5), (math.inf, 0.4, 0.4, 0.4))
+    assert hedged().misleading(diverged) == {}
+
+
+def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(tmp_path: Path) -> None:
+    events = HearsNotices()
+
+    def overfits(metrics: dict[str, float]) -> float:
+        early = overfits.rate  # type: ignore[attr-defined]
+        return early if metrics["epoch"] < EPOCHS else -early
+
+    def model_init(trial: Any) -> Any:
+        overfits.rate = trial.params["learning_rate"]  # type: ignore[attr-defined]
+        return TwoLayers(2)
+
+    best = small_trainer(tmp_path, num_train_epochs=EPOCHS, model_init=model_init).hyperparameter_search(
+        RATE, overfits, 12, "minimize", pruner="rungs", preflight=False, progress=events, storage="journal"
+    )
+    said = [each for each in events.notices if "agrees with that at the end" in each]
+    assert said == [
+        f"after {share} of the training the order of two trials agrees with that at the end in 44% of cases only: no "
+        "trial waits or is pruned there while it is so"
+        for share in ("17%", "50%")
+    ]
+    assert {each.state for each in best.run_summary.records} == {TrialState.COMPLETE}
+    assert len(best.run_summary.records) == 12

@@ -183,13 +183,11 @@ def described_value(value: Any) -> str:
     """Return a value in a few words: of an array its shape, of a long text its beginning.
 
     >>> described_value(0.9), described_value("a report"), described_value([1, 2])
-    ('the number 0.9', "the text 'a report'", '[1, 2] (list)')
+    ('0.9 (float)', "the text 'a report'", '[1, 2] (list)')
     """
     kind = type(value).__name__
     if shape := getattr(value, "shape", None):
         return f"an array of shape {tuple(shape)}"
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return f"the number {value!r}"
     if isinstance(value, str):
         return f"the text {reprlib.repr(value)}"
     return "None" if value is None else f"{reprlib.repr(value)} ({kind})"

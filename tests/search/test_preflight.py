@@ -203,7 +203,7 @@ def a_matrix(prediction: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("compute_metrics", "objective", "match"),
     [
-        (lambda prediction: 0.9, "accuracy", "compute_metrics returned the number 0.9; it must return a dict of"),
+        (lambda prediction: 0.9, "accuracy", r"compute_metrics returned 0\.9 \(float\); it must return a dict of"),
         (lambda prediction: None, None, "compute_metrics returned None; it must return a dict of"),
         (a_report, None, r"eval_report is the text '.{1,40}', which is no number\. Name .* \('accuracy'\)"),
         (a_matrix, None, r"eval_confusion is an array of shape \(25, 25\), which is no number"),
@@ -234,7 +234,7 @@ def test_a_function_of_metrics_that_returns_no_dict_is_said_also_of_a_trainer_of
     def make(trial: Any) -> transformers.Trainer:
         return transformers_trainer("made", TwoLayers(), compute_metrics=lambda prediction: 0.9, **trial.params)
 
-    with pytest.raises(ObjectiveError, match=r"compute_metrics returned the number 0\.9"):
+    with pytest.raises(ObjectiveError, match=r"compute_metrics returned 0\.9 \(float\)"):
         search_by_function(make)
 
 

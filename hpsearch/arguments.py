@@ -194,6 +194,8 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
             return changed
         except ArgumentError as error:
             shown = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+            if any(str(error).startswith(f"{name} must") for name in changes):  # it names the value itself
+                raise
             raise ArgumentError(f"TrainingArguments refuses {shown}: {error}") from error
 
 

@@ -29,6 +29,7 @@ CommunicationError, which are no fault of the trial; anything else that happens 
 
 from __future__ import annotations
 
+import reprlib
 import signal
 from collections.abc import Iterable
 from typing import Any
@@ -176,6 +177,20 @@ def nearest_name(name: str, allowed: Iterable[str]) -> str:
     """
     found = nearest(name, allowed)
     return "" if found is None else f" Did you mean {found!r}?"
+
+
+def described_value(value: Any) -> str:
+    """Return a value in a few words: of an array its shape, of a long text its beginning.
+
+    >>> described_value(0.9), described_value("a report"), described_value([1, 2])
+    ('0.9 (float)', "the text 'a report'", '[1, 2] (list)')
+    """
+    kind = type(value).__name__
+    if shape := getattr(value, "shape", None):
+        return f"an array of shape {tuple(shape)}"
+    if isinstance(value, str):
+        return f"the text {reprlib.repr(value)}"
+    return "None" if value is None else f"{reprlib.repr(value)} ({kind})"
 
 
 def one_of(allowed: Iterable[Any]) -> str:

@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .errors import InvalidInputError
+import torch
+
+from .errors import InvalidInputError, described_value
 
 
 def takes_trial(model_init: Callable[..., Any]) -> bool:
@@ -18,11 +20,21 @@ def takes_trial(model_init: Callable[..., Any]) -> bool:
 
 
 def check_model_init(model_init: Callable[..., Any]) -> None:
-    """Check that `model_init` takes no argument, or one: the trial.
+    """Check that `model_init` is a function that takes no argument, or one: the trial.
 
     Raises:
-        InvalidInputError: it takes more.
+        InvalidInputError: it is a model, or nothing that can be called, or takes more.
     """
+    if isinstance(model_init, torch.nn.Module):
+        kind = type(model_init).__name__
+        raise InvalidInputError(
+            f"model_init must be a function that returns a new model each time, but got a model, of class {kind}: "
+            f"write model_init=lambda: {kind}(...); or pass it as model=..., to train it without a search."
+        )
+    if not callable(model_init):
+        raise InvalidInputError(
+            f"model_init must be a function that returns a new model, but got {described_value(model_init)}."
+        )
     names = _positional(model_init, required=True)
     if len(names) > 1:
         raise InvalidInputError(

@@ -23,6 +23,7 @@ from .errors import ArgumentError, InvalidInputError, UnknownArgumentError, near
 from .model_init import check_model_init, takes_trial
 from .older_spellings import successor_of_argument
 from .search.trial import FixedTrial
+from .shared_parts import EarlierParts
 from .spelling import misspelling_of
 from .trackers import end_trial
 from .training import data, optimization
@@ -52,6 +53,7 @@ class Recipe:
     label_smoother = OfLatestRun("The label smoother of the latest run, or None.")
     current_flos = OfLatestRun("The floating-point operations of this process that are not in the state yet.")
     _accepts_loss_kwargs: bool | None = None
+    _is_of_a_search = False
     user_code = "model_init"
     prediction_loop = Removed("evaluation_loop")
     init_git_repo = Removed("init_hf_repo, which makes the repository over HTTP")
@@ -100,6 +102,7 @@ class Recipe:
             )
         self._run: TrainingRun | None = None
         self._shown_on: Recipe | None = None
+        self._parts_of_trials = EarlierParts()
         self._check()
 
     def _check(self) -> None:
@@ -248,7 +251,8 @@ class Recipe:
         """Return a new trainer with a trial's parameters as arguments; its runs call ``model_init(trial)``.
 
         With an `output_dir`, as in a search, the new trainer writes there, prints nothing, uploads nothing to the Hub,
-        deletes no checkpoints and does not listen to SIGTERM.
+        deletes no checkpoints and does not listen to SIGTERM;
+        its models may share nothing with those of earlier trials.
 
         Raises:
             ArgumentError: a parameter is not a valid training argument.
@@ -257,6 +261,7 @@ class Recipe:
         other = self.with_arguments(**place, **trial_parameters(trial))
         other.trial = trial
         if output_dir is not None:
+            other._is_of_a_search = True
             other.removed_callbacks += [PrinterCallback, ProgressCallback]
         return other
 
@@ -339,6 +344,8 @@ class Recipe:
         if self.trial is not None:
             suggested = getattr(getattr(self.trial, "params", None), "values_by_name", {})  # model_init may suggest too
             run.describe_trial({**suggested, **trial_parameters(self.trial)}, getattr(self.trial, "name", None))
+        if self._is_of_a_search:
+            self._parts_of_trials.check(self.user_code, run.model)
         run.optimizer, run.lr_scheduler = optimizers
         self._run = run
         if self._shown_on is not None:

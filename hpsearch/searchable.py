@@ -20,6 +20,7 @@ from .search.provenance import CALLBACKS
 from .search.static_checks import check_trainer
 from .search.trial import FixedTrial, Trial, TrialRecord
 from .searching import Evaluation, Searching
+from .shared_parts import refers_to_model
 from .training import batch_size, hyperparameters, resume, weights
 from .training.checkpoints import STATE_FILE
 from .training.first_samples import first_samples
@@ -93,6 +94,9 @@ class SearchableRecipe(Recipe, Searching):
             ]
             trainer.callbacks = []
             try:
+                if trainer.model_init is not None and refers_to_model(trainer.model_init):
+                    trainer._build_run()  # once more, so that a model that is shared is found before it is trained
+                    trainer.release()
                 yield trainer
             finally:
                 trainer.release()

@@ -13,6 +13,18 @@ _LETTERS_PER_EDIT = 4
 _SHORTEST_ABBREVIATION = 3
 # Words that a longer name may have without being another thing: batch_size is per_device_train_batch_size.
 _FILLERS = {"device", "num", "per", "train"}
+# Short names that people give arguments, with those that are meant.
+_SHORT_NAMES = {
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "bs": "per_device_train_batch_size",
+    "grad_clip": "max_grad_norm",
+    "gradient_clipping": "max_grad_norm",
+    "lr": "learning_rate",
+    "n_epochs": "num_train_epochs",
+    "scheduler": "lr_scheduler_type",
+    "wd": "weight_decay",
+}
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
@@ -24,10 +36,14 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
     >>> nearest("lerning_rate", ["seed", "learning_rate"]), nearest("epochs", ["save_steps", "num_train_epochs"])
     ('learning_rate', 'num_train_epochs')
+    >>> nearest("lr", ["seed", "learning_rate"])
+    'learning_rate'
     >>> nearest("steps", ["eval_steps", "save_steps"]), nearest("train_loss", ["eval_loss"])
     (None, None)
     """
     candidates = sorted(allowed) if isinstance(allowed, Set) else list(allowed)
+    if name not in candidates and _SHORT_NAMES.get(name.lower()) in candidates:
+        return _SHORT_NAMES[name.lower()]
     misspelt = misspelling_of(name, candidates)
     if misspelt is not None:
         return misspelt

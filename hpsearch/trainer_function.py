@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import gc
 import os
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from .search.space import SearchSpace
 from .search.study import SpaceLike, as_space
 from .search.trial import FixedTrial, Trial, TrialRecord
 from .searching import Evaluation, Searching
+from .shared_parts import EarlierParts
 from .surroundings import ctrl_c_as_interruption
 from .training.randomness import preserved_streams, seed_run
 from .transformers_trainer import TransformersTrainer
@@ -103,7 +103,7 @@ class TrainerFunction(Searching):
         if not callable(make_trainer):
             raise StudyError(f"make_trainer must be a function of a trial, but got {make_trainer!r}.")
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
-        self._made: dict[int, weakref.ref[Any]] = {}  # what belongs to earlier trials and is still there, by its id
+        self._earlier_parts = EarlierParts()
         self._fingerprints: dict[str, Any] = {}
         self._suggested: list[str] = []  # to the trial that showed what is made
         self._made_class: type | None = None
@@ -202,9 +202,6 @@ class TrainerFunction(Searching):
             ArgumentError: always.
         """
         raise ArgumentError(f"{name!r} cannot change while a transformers.Trainer goes on; hpsearch.Trainer can.")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_made": {}}
 
     @property
     def _default_seed(self) -> int:
@@ -305,19 +302,8 @@ class TrainerFunction(Searching):
                 "that needs hpsearch.Trainer."
             )
         keeps_state = [each for each in made.callback_handler.callbacks if isinstance(each, ExportableState)]
-        parts = {"trainer": made, "args": args, "model": made.model}
-        parts.update({f"callback {type(each).__name__}": each for each in keeps_state})
-        if made.model is not None:
-            trained = (each for each in made.model.named_parameters() if each[1].requires_grad)
-            parts.update({f"weights {name}": each for name, each in trained})
-        for name, part in parts.items():
-            if part is not None and id(part) in self._made and self._made[id(part)]() is part:
-                raise StudyError(
-                    f"make_trainer(trial) returned the same {name} as for an earlier trial, so that one trial would "
-                    "go on with what another has left in it. Make it inside make_trainer."
-                )
-        self._made = {key: each for key, each in self._made.items() if each() is not None}
-        self._made.update({id(each): weakref.ref(each) for each in parts.values() if each is not None})
+        others = {"trainer": made, "args": args, **{f"callback {type(each).__name__}": each for each in keeps_state}}
+        self._earlier_parts.check("make_trainer", made.model, others)
         return made
 
 

@@ -5,6 +5,7 @@ What it needs for that are callbacks, which every `transformers.Trainer` takes; 
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ from .trackers import OURS, end_trial
 from .training import batch_size, weights
 from .training.acceleration import forget_loader
 from .training.checkpoints import STATE_FILE, TRIAL_FILE
+from .training.evaluation import checked_metrics
 from .training.first_samples import first_samples
 from .training.outside_causes import is_of_outside
 
@@ -176,6 +178,8 @@ class TransformersTrainer:
             is_needed = is_of_package(callback, *LIBRARIES_OF_TRAINERS) or isinstance(callback, DefaultFlowCallback)
             if not is_needed:
                 trainer.remove_callback(callback)
+        if trainer.compute_metrics is not None and not args.batch_eval_metrics:
+            trainer.compute_metrics = _checked(trainer.compute_metrics)
         args.report_to, args.eval_on_start, args.load_best_model_at_end = [], False, False
         args.dataloader_num_workers, args.dataloader_persistent_workers = 0, False
         args.dataloader_prefetch_factor = None
@@ -287,6 +291,11 @@ class TransformersTrainer:
             if is_of_outside(error):
                 raise
             raise CheckpointError(f"The weights in {str(folder)!r} cannot be loaded: {error}") from error
+
+
+def _checked(compute_metrics: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function, which says what is wrong if it returns no dict."""
+    return functools.wraps(compute_metrics)(lambda *given, **named: checked_metrics(compute_metrics(*given, **named)))
 
 
 class _NamesTrial(TrainerCallback):

@@ -21,6 +21,7 @@ from ..reports.tables import format_value
 from ..search.acting_arguments import acts_outside
 from ..search.best_run import SearchSummary
 from ..search.checked_json import printable
+from ..search.folder import COMMAND_FILE
 from ..search.trial import TrialRecord
 from ..stored_studies import open_study
 from .which_study import say_problems, study_folder, trial_of
@@ -51,11 +52,14 @@ def best(
     eval "python train.py $(hpsearch best --format flags)"
     hpsearch best runs/digits --export model/
     """
-    summary = open_study(study_folder(study))
+    folder = study_folder(study)
+    summary = open_study(folder)
     say_problems(summary)
     records = summary.best() if trial is None else [trial_of(summary.records, trial)]
     if not records:
-        raise NoCompletedTrialError(summary.explain_absence(), summary)
+        is_of_a_file = (folder / COMMAND_FILE).is_file()
+        call = f"hpsearch resume {shlex.quote(str(folder))}" if is_of_a_file else "The same call"
+        raise NoCompletedTrialError(summary.explain_absence(call), summary)
     if export is not None:
         if len(records) > 1:
             numbers = ", ".join(str(each.number) for each in records)
@@ -63,6 +67,7 @@ def best(
                 f"--export copies one model, but {len(records)} trials are best; add --trial, one of {numbers}."
             )
         _export(records[0], summary, export)
+        print(f"the model of trial {records[0].number} is in {str(export)!r}", file=sys.stderr)
     print(_printed(records, summary, form))
 
 

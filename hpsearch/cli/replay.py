@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..reports.tables import counted
 from .stored_command import read_command
 from .study_file import make_trainer
 from .trust import File, Given, Trust, admitted, announce
@@ -41,4 +42,6 @@ def replay(
     if not again.is_equal:
         print(f"trial {number} is another one now: {again.first_difference}")
         raise typer.Exit(1)
-    print(f"trial {number} made the same {len(again.record.reports)} reports; weights in {again.record.checkpoint}")
+    checkpoint = again.record.checkpoint
+    weights = "no weights were kept" if checkpoint is None else f"weights in {checkpoint}"
+    print(f"trial {number} made the same {counted(len(again.record.reports), 'report')}; {weights}")

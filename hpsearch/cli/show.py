@@ -77,8 +77,8 @@ def _sorted(records: list[TrialRecord], by: str, summary: SearchSummary) -> list
         StudyError: there is no such field or parameter.
     """
     if by == "value":
-        place = {each.number: at for at, each in enumerate(summary.ranked())}
-        return sorted(records, key=lambda each: (place.get(each.number, len(place)), _last_value(each, summary)))
+        wanted = {each.number for each in records}
+        return [each for each in summary.best_first() if each.number in wanted]
     if by in _FIELDS:
         return sorted(records, key=lambda each: (getattr(each, by), each.number))
     names = dict.fromkeys(name for each in summary.records for name in each.params)
@@ -88,14 +88,6 @@ def _sorted(records: list[TrialRecord], by: str, summary: SearchSummary) -> list
             f"{nearest_name(by, [*_FIELDS, *names])}"
         )
     return sorted(records, key=lambda each: _place(each.params.get(by)))
-
-
-def _last_value(record: TrialRecord, summary: SearchSummary) -> float:
-    """Return what a trial without a result came to, as a cost."""
-    if not record.reports or record.reports[-1].value != record.reports[-1].value:
-        return float("inf")
-    value = record.reports[-1].value
-    return value if summary.objective.direction == "minimize" else -value
 
 
 def _place(value: Any) -> tuple[int, float, str]:

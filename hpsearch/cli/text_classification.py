@@ -108,7 +108,8 @@ class TextClassification:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.model)
         except (OSError, ValueError) as error:
-            raise StudyError(f"model = {self.model!r} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
+            here = "" if Path(self.model).is_dir() else " (there is no such folder here, so it is a name on the Hub)"
+            raise StudyError(f"model = {self.model!r} cannot be loaded{here}: {_told(error)}") from error
         encode = partial(_encoded, tokenizer, self._columns(), self.label, names, self.max_length)
         told = {place: str(name) for place, name in enumerate(self._names(train, names))}
         model_init = FromPretrained(

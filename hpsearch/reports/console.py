@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..search.advice import advice
 from ..search.listener import SearchListener
 from ..search.selection import best_records
 from ..search.study import Study
@@ -89,6 +90,8 @@ class LineView(SearchListener):
         if self._has_run:
             known = list(self._records.values())
             self._print(" ".join([f"{count_states(known)}.", *effort_in_words(known)]))
+            for sentence in advice(study, known):
+                self._print(sentence)
 
     def _print(self, line: str, style: str | None = None) -> None:
         self._console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)

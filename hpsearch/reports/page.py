@@ -8,7 +8,7 @@ import gzip
 import importlib.util
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ import jinja2
 
 from ..errors import MissingPackageError, StudyError
 from ..files import write_text
+from ..search.advice import advice
 from ..search.best_run import SearchSummary
 from ..search.provenance import without_secrets
 from ..search.stored import StoredStudy
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial import TrialState
 from ..version import __version__
 from .places import places
 from .repeat import how_to_repeat
@@ -59,7 +60,7 @@ def write_report(summary: SearchSummary, file: str | os.PathLike[str]) -> None:
     environment.filters["value"] = format_value
     environment.filters["duration"] = format_duration
     environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)
-    shown, ordered = plots(summary, importances), _ordered(summary)
+    shown, ordered = plots(summary, importances), summary.best_first()
     number = ordered[0].number if ordered else 0
     page = environment.get_template(_PAGE).render(
         study=summary.study,
@@ -99,6 +100,7 @@ def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[
     if importances:
         name, share = next(iter(importances.items()))
         sentences.append(f"Most depends on {name}: {share:.0%} of the variation of {summary.objective.name}.")
+    sentences += advice(summary.study, summary.records)
     failed = summary.count(TrialState.FAILED)
     sentences.append(f"{failed} trial{'s' if failed != 1 else ''} failed." if failed else "No trial failed.")
     return sentences
@@ -128,13 +130,6 @@ def _facts(summary: SearchSummary) -> list[tuple[str, str]]:
 
 def _clock(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _ordered(summary: SearchSummary) -> Sequence[TrialRecord]:
-    """Return all trials: those that may be the best first, in their order, then the others by number."""
-    ranked = summary.ranked()
-    numbers = {each.number for each in ranked}
-    return [*ranked, *(each for each in summary.records if each.number not in numbers)]
 
 
 def _settings(summary: SearchSummary) -> str:

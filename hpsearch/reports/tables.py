@@ -112,10 +112,20 @@ def trials_table(study: Study | StoredStudy, records: Sequence[TrialRecord], lim
     return table
 
 
+def counted(number: float, word: str) -> str:
+    """Return a number with the word for what it counts.
+
+    >>> counted(1, "trial"), counted(2.5, "epoch")
+    ('1 trial', '2.5 epochs')
+    """
+    shown = f"{number:.4g}" if isinstance(number, float) else str(number)
+    return f"{shown} {word}{'' if shown == '1' else 's'}"
+
+
 def count_states(records: Sequence[TrialRecord]) -> str:
     """Return how the trials ended, in words: ``30 trials: 12 complete, 18 pruned``."""
     counts = [(sum(record.state is state for record in records), state.value) for state in TrialState]
-    return f"{len(records)} trials: " + ", ".join(f"{count} {name}" for count, name in counts if count)
+    return f"{counted(len(records), 'trial')}: " + ", ".join(f"{count} {name}" for count, name in counts if count)
 
 
 def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
@@ -123,10 +133,11 @@ def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
     epochs, seconds = sum(each.epochs for each in records), sum(each.seconds for each in records)
     if not epochs or not seconds:
         return []
-    lines = [f"All trials together trained {epochs:.4g} epochs in {format_duration(seconds)} of training."]
+    lines = [f"All trials together trained {counted(epochs, 'epoch')} in {format_duration(seconds)} of training."]
     in_full = sum(_epochs_in_full(each) for each in records if each.reports)
     if in_full > 1.05 * epochs:
-        lines.append(f"In full they would have been {in_full:.4g} epochs; {1 - epochs / in_full:.0%} of it was saved.")
+        saved = f"{1 - epochs / in_full:.0%} of it was saved"
+        lines.append(f"In full they would have been {counted(in_full, 'epoch')}; {saved}.")
     return lines
 
 

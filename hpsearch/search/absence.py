@@ -14,7 +14,10 @@ _ROUNDING = 1e-6
 
 
 def explain_absence(
-    records: Sequence[TrialRecord], constraints: Sequence[Constraint], max_epochs: float | None = None
+    records: Sequence[TrialRecord],
+    constraints: Sequence[Constraint],
+    max_epochs: float | None = None,
+    call: str = "The same call",
 ) -> str:
     """Return why none of these trials may be the best, how the first one failed, and what continues the study.
 
@@ -22,15 +25,14 @@ def explain_absence(
         records: of the study, by number.
         constraints: of the study.
         max_epochs: the epochs that all trials may take together; None: no limit, or not known.
+        call: what continues the study, to begin a sentence with.
     """
     if not records:
-        return "No trial has run. The same call continues the study."
+        return f"No trial has run. {call} continues the study."
     sentences = [_overview(records, constraints), _first_reason(records)]
-    unfinished = [each.number for each in records if not each.state.is_counted and each.state is not TrialState.REFUSED]
-    if unfinished:
+    if any(not each.state.is_counted and each.state is not TrialState.REFUSED for each in records):
         is_exhausted = max_epochs is not None and sum(each.epochs for each in records) >= max_epochs - _ROUNDING
-        call = "The same call with a larger max_epochs" if is_exhausted else "The same call"
-        sentences.append(f"{call} continues with trial {unfinished[0]}.")
+        sentences.append(f"{call}{' with a larger max_epochs' if is_exhausted else ''} continues the study.")
     return " ".join(each for each in sentences if each)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ..errors import NoCompletedTrialError
 from .absence import explain_absence
 from .dataframe import trials_dataframe, trials_markdown
-from .objective import Objective
+from .objective import MINIMIZE, Objective
 from .selection import best_records, ranking
 from .stored import StoredStudy
 from .study import Study
@@ -91,6 +92,18 @@ class SearchSummary:
         """
         return ranking(self.records, self.study.objectives)
 
+    def best_first(self) -> list[TrialRecord]:
+        """Return all trials: those that may be the best as `ranked`, then the others by what they last came to."""
+        ranked = self.ranked()
+        numbers = {each.number for each in ranked}
+        return [*ranked, *sorted((each for each in self.records if each.number not in numbers), key=self._last_cost)]
+
+    def _last_cost(self, record: TrialRecord) -> float:
+        value = record.reports[-1].value if record.reports else math.nan
+        if math.isnan(value):
+            return math.inf
+        return value if self.objective.direction == MINIMIZE else -value
+
     def best(self) -> list[TrialRecord]:
         """Return the best trial, or, of several objectives, the Pareto front; empty if there is none."""
         return best_records(self.records, self.study.objectives)
@@ -107,9 +120,13 @@ class SearchSummary:
         """Return how many trials ended in `state`."""
         return sum(record.state is state for record in self.records)
 
-    def explain_absence(self) -> str:
-        """Return why no trial may be the best: how the first one failed, or which constraint the closest one breaks."""
-        return explain_absence(self.records, self.study.constraints, getattr(self.study, "max_epochs", None))
+    def explain_absence(self, call: str = "The same call") -> str:
+        """Return why no trial may be the best: how the first one failed, or which constraint the closest one breaks.
+
+        Args:
+            call: what continues the study, to begin a sentence with.
+        """
+        return explain_absence(self.records, self.study.constraints, getattr(self.study, "max_epochs", None), call)
 
     def __repr__(self) -> str:
         return f"SearchSummary({self.study.name!r}, {len(self.records)} trials)"

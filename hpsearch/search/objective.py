@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
-from ..errors import MissingMetricError, ObjectiveError, nearest_name
+from ..errors import MissingMetricError, ObjectiveError, described_value, nearest_name
 from .added_metrics import ADDED, NUM_PARAMETERS, as_function_sees
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
@@ -94,7 +94,7 @@ class Objective:
             MissingMetricError: the metric is not among `metrics`; they are listed.
             ObjectiveError: the value is not a number.
         """
-        return number_from(self.metric, metrics, f"The {what} {self.name}")
+        return number_from(self.metric, metrics, f"The {what}" if self.name == what else f"The {what} {self.name}")
 
     def is_better(self, value: float, than: float | None) -> bool:
         """Tell whether `value` beats `than`; anything finite beats None and what is not finite."""
@@ -146,7 +146,7 @@ def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapp
     except (TypeError, ValueError):
         is_several = isinstance(value, (list, tuple)) and len(value) > 1
         advice = f" Of {len(value)} objectives, pass a list of as many directions." if is_several else ""
-        raise ObjectiveError(f"{what} must be a number, but it is {value!r}.{advice}") from None
+        raise ObjectiveError(f"{what} must be a number, but it is {described_value(value)}.{advice}") from None
 
 
 def metric_key(name: str) -> str:
@@ -326,11 +326,23 @@ def sum_of_losses(metrics: Mapping[str, float]) -> float:
 def sum_of_metrics(metrics: Mapping[str, float]) -> float:
     """Return the sum of all metrics except losses, speed and memory; without any, the sum of the losses.
 
+    Raises:
+        ObjectiveError: one of them is no number.
+
     >>> sum_of_metrics({"eval_loss": 9.0, "eval_accuracy": 0.5, "eval_f1": 0.25, "eval_runtime": 3.0, "epoch": 1.0})
     0.75
     """
     shown = {key: value for key, value in metrics.items() if not _NOT_A_METRIC.search(key)}
     scores = {key: value for key, value in shown.items() if not key.endswith("_loss")}
+    for key, value in scores.items():
+        if isinstance(value, str) or value is None or math.prod(getattr(value, "shape", ())) != 1:
+            numbers = [other for other, each in scores.items() if isinstance(each, (int, float))]
+            example = f" ({numbers[0].removeprefix('eval_')!r})" if numbers else ""
+            raise ObjectiveError(
+                f"The default objective is the sum of all metrics, but {key} is {described_value(value)}, which is no "
+                f"number. Name the metric to optimise{example} as compute_objective, or leave {key} out of what "
+                "compute_metrics returns."
+            )
     return float(sum((scores or shown).values()))
 
 

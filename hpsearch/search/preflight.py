@@ -22,13 +22,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..callbacks import TrainerCallback
 from ..errors import (
-    ArgumentError,
     ArgumentTypeError,
     HpsearchError,
     InvalidInputError,
     ObjectiveError,
     PreflightError,
     SpaceError,
+    StudyError,
     UnknownArgumentError,
 )
 from ..files import disk_problem
@@ -251,7 +251,9 @@ class _Preflight:
             return self._ranks.together(action)
         except (UnknownArgumentError, ArgumentTypeError) as error:
             raise SpaceError(str(error)) from None
-        except ArgumentError as error:  # other parameters may suit the arguments
+        except (SpaceError, ObjectiveError, StudyError):
+            raise
+        except InvalidInputError as error:  # other parameters may suit the arguments, or the model
             raise _Failed(doing, error, left_out) from error
         except HpsearchError:
             raise

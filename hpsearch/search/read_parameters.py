@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ..errors import SpaceError, nearest_name
+from ..spelling import nearest
 from .listener import PassingListener, SearchListener
 from .trial import Trial
 
@@ -53,10 +54,16 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
     ]  # a function as space may suggest a plain name for itself, which it does not return
     if unread:
         arguments = vars(trainer.args)
-        near = "" if unread[0] in arguments else nearest_name(unread[0], arguments)
+        meant = {name: None if name in arguments else nearest(name, arguments) for name in unread}
+        near = " and ".join(
+            repr(each) if len(unread) == 1 else f"{each!r} for {name!r}" for name, each in meant.items() if each
+        )
+        names = ", ".join(map(repr, unread))
+        subject, them = (f"{names} is", "it") if len(unread) == 1 else (f"{names} are", "them")
+        reads = ", ".join(f"trial.params[{name!r}]" for name in unread)
         raise SpaceError(
-            f"Parameter {unread[0]!r} is never used: no training argument takes it, so {code}(trial) must read "
-            f"trial.params[{unread[0]!r}] when it is called.{near}"
+            f"Parameter{'' if len(unread) == 1 else 's'} {subject} never used: no training argument takes {them}, so "
+            f"{code}(trial) must read {reads} when it is called." + (f" Did you mean {near}?" if near else "")
         )
 
 

@@ -255,8 +255,11 @@ _KINDS: dict[str, type[Float | Int | Categorical]] = {"Float": Float, "Int": Int
 def _parameter(name: str, described: Any) -> Parameter:
     """Return the parameter that a mapping with its `kind` and its arguments describes."""
     values = dict(described) if isinstance(described, Mapping) else {}
-    kind = _KINDS.get(values.pop("kind", ""))
+    kind = _KINDS.get(str(values.pop("kind", "")))
     if kind is None:
+        given = described.get("kind") if isinstance(described, Mapping) else None
+        if isinstance(given, str):
+            raise SpaceError(f"{name!r}: kind {given!r} is none of {one_of(_KINDS)}.{nearest_name(given, _KINDS)}")
         raise SpaceError(
             f"{name!r} is described by {described!r}, which must have a kind, {one_of(_KINDS)}, and its arguments."
         )
@@ -268,7 +271,10 @@ def _parameter(name: str, described: Any) -> Parameter:
     allowed = [each.name for each in dataclasses.fields(kind)]
     unknown = next((each for each in values if each not in allowed), None)
     if unknown is not None:
-        raise SpaceError(f"{name!r}: {kind.__name__} does not take {unknown}.{nearest_name(unknown, allowed)}")
+        raise SpaceError(
+            f"{name!r}: {kind.__name__} does not take {unknown!r}; allowed: {one_of(allowed)}."
+            f"{nearest_name(unknown, allowed)}"
+        )
     try:
         return kind(**values)
     except TypeError as error:

@@ -12,7 +12,7 @@ from transformers import EvalPrediction
 from transformers.trainer_pt_utils import find_batch_size, nested_detach
 from transformers.trainer_utils import EvalLoopOutput, denumpify_detensorize, speed_metrics
 
-from ..errors import InvalidInputError
+from ..errors import ObjectiveError, described_value
 from .gathering import Batch, Outputs, Share, num_samples_of
 from .hooks import Hooks, takes_argument
 from .losses import count_items
@@ -157,7 +157,7 @@ def _whole_metrics(trainer: Hooks, kept: Outputs) -> dict[str, Any]:
     losses = kept.losses.get_arrays() if "loss" in kept.wanted else None
     inputs = kept.inputs.get_arrays() if "inputs" in kept.wanted else None
     prediction = EvalPrediction(predictions=predictions, label_ids=labels, losses=losses, inputs=inputs)
-    return _checked(trainer.compute_metrics(prediction))
+    return checked_metrics(trainer.compute_metrics(prediction))
 
 
 def _batch_metrics(trainer: Hooks, batch: Batch, is_last: bool) -> dict[str, Any] | None:
@@ -171,14 +171,19 @@ def _batch_metrics(trainer: Hooks, batch: Batch, is_last: bool) -> dict[str, Any
         inputs=batch.inputs if "inputs" in wanted else None,
     )
     metrics = trainer.compute_metrics(prediction, compute_result=is_last)
-    return _checked(metrics) if is_last else metrics
+    return checked_metrics(metrics) if is_last else metrics
 
 
-def _checked(metrics: Any) -> dict[str, Any]:
+def checked_metrics(metrics: Any) -> dict[str, Any]:
+    """Return what `compute_metrics` has returned.
+
+    Raises:
+        ObjectiveError: it is no dict; this ends a search, as it does not depend on the trial.
+    """
     if not isinstance(metrics, dict):
-        raise InvalidInputError(
-            f"compute_metrics returned {metrics!r} ({type(metrics).__name__}); it must return a dict of metric names "
-            "to numbers."
+        raise ObjectiveError(
+            f"compute_metrics returned {described_value(metrics)}; it must return a dict of metric names to numbers, "
+            "such as {'accuracy': 0.9}."
         )
     return metrics
 

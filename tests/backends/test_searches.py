@@ -417,7 +417,7 @@ class TestSearches(Searching):
         slow = AtStep(clock.move(60.0), run=0, step=2)
         error = without_result(self.search, tmp_path, n_trials=1, callbacks=[slow], timeout=60.0, eval_strategy="no")
         assert states(error) == ["interrupted"]
-        assert str(error).endswith("before its first evaluation. The same call continues with trial 0.")
+        assert str(error).endswith("before its first evaluation. The same call continues the study.")
         again = self.search(tmp_path, n_trials=1, eval_strategy="no")
         assert states(again) == ["complete"]
         assert again.hyperparameters == error.run_summary.records[0].params

@@ -95,3 +95,22 @@ def test_flags_of_any_study_run_nothing(here: Path, told: Told) -> None:
     subprocess.run(["sh", "-c", 'eval "echo $1"', "sh", out], cwd=here, check=True, capture_output=True)
     subprocess.run(["xargs", "echo"], input=out, text=True, cwd=here, check=True, capture_output=True)
     assert not (here / "canary").exists()
+
+
+def test_a_model_that_is_exported_is_said_to_be_beside_what_scripts_read(here: Path, told: Told) -> None:
+    code, out, err = told("best", "runs/spirals", "--export", "model", "--format", "json")
+    assert code == 0, err
+    assert json.loads(out)
+    assert "the model of trial" in err
+    assert "is in 'model'" in err
+
+
+def test_the_best_of_a_study_without_a_result_is_an_error_that_names_the_command_that_continues(
+    here: Path, told: Told
+) -> None:
+    for record in (here / "runs/spirals").glob("*/trial.json"):
+        unfinished = {"state": "interrupted", "values": [], "reports": [], "checkpoint": None}
+        record.write_text(json.dumps({**json.loads(record.read_text()), **unfinished}))
+    code, _, err = told("best", "runs/spirals")
+    assert code == 1
+    assert "hpsearch resume runs/spirals continues the study." in " ".join(err.split())

@@ -144,6 +144,14 @@ def test_replay_makes_the_same_reports_and_says_when_it_does_not(here: Path, tol
     assert "is another one now" in out
 
 
+def test_the_replay_of_a_pruned_trial_names_no_weights(here: Path, told: Told) -> None:
+    known = [json.loads(each.read_text()) for each in (here / "runs/spirals").glob("*/trial.json")]
+    pruned = next(each["number"] for each in known if each["state"] == "pruned")
+    code, out, err = told("replay", str(pruned), "runs/spirals")
+    assert code == 0, err
+    assert out.splitlines()[-1].endswith("; no weights were kept")
+
+
 def test_a_study_that_was_moved_or_copied_goes_on_where_it_is_now(here: Path, told: Told) -> None:
     shutil.copytree("runs/spirals", "archive/spirals")
     code, _, err = told("resume", "archive/spirals", "-n", str(TRIALS + 1))

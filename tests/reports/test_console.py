@@ -11,7 +11,9 @@ import pytest
 from hpsearch import BestRun, FixedTrial, Float, Report, SearchListener, SearchSummary, TrialState
 from hpsearch.reports.console import LineView, LiveView, console_listener
 from hpsearch.reports.tables import (
+    count_states,
     describe_best,
+    effort_in_words,
     failures,
     format_clock,
     format_duration,
@@ -56,6 +58,24 @@ def test_at_the_end_a_search_says_what_it_saved_that_not_all_trials_were_trained
         "2 trials: 1 complete, 1 pruned. All trials together trained 20 epochs in 60 s of training. "
         "In full they would have been 36 epochs; 44% of it was saved."
     )
+
+
+def test_at_the_end_a_search_says_that_a_pruned_trial_was_better_than_the_best_one() -> None:
+    console, stream = text_console()
+    view, study = LineView(console), make_study(2)
+    view.on_search_begin(study, [], [])
+    view.on_trial_end(record(0, 0.5))
+    view.on_trial_end(record(1, 0.75, TrialState.PRUNED, reports=(Report((0.75,), 1, 1, 1.0, {}),)))
+    view.on_search_end(study, [])
+    assert stream.getvalue().splitlines()[-2].startswith("2 trials: 1 complete, 1 pruned.")
+    assert stream.getvalue().splitlines()[-1].startswith("Trial 1 was pruned with 0.75, which is better than 0.5")
+
+
+def test_one_trial_of_one_epoch_is_no_trials() -> None:
+    last = Report((0.5,), 1, 1, 1.0, {}, horizon=1)
+    [only] = [record(0, 0.5, epochs=1.0, reports=(last,), seconds=30.0)]
+    assert count_states([only]) == "1 trial: 1 complete"
+    assert effort_in_words([only]) == ["All trials together trained 1 epoch in 30 s of training."]
 
 
 def test_nothing_was_saved_by_trials_that_failed_or_go_on_another_time() -> None:

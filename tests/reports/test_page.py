@@ -19,6 +19,7 @@ from hpsearch.reports.figure import Plot
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
 from hpsearch.reports.repeat import how_to_repeat
+from hpsearch.search.advice import advice
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.trial import Span
 from tests.support.html_pages import parse_html, text_of
@@ -69,8 +70,10 @@ def test_the_page_says_what_was_found_and_lists_every_trial_best_first(summary: 
     assert f"of trial {best.number} (scope last)" in text
     saved = 1 - sum(each.epochs for each in summary.records) / (9 * 200)
     assert f"{saved:.0%} of it was saved" in text
+    assert all(each in text for each in advice(summary.study, summary.records))
     numbers = [int(row[0]) for row in rows_of(page, "table[@class='sortable']")]
     assert sorted(numbers) == list(range(200))
+    assert numbers == [each.number for each in summary.best_first()]
     assert numbers[0] == best.number
 
 

@@ -57,13 +57,13 @@ LATE = trial(2, TrialState.INTERRUPTED, reason="the study's timeout of 9 s is ov
             [LATE],
             {},
             "No trial has a result: 1 interrupted. Trial 2: the study's timeout of 9 s is over, before its first "
-            "evaluation. The same call continues with trial 2.",
+            "evaluation. The same call continues the study.",
         ),
         (
             [trial(0, TrialState.INTERRUPTED, epochs=1.5), trial(1, TrialState.PAUSED, epochs=1.5)],
             {"max_epochs": 3.0},
-            "No trial has a result: 1 paused, 1 interrupted. The same call with a larger max_epochs continues with "
-            "trial 0.",
+            "No trial has a result: 1 paused, 1 interrupted. The same call with a larger max_epochs continues the "
+            "study.",
         ),
         ([trial(0, TrialState.REFUSED, reason="no such metric")], {}, "1 refused. Trial 0: no such metric."),
         (
@@ -101,7 +101,7 @@ def test_a_budget_that_ends_before_the_first_evaluation_says_that_the_same_call_
     tmp_path: Path, clock: Clock
 ) -> None:
     slow = AtStep(clock.move(60.0), run=0, step=2)
-    with pytest.raises(NoCompletedTrialError, match=r"timeout of 60.0 s is over.*The same call continues with trial 0"):
+    with pytest.raises(NoCompletedTrialError, match=r"timeout of 60.0 s is over.*The same call continues the study"):
         search(tmp_path, 2, slow, timeout=60.0)
     assert states(search(tmp_path, 2)) == ["complete"] * 2
 
@@ -109,5 +109,5 @@ def test_a_budget_that_ends_before_the_first_evaluation_says_that_the_same_call_
 def test_epochs_that_are_used_up_before_the_first_evaluation_name_the_budget_to_raise(tmp_path: Path) -> None:
     options = {"trainer": {"num_train_epochs": 2, "eval_strategy": "no"}}
     error = without_result(search, tmp_path, 1, max_epochs=0.5, **options)
-    assert str(error).endswith("The same call with a larger max_epochs continues with trial 0.")
+    assert str(error).endswith("The same call with a larger max_epochs continues the study.")
     assert states(search(tmp_path, 1, max_epochs=9, **options)) == ["complete"]

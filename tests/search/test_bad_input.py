@@ -414,3 +414,15 @@ def test_a_file_system_that_takes_no_folder_is_named(
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with pytest.raises(StudyError, match=f"cannot be made: {error.strerror}"):
         make_place(tmp_path / "out" / "study")
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (TwoLayers(), r"got a model, of class TwoLayers: write model_init=lambda: TwoLayers\(\.\.\.\)"),
+        (3, r"must be a function that returns a new model, but got 3 \(int\)"),
+    ],
+)
+def test_a_model_in_place_of_a_function_that_makes_one_is_refused(tmp_path: Path, given: Any, match: str) -> None:
+    with pytest.raises(InvalidInputError, match=match):
+        small_trainer(tmp_path, model_init=given)

@@ -13,8 +13,10 @@ import transformers
 from hpsearch import (
     Categorical,
     Float,
+    InvalidInputError,
     MissingMetricError,
     NoCompletedTrialError,
+    ObjectiveError,
     PreflightError,
     SearchListener,
     SpaceError,
@@ -177,6 +179,70 @@ def test_a_parameter_that_nobody_reads_is_known_before_any_trial(tmp_path: Path)
         space={"model.width": Categorical([4, 8])},
         trainer={"model_init": lambda trial: TwoLayers()},
     )
+
+
+def test_all_parameters_that_nobody_reads_are_named_with_those_that_are_meant(tmp_path: Path) -> None:
+    refused(
+        SpaceError,
+        r"Parameters 'lr', 'batch_size', 'depth' are never used: .* must read trial\.params\['lr'\], .* "
+        r"Did you mean 'learning_rate' for 'lr' and 'per_device_train_batch_size' for 'batch_size'\?",
+        tmp_path,
+        space={"lr": Float(1e-4, 1e-1), "batch_size": Categorical([4, 8]), "depth": Categorical([1, 2])},
+        trainer={"model_init": lambda trial: TwoLayers()},
+    )
+
+
+def a_report(prediction: Any) -> dict[str, Any]:
+    return {**accuracy(prediction), "report": "precision and recall of each class" * 20}
+
+
+def a_matrix(prediction: Any) -> dict[str, Any]:
+    return {**accuracy(prediction), "confusion": np.zeros((25, 25))}
+
+
+@pytest.mark.parametrize(
+    ("compute_metrics", "objective", "match"),
+    [
+        (lambda prediction: 0.9, "accuracy", r"compute_metrics returned 0\.9 \(float\); it must return a dict of"),
+        (lambda prediction: None, None, "compute_metrics returned None; it must return a dict of"),
+        (a_report, None, r"eval_report is the text '.{1,40}', which is no number\. Name .* \('accuracy'\)"),
+        (a_matrix, None, r"eval_confusion is an array of shape \(25, 25\), which is no number"),
+        (a_matrix, "confusion", r"eval_confusion must be a number, but it is an array of shape \(25, 25\)\."),
+        (a_report, lambda metrics: metrics["eval_f1"], r"^The objective needs 'eval_f1', but"),
+    ],
+)
+def test_a_metric_that_is_no_number_ends_the_search(
+    tmp_path: Path, compute_metrics: Any, objective: Any, match: str
+) -> None:
+    """Also where a function is the space, of which no other parameters can be drawn."""
+    refused(
+        ObjectiveError,
+        match,
+        tmp_path,
+        space=lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)},
+        trainer={"compute_metrics": compute_metrics},
+        compute_objective=objective,
+        direction="maximize",
+    )
+
+
+def test_a_function_of_metrics_that_returns_no_dict_is_said_also_of_a_trainer_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer("made", TwoLayers(), compute_metrics=lambda prediction: 0.9, **trial.params)
+
+    with pytest.raises(ObjectiveError, match=r"compute_metrics returned 0\.9 \(float\)"):
+        search_by_function(make)
+
+
+def test_an_input_that_the_trainer_refuses_for_all_parameters_ends_the_search(tmp_path: Path) -> None:
+    def model_init(trial: Any) -> TwoLayers:
+        raise InvalidInputError("the model cannot generate")
+
+    refused(PreflightError, "cannot generate.*3 other configurations", tmp_path, trainer={"model_init": model_init})
 
 
 @pytest.mark.parametrize("given", [None, 1, "no"])

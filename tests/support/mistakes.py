@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch import Categorical, MissingMetricError, PreflightError, UnknownParameterError
+from hpsearch import Categorical, MissingMetricError, PreflightError, StudyError, UnknownParameterError
 from tests.support.search_processes import records_on_disk
 from tests.support.searching import Diary, HearsNotices, states
 from tests.support.small_trainer import TwoLayers
@@ -23,6 +23,13 @@ def of_no_layers(trial: Any) -> TwoLayers:
     raise RuntimeError("no such layer")
 
 
+ONE_MODEL = TwoLayers()
+
+
+def of_one_model(trial: Any) -> TwoLayers:
+    return ONE_MODEL
+
+
 MISTAKES = [
     ({"compute_objective": "acuracy"}, MissingMetricError, "Did you mean 'eval_accuracy'"),
     (
@@ -30,6 +37,7 @@ MISTAKES = [
         UnknownParameterError,
         "Did you mean 'model.width'",
     ),
+    ({"trainer": {"model_init": of_one_model}}, StudyError, "returned the same model as for an earlier trial"),
     ({"trainer": {"model_init": of_no_layers}}, PreflightError, "RuntimeError: no such layer"),
 ]
 

@@ -124,3 +124,9 @@ def test_a_value_that_was_set_later_is_checked_when_a_trainer_is_made(tmp_path: 
     change(args)
     with pytest.raises(ArgumentError, match=text):
         Trainer(Line(), args)
+
+
+def test_an_error_that_names_the_argument_itself_does_not_name_it_twice() -> None:
+    with pytest.raises(ArgumentError, match=r"^per_device_train_batch_size must be .* 0") as error:
+        TrainingArguments("out").replace(per_device_train_batch_size=0)
+    assert str(error.value).count("per_device_train_batch_size") == 1

@@ -12,7 +12,7 @@ import torch
 import transformers
 from transformers import TrainerCallback
 
-from hpsearch import Categorical, CheckpointError, Float, Trainer, WeightsMismatchError
+from hpsearch import Categorical, CheckpointError, Float, StudyError, Trainer, WeightsMismatchError
 from hpsearch.training.resume import resumable_checkpoints
 from hpsearch.training.weights import check_fits, load_weights
 from tests.support.models import (
@@ -451,3 +451,18 @@ def test_a_search_reads_the_rank_in_model_init_and_loads_the_best_adapter(tmp_pa
     saved = safetensors.torch.load_file(str(best.checkpoint / "adapter_model.safetensors"))
     name = "base_model.model.bert.encoder.layer.0.attention.self.query.lora_B.weight"
     assert torch.equal(dict(model.named_parameters())[name.replace(".weight", ".default.weight")], saved[name])
+
+
+@pytest.mark.filterwarnings("ignore:.*PEFT for a second time|.*already found a `peft_config`:UserWarning")
+@pytest.mark.filterwarnings("ignore:(?i).*peft.*:UserWarning")
+def test_adapters_in_a_base_model_that_all_trials_have_are_refused_before_any_is_trained(tmp_path: Path) -> None:
+    """PEFT puts them into the base model, where those of an earlier trial stay unless the new ones replace them."""
+    base = gpt2_language_model()
+
+    def model_init(trial: Any) -> Any:
+        return peft.get_peft_model(base, peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True))
+
+    trainer = lora_trainer(tmp_path, model_init=model_init, train_dataset=language_data(8), compute_metrics=None)
+    with pytest.raises(StudyError, match="model_init returned the same base model as for an earlier trial"):
+        trainer.hyperparameter_search({"learning_rate": Float(1e-4, 1e-2)}, n_trials=2, progress=False)
+    assert not list(tmp_path.glob("study/run-*/checkpoint-*"))

@@ -76,7 +76,7 @@ def _values_of(function: Any) -> Iterator[Any]:
     while isinstance(function, functools.partial):
         yield from (*function.args, *function.keywords.values())
         function = function.func
-    yield from vars(getattr(function, "__self__", None) or object).values()
+    yield from getattr(getattr(function, "__self__", None), "__dict__", {}).values()
     if not inspect.isroutine(function):
         yield from getattr(function, "__dict__", {}).values()
         function = type(function).__call__

@@ -4,34 +4,51 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 # Before anything is known, an order is believed to agree as if four of six pairs had.
 _AGREEING, _PAIRS = 4, 6
 # Rungs where fewer pairs agree mislead: of pairs at random, half agree.
-LEAST = 0.6
-# Fewer trials tell nothing.
-_FEWEST = 3
+_LEAST = 0.6
+# Fewer trials tell nothing; of more the last ones are looked at, as the time grows with their square.
+_FEWEST, _MOST = 3, 200
 
 
-def agreement(costs: Sequence[tuple[float, float]]) -> float:
-    """Return the share of pairs of trials of which the same one is better at a rung and at the end.
+class Agreement(NamedTuple):
+    """How many pairs of trials have the same order at a rung and at the end of the training.
 
-    It is the posterior mean of a beta distribution; of fewer than three trials that of the prior. Pairs that are equal
-    at one of the two tell nothing.
+    Attributes:
+        agreeing: so many of the pairs.
+        pairs: that are not equal at one of the two.
+    """
+
+    agreeing: int
+    pairs: int
+
+    @property
+    def misleads(self) -> bool:
+        """Whether too few agree, by the posterior mean of a beta distribution.
+
+        >>> Agreement(1, 3).misleads, Agreement(2, 3).misleads, Agreement(0, 0).misleads
+        (True, False, False)
+        """
+        return (_AGREEING + self.agreeing) / (_PAIRS + self.pairs) < _LEAST
+
+
+def agreement(costs: Sequence[tuple[float, float]]) -> Agreement:
+    """Return how many pairs of trials agree; none of fewer than three trials.
 
     Args:
         costs: of each trial, at the rung and at the end; less is better.
 
     >>> agreement([(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)]), agreement([(0.1, 3.0), (0.2, 2.0), (0.3, 1.0)])
-    (0.7777777777777778, 0.4444444444444444)
-    >>> round(agreement([]), 2)
-    0.67
+    (Agreement(agreeing=3, pairs=3), Agreement(agreeing=0, pairs=3))
     """
     if len(costs) < _FEWEST:
-        return _AGREEING / _PAIRS
+        return Agreement(0, 0)
     orders = [
         (early < other_early) == (late < other_late)
-        for (early, late), (other_early, other_late) in itertools.combinations(costs, 2)
+        for (early, late), (other_early, other_late) in itertools.combinations(costs[-_MOST:], 2)
         if early != other_early and late != other_late
     ]
-    return (_AGREEING + sum(orders)) / (_PAIRS + len(orders))
+    return Agreement(sum(orders), len(orders))

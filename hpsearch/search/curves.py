@@ -58,8 +58,8 @@ class CurveModel:
         is_needed: (n,), whether an observation is used in any case; None: none is.
 
     Values are replaced by the quantiles of a normal distribution, so that a few wild ones do no harm. Of more than 300
-    observations, those that are needed, the best half of the others that have room and as many more are used, chosen at
-    random, the same every time; a hundred of all to find the hyperparameters.
+    observations, those that are needed (of more than 150, so many), the best half of the others that have room and as
+    many more are used, chosen at random, the same every time; a hundred of all to find the hyperparameters.
 
     Attributes:
         best: the highest quantile there is.
@@ -185,7 +185,7 @@ class Curve:
 def model_of(curves: Sequence[Curve]) -> CurveModel:
     """Return a model of curves, of each the last report, and those at which the share of the training has doubled.
 
-    However many there are, it has seen the last report of each trial that may go on.
+    Of more than 300 reports it has seen the last one of each trial that may go on, or of 150 of these.
     """
     seen = [
         (curve.point, *report, curve.is_open and report == curve.reports[-1])
@@ -310,13 +310,21 @@ def _thinned(reports: Sequence[tuple[float, float]]) -> list[tuple[float, float]
 
 
 def _chosen(values: Array, most: int, random: np.random.Generator, needed: Any = False) -> Any:
-    """Return which values are used of more than `most`: those that are needed, the best, and others at random."""
+    """Return which values are used of more than `most`: those that are needed, the best, and others at random.
+
+    Those that are needed take half of the places at the most.
+    """
     if len(values) <= most:
         return slice(None)
-    order = np.argsort(np.where(needed, -np.inf, -values), kind="stable")
-    first = min(int(np.sum(needed)), most)
-    half = first + (most - first) // 2
-    return np.sort(np.concatenate([order[:half], random.choice(order[half:], most - half, replace=False)]))
+    best, wanted = int(values.argmax()), np.flatnonzero(needed)
+    if len(wanted) > most // 2:
+        wanted = random.choice(wanted, most // 2, replace=False)
+    kept = np.union1d(wanted, [best])
+    order = np.argsort(-values, kind="stable")
+    others = order[~np.isin(order, kept)]
+    tops = (most - len(kept)) // 2
+    chosen = random.choice(others[tops:], most - len(kept) - tops, replace=False)
+    return np.sort(np.concatenate([kept, others[:tops], chosen]))
 
 
 def _logs(shares: Array) -> Array:

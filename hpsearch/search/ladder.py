@@ -44,10 +44,11 @@ class Ladder:
     in_full_every: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shares", tuple(self.shares))
-        are_shares = all(isinstance(each, (int, float)) and 0 < each < 1 for each in self.shares)
-        if not self.shares or not are_shares or list(self.shares) != sorted(set(self.shares)):
+        shares = tuple(self.shares) if isinstance(self.shares, Sequence) else ()
+        are_shares = all(isinstance(each, (int, float)) and 0 < each < 1 for each in shares)
+        if not shares or not are_shares or list(shares) != sorted(set(shares)):
             raise StudyError(f"The shares of a Ladder must rise, between 0 and 1, but are {self.shares!r}.")
+        object.__setattr__(self, "shares", shares)
         check_whole("The factor of a Ladder", self.factor, 2)
         check_whole("in_full_first of a Ladder", self.in_full_first, 0)
         check_whole("in_full_every of a Ladder", self.in_full_every, 0)
@@ -96,7 +97,7 @@ class Ladder:
         'trials pause after 20% and 60% of their training, and the best third goes on'
         """
         if points is None:
-            fractions = _listed([f"1/{1 / share:.3g}" for share in self.shares])
+            fractions = _listed([_as_fraction(share) for share in self.shares])
             after = f"at the first evaluation after {fractions}"
             return f"trials pause {after} of their training, and {self.part} goes on{self._others}"
         first_at = {self.height(point): point for point in sorted(points, reverse=True)}
@@ -110,7 +111,7 @@ class Ladder:
         if not self.is_hedged:
             return ""
         first = f"first {self.in_full_first}" if self.in_full_first > 1 else "first one"
-        every = f" and every {self.in_full_every}th" if self.in_full_every else ""
+        every = f" and every {_ordinal(self.in_full_every)}" if self.in_full_every else ""
         return f"; the {first}{every} train to their end"
 
     def to_json(self) -> dict[str, Any]:
@@ -149,3 +150,19 @@ _MANY = 100
 def _listed(texts: Sequence[str]) -> str:
     *some, last = texts
     return f"{', '.join(some)} and {last}" if some else last
+
+
+def _as_fraction(share: float) -> str:
+    """Return 1/6 for a sixth, and 90% for nine tenths."""
+    parts = round(1 / share)
+    return f"1/{parts}" if parts > 1 and abs(share * parts - 1) < ROUNDING else f"{share:.0%}"
+
+
+def _ordinal(number: int) -> str:
+    """Return 8th for 8.
+
+    >>> [_ordinal(number) for number in (1, 2, 3, 8, 11, 22)]
+    ['1st', '2nd', '3rd', '8th', '11th', '22nd']
+    """
+    is_teen = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"

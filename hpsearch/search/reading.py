@@ -193,7 +193,7 @@ _SETTINGS: dict[str, Check] = {
     "uncounted_before": whole,
     "sessions": items(_session),
     "storage": optional(text),
-    "defaults": _defaults,
+    "defaults": optional(_defaults),
     **dict.fromkeys(("sampler", "pruner", "backend", "pruning_metric"), optional(text)),
 }
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from .agreement import LEAST, agreement
+from .agreement import Agreement, agreement
 from .budgets import OF_THE_TRIAL
 from .ladder import Ladder
 from .objective import MINIMIZE
@@ -53,6 +53,7 @@ class Rungs:
     def __init__(self, study: Study, ladder: Ladder) -> None:
         self._ladder = ladder
         self._objectives, self._scope, self._n_trials = study.objectives, study.scope, study.n_trials
+        self._agreements: dict[int, tuple[tuple[int, ...], Agreement]] = {}
         self._known: dict[int, tuple[Sequence[Report], list[tuple[int, float]]]] = {}
 
     def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
@@ -80,7 +81,7 @@ class Rungs:
             return Verdict()
         trials, height = [trial, *others], self._top(trial)
         is_judged = any(each is trial for each in self._judged(trials))
-        if not is_judged or self._misleads(height, trials):
+        if not is_judged or (self._misleads(height, trials) and self._finite(height, [trial])):
             return Verdict()
         ranks = self._ranks(height, trials)
         if self._allowed(height, ranks, [trial, *self._waiting(height, trials)], trials, promise) is trial:
@@ -158,23 +159,28 @@ class Rungs:
         results = [sign * each.values[0] for each in trials if each.is_eligible]
         return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
 
-    def misleading(self, trials: Sequence[TrialRecord]) -> dict[float, float]:
+    def misleading(self, trials: Sequence[TrialRecord]) -> dict[float, Agreement]:
         """Return the rungs from which all trials go on: their shares of the training, and how well orders agree."""
         shares = enumerate(self._ladder.shares, start=1)
         return {share: self._agreement(height, trials) for height, share in shares if self._misleads(height, trials)}
 
     def _misleads(self, height: int, trials: Iterable[TrialRecord]) -> bool:
         """Tell whether the order of trials at a rung says too little of their order at the end."""
-        return self._ladder.is_hedged and self._agreement(height, trials) < LEAST
+        return self._ladder.is_hedged and self._agreement(height, trials).misleads
 
-    def _agreement(self, height: int, trials: Iterable[TrialRecord]) -> float:
+    def _agreement(self, height: int, trials: Iterable[TrialRecord]) -> Agreement:
         ended = [each for each in trials if each.state is TrialState.COMPLETE and self._was_at(height, each)]
-        return agreement([(self._cost(height, each), self._cost(self._ladder.end, each)) for each in ended])
+        key = (height, *(each.number for each in ended))
+        if self._agreements.get(height, ((), None))[0] != key:
+            sign = 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
+            costs = [(self._cost(height, each), sign * each.values[0]) for each in ended if each.values]
+            self._agreements[height] = (key, agreement(costs))
+        return self._agreements[height][1]
 
     def count_since_improvement(self, trials: Iterable[TrialRecord]) -> int:
         """Return how many trials have come to a rung, or failed, since one was better there than all before it.
 
-        Training to the end is the last rung.
+        Training to the end is the last rung. One that runs is not counted: it may become better.
         """
         best: dict[int, float] = {}
         count = 0
@@ -184,7 +190,8 @@ class Rungs:
                 count += trial.state is TrialState.FAILED
                 continue
             is_better = any(cost < best.get(height, math.inf) for height, cost in costs.items())
-            count = 0 if is_better else count + bool(costs)
+            has_stopped = bool(costs) and trial.state is not TrialState.RUNNING
+            count = 0 if is_better else count + has_stopped
             best = {**best, **{height: min(cost, best.get(height, math.inf)) for height, cost in costs.items()}}
         return count
 

@@ -154,7 +154,7 @@ def test_an_error_in_a_trial_is_recorded_and_the_study_goes_on(
 def test_an_objective_that_is_never_finite_fails_the_trial(tmp_path: Path, value: float) -> None:
     present = Present()
     objective = scripted([0.5, 0.5], [value, value], [0.4, 0.4])
-    options = {"compute_objective": objective, "direction": "minimize"}
+    options = {"compute_objective": objective, "direction": "minimize", "sampler": "random"}  # which asks nobody again
     best = search(tmp_path, 3, trainer={"model_init": present.model_init}, **options)
     assert states(best) == ["complete", "failed", "complete"]
     failed = records_of(best)[1]

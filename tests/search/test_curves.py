@@ -82,7 +82,11 @@ def test_however_many_reports_there_are_the_last_one_of_each_trial_that_may_go_o
     closed = model_of([*ended, *(Curve(each.point, each.reports) for each in worst)])._points
     assert not all((closed == each.point).all(axis=1).any() for each in worst)
     many = [Curve(point, [(0.1, 9.0)], is_open=True) for point in random().random((400, 2))]
-    assert len(model_of([*ended, *many])._points) == 300
+    crowded = model_of([*ended, *many])
+    assert len(crowded._points) == 300
+    best = min(ended, key=lambda each: min(cost for _, cost in each.reports))
+    assert (crowded._points == best.point).all(axis=1).any()
+    assert crowded.best == crowded._values.max()
 
 
 def test_values_that_are_equal_teach_nothing() -> None:

@@ -78,6 +78,39 @@ def test_a_study_of_0_8_0_keeps_what_all_of_them_had() -> None:
     assert [old.first(study(n_trials)) for n_trials in (10, 50, 1000)] == [8, 16, 24]
 
 
+def test_a_try_out_of_three_trials_fixes_nothing_for_the_search_that_follows(tmp_path: Path) -> None:
+    search(tmp_path, 1)
+    assert json.loads((tmp_path / "study" / "study.json").read_text())[DEFAULTS] is None
+    told(tmp_path, 12)
+    recorded = json.loads((tmp_path / "study" / "study.json").read_text())[DEFAULTS]
+    assert recorded == Defaults.of(study(12), None).to_json()
+
+
+def test_a_study_whose_settings_are_lost_says_that_it_chooses_anew(tmp_path: Path) -> None:
+    told(tmp_path, 4)
+    (tmp_path / "study" / "study.json").unlink()
+    assert any(each.startswith("DAMAGED: study.json is lost, so what the search chooses") for each in told(tmp_path, 5))
+
+
+def test_a_ladder_that_has_no_use_is_said_to_be_left_aside(tmp_path: Path) -> None:
+    said = told(tmp_path, 3, pruner=Ladder((0.5,)))
+    assert "pruner none: every trial is trained in full; the Ladder is left aside" in said
+
+
+@pytest.mark.parametrize(
+    ("ladder", "said"),
+    [
+        (
+            Ladder((1 / 6, 0.9), 3, 2, 3),
+            "the best third goes on; the first 2 and every 3rd",
+        ),
+        (Ladder((0.25,), 5), "1/4 of their training, and the best of 5 goes on"),
+    ],
+)
+def test_a_ladder_is_described(ladder: Ladder, said: str) -> None:
+    assert said in ladder.describe(None)
+
+
 def told(folder: Path, n_trials: int, **options: Any) -> list[str]:
     """Search with rungs, and return what is said before the first trial."""
     events = Events()
@@ -112,6 +145,7 @@ def test_a_ladder_of_the_user_takes_the_place_of_the_default_also_of_one_that_wa
     [
         ({"shares": (0.5, 0.5)}, "must rise"),
         ({"shares": ("half",)}, "must rise"),
+        ({"shares": 0.5}, "must rise"),
         ({"shares": (0.5,), "factor": 1.5}, "whole number of at least 2"),
         ({"shares": (0.5,), "in_full_every": -8}, "whole number of at least 0"),
     ],
@@ -134,7 +168,7 @@ def test_what_is_no_ladder_is_refused(given: Any, said: str) -> None:
     ],
 )
 def test_a_damaged_ladder_is_an_error_that_says_what_is_wrong(tmp_path: Path, ladder: Any, said: str) -> None:
-    search(tmp_path, 1)
+    search(tmp_path, 4)
     file = tmp_path / "study" / "study.json"
     settings = json.loads(file.read_text())
     settings[DEFAULTS]["ladder"] |= ladder

@@ -559,6 +559,8 @@ def test_trials_without_an_improvement_are_counted_since_the_last_one_that_was_b
     assert count(first, trial(1, 0.6, state=TrialState.FAILED), trial(2, state=TrialState.FAILED)) == 2
     assert count(first, trial(1, 0.1, state=TrialState.FAILED)) == 1
     assert count(first, running(1), trial(2, 0.1, state=TrialState.REFUSED)) == 0
+    assert count(first, running(1, 0.6), running(2, 0.6, 0.6)) == 0  # they may become better
+    assert count(first, trial(1, 0.6), running(2, 0.3)) == 0
     assert count(first, trial(1, math.inf), trial(2, math.nan)) == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import gc
 import pickle
@@ -161,3 +162,17 @@ def test_outside_of_a_search_a_trainer_may_train_one_model_again(tmp_path: Path)
     for _ in range(2):
         trainer.train()
         trainer.with_arguments(learning_rate=1e-3).train()
+
+
+@dataclasses.dataclass(slots=True)
+class Maker:
+    """Makes models, and has no `__dict__`."""
+
+    width: int
+
+    def make(self) -> TwoLayers:
+        return TwoLayers(self.width)
+
+
+def test_a_method_of_an_object_with_slots_makes_models_like_any_other_function() -> None:
+    assert not refers_to_model(Maker(2).make)

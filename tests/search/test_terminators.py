@@ -65,7 +65,7 @@ def test_with_rungs_it_ends_after_thirty_trials_that_were_the_best_so_far_at_no_
     settings = {**weight_is_measured(), "objective": "one", "direction": "maximize"}
     best = search(tmp_path, 90, pruner="rungs", terminator=True, preflight=False, progress=events, **settings)
     assert len(best.run_summary.records) == 31
-    assert "terminator: ends after 30 trials that are the best so far at no rung, or sooner" in events.notes
+    assert "terminator: ends after 30 trials in a row without a new best at any rung, or sooner" in events.notes
     assert events.notices == ["the search ends early: the terminator expects no further improvement"]
 
 

@@ -68,12 +68,12 @@ class AtRungs:
 
     def say_what_misleads(self, runner: TrialRunner) -> None:
         """Say, once for each rung, that the order of trials there says too little of their order at the end."""
-        for share, agreeing in self._rungs.misleading(runner.known_trials()).items():
+        for share, found in self._rungs.misleading(runner.known_trials()).items():
             if share not in self._said:
                 self._said.add(share)
                 runner.announce(
-                    f"after {share:.0%} of the training the order of two trials agrees with that at the end in "
-                    f"{agreeing:.0%} of cases only: no trial waits or is pruned there while it is so"
+                    f"after {share:.0%} of the training {found.agreeing} of {found.pairs} pairs of trials are in the "
+                    "order that they have at the end: no trial waits or is pruned there while so few are"
                 )
 
     def hopeless(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:

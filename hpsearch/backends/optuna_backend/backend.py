@@ -45,6 +45,10 @@ from .terminators import STAGNATION, as_terminator, is_stagnant
 from .trial import OptunaTrial
 from .trials import StoredTrials
 
+_SETTINGS_LOST = (
+    "DAMAGED: study.json is lost, so what the search chooses itself (where trials pause, the sampler) is that of a new "
+    "study"
+)
 # They take a trial that waits for one that is not done, and try the same again.
 _TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Options of `optuna.Study.optimize` on which nothing about the result depends.
@@ -97,6 +101,7 @@ class OptunaBackend(Backend):
 
     Attributes:
         runs_several_at_once: set by a backend that runs its trials elsewhere, several at once.
+        is_scheduled: set by a backend in which something else than a pruner stops trials.
         may_repeat: set by a backend whose trials may have the same parameters, as they change while they train.
 
     Raises:
@@ -157,6 +162,7 @@ class OptunaBackend(Backend):
         self._is_evaluated = True
         self._at_rungs: AtRungs | None = None
         self._defaults = Defaults.of_0_8_0()
+        self._recorded_defaults: Any = None
         self._points: tuple[float, ...] | None = None
         self._cannot_pause: str | None = None
         self._terminator = as_terminator(terminator)
@@ -166,7 +172,7 @@ class OptunaBackend(Backend):
         self._learned_from: Learned | None = None
         check_storage(storage)
         self._storage = storage
-        self.runs_several_at_once = self.may_repeat = False
+        self.runs_several_at_once = self.may_repeat = self.is_scheduled = False
         self._study: optuna.Study | None = None
         self._trials: StoredTrials | None = None
 
@@ -199,7 +205,9 @@ class OptunaBackend(Backend):
         aside = set_aside_damaged(self._storage, study) if is_own and is_alone else []
         storage = open_own_or_other(self._storage, study.folder)
         settings = read_settings(study.folder)
-        self._defaults = Defaults.of(study, settings if records else None, self._ladder)
+        has_begun = bool(records) or not is_alone  # another search may be about to begin the first trial
+        self._defaults = Defaults.of(study, settings if has_begun else None, self._ladder)
+        self._recorded_defaults = self._defaults.to_json() if study.n_trials > TOO_FEW else None
         with quiet_optuna(), naming_the_storage(storage):
             aside += self._check_stored(study, storage, records)
             sampler = self._made_sampler(study)
@@ -235,6 +243,7 @@ class OptunaBackend(Backend):
         )
         return [
             *aside,
+            *([_SETTINGS_LOST] if records and settings is None else []),
             *self._parallel.notes,
             _described_sampler(sampler, study),
             self._described_pruner(study),
@@ -251,7 +260,7 @@ class OptunaBackend(Backend):
             "sampler": type(study.sampler).__name__,
             "pruner": RUNGS if self._has_rungs else type(study.pruner).__name__,
             "trials_wait": self._at_rungs is not None,
-            DEFAULTS: self._defaults.to_json(),
+            DEFAULTS: self._recorded_defaults,
             "storage": storage_url(study._storage),
             "optuna_version": optuna.__version__,
         }
@@ -379,7 +388,8 @@ class OptunaBackend(Backend):
     def _models_in_full(self, study: Study) -> bool:
         """Tell whether the model of curves chooses parameters although every trial is trained in full."""
         is_in_full = isinstance(self._pruner_of(study), optuna.pruners.NopPruner)
-        return self._defaults.models_in_full and is_in_full and len(study.objectives) == 1
+        may_model = self._defaults.models_in_full and not self.is_scheduled
+        return may_model and is_in_full and len(study.objectives) == 1
 
     def _pruner_of(self, study: Study) -> optuna.pruners.BasePruner:
         """Return the pruner of Optuna; with rungs there is none, but where several objectives are pruned by one."""
@@ -388,20 +398,22 @@ class OptunaBackend(Backend):
 
     def _described_terminator(self) -> str:
         if self._is_default_terminator and self._at_rungs is not None:
-            return f"terminator: ends after {STAGNATION} trials that are the best so far at no rung, or sooner"
+            return f"terminator: ends after {STAGNATION} trials in a row without a new best at any rung, or sooner"
         return f"terminator {type(self._terminator).__name__}"
 
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
-            return f"{self._defaults.ladder.describe(self._points)} (default; pruner=None trains every trial in full)"
+            default = "" if self._ladder is not None else " (default; pruner=None trains every trial in full)"
+            return f"{self._defaults.ladder.describe(self._points)}{default}"
+        aside = "" if self._ladder is None else "; the Ladder is left aside"
         if len(study.objectives) > 1 and study.pruning_objective is None:
-            return "nothing is pruned (several objectives; pruning_metric= names one that prunes)"
+            return f"nothing is pruned (several objectives; pruning_metric= names one that prunes){aside}"
         is_left_aside = self._has_rungs and len(study.objectives) == 1
         if isinstance(self._pruner, optuna.pruners.NopPruner) or is_left_aside:
-            return "pruner none: every trial is trained in full"
+            return f"pruner none: every trial is trained in full{aside}"
         by = "" if study.pruning_objective is None else f" by {study.pruning_objective.name}"
         why = "" if self._cannot_pause is None else f" in place of rungs: trials do not pause, as {self._cannot_pause}"
-        return f"pruner {type(self._pruner).__name__}{by}{why}"
+        return f"pruner {type(self._pruner).__name__}{by}{why}{aside}"
 
     def _check_stored(
         self, study: Study, storage: optuna.storages.BaseStorage, records: Sequence[TrialRecord]

@@ -42,10 +42,11 @@ class Defaults:
 
         Args:
             study: the settings of this call.
-            settings: what `study.json` holds; None: the study is new.
+            settings: what `study.json` holds; None: the study is new. One that was begun with three trials or fewer
+                may choose anew.
             ladder: what the user asks for in this call; None: nothing.
         """
-        if settings is None:
+        if settings is None or (DEFAULTS in settings and settings[DEFAULTS] is None):
             is_limited = _is_limited(study)
             at_random = count_at_random(study.n_trials, is_limited)
             chosen = cls(ladder_for(study.n_trials, is_limited), at_random, study.n_trials <= _MOST_IN_FULL)

@@ -137,6 +137,7 @@ class RayBackend(Backend):
         elif self._searcher is not None and is_rungs(pruner):
             pruner = "median"
         self._optuna = OptunaBackend(sampler=sampler, pruner=pruner, **of_optuna)
+        self._optuna.is_scheduled = self._scheduler is not None
         self._stop = as_stop(stop)
         self.study_name = name
         self._notes = [f"a trial ends at {key}={limit:g} (stop)" for key, limit in self._stop.items()]

@@ -27,7 +27,7 @@ class Ladder:
     Args:
         shares: of the training, after which trials pause, rising; each above 0 and below 1.
         factor: one trial of so many goes on from a rung.
-        in_full_first: so many first trials are trained in full.
+        in_full_first: so many first trials are trained in full, unless they diverge.
         in_full_every: so is each trial whose place, from 0, is a multiple of this; 0: no other one.
 
     Raises:

@@ -5,8 +5,8 @@ of them the best part of the trials that have come so far goes on, such as a thi
 need to go on later from exactly there, until enough worse ones have come after them, or none of the trials still to
 come could let them in.
 
-Some trials are trained in full, whatever they report. They tell how well the order at a rung agrees with that at the
-end of the training (`hpsearch.search.agreement`). From a rung that misleads all trials go on.
+Some trials are trained in full, whatever they report, unless they diverge. They tell how well the order at a rung
+agrees with that at the end of the training (`hpsearch.search.agreement`). From a rung that misleads all trials go on.
 
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
@@ -81,12 +81,12 @@ class Rungs:
             return Verdict()
         trials, height = [trial, *others], self._top(trial)
         is_judged = any(each is trial for each in self._judged(trials))
-        if not is_judged or (self._misleads(height, trials) and self._finite(height, [trial])):
+        if self._finite(height, [trial]) and (not is_judged or self._misleads(height, trials)):
             return Verdict()
         ranks = self._ranks(height, trials)
         if self._allowed(height, ranks, [trial, *self._waiting(height, trials)], trials, promise) is trial:
             return Verdict()
-        is_hopeless = ranks[trial.number] >= self._most(height, len(ranks), trials)
+        is_hopeless = ranks.get(trial.number, len(ranks)) >= self._most(height, len(ranks), trials)
         return Verdict(prune=True) if is_hopeless else Verdict(pause=True)
 
     def next(

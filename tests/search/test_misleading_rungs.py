@@ -80,6 +80,7 @@ def test_of_those_that_wait_at_a_rung_that_misleads_the_best_goes_on_first_and_n
 def test_a_trial_that_has_diverged_waits_also_at_a_rung_that_misleads() -> None:
     assert hedged().verdict(running(9, math.nan), MISLEADING) == PAUSE
     assert hedged().next([*MISLEADING, trial(9, math.inf)]) is None
+    assert hedged().verdict(running(0, math.nan), []) == PAUSE  # it would be trained in full
 
 
 def test_trials_that_a_callback_has_ended_early_are_compared_by_what_they_ended_with() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from .errors import InvalidInputError, described_value
 
@@ -25,7 +24,7 @@ def check_model_init(model_init: Callable[..., Any]) -> None:
     Raises:
         InvalidInputError: it is a model, or nothing that can be called, or takes more.
     """
-    if isinstance(model_init, torch.nn.Module):
+    if _is_model(model_init):
         kind = type(model_init).__name__
         raise InvalidInputError(
             f"model_init must be a function that returns a new model each time, but got a model, of class {kind}: "
@@ -40,6 +39,12 @@ def check_model_init(model_init: Callable[..., Any]) -> None:
         raise InvalidInputError(
             f"model_init should have 0 or 1 argument, the trial, but it has {len(names)}: {', '.join(names)}."
         )
+
+
+def _is_model(value: Any) -> bool:
+    """Tell whether a value is a model; there is none before torch is imported, which takes seconds."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def _positional(function: Callable[..., Any], required: bool = False) -> list[str]:

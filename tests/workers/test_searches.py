@@ -775,8 +775,8 @@ class WritesMemory(TrainerCallback):
         self._diary.write(psutil.Process().memory_full_info().uss)
 
 
-def test_a_space_of_our_own_types_is_searched_by_default_with_running_trials_in_mind(tmp_path: Path) -> None:
-    best = search(tmp_path, 4, hp_space={"learning_rate": Float(1e-4, 1e-1, log=True)}, seed=5)
+def test_tpe_searches_a_space_of_our_own_types_with_running_trials_in_mind(tmp_path: Path) -> None:
+    best = search(tmp_path, 4, hp_space={"learning_rate": Float(1e-4, 1e-1, log=True)}, seed=5, sampler="tpe")
     assert best.run_summary.engine_study.sampler._constant_liar
 
 

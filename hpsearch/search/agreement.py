@@ -1,4 +1,4 @@
-"""How well the order of trials at a rung agrees with their order at the end of the training."""
+"""How well the ranks of trials at a rung agree with their final ranks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Before anything is known, an order is believed to agree as if four of six pairs had.
+# The prior of the share of agreeing pairs: as if four of six had agreed.
 _AGREEING, _PAIRS = 4, 6
-# Rungs where fewer pairs agree mislead: of pairs at random, half agree.
+# A rung misleads below this share; half of random pairs agree.
 _LEAST = 0.6
-# Fewer trials tell nothing; of more the last ones are looked at, as the time grows with their square.
+# Fewer trials are ignored; of more, the last ones are compared, as the time is quadratic in their number.
 _FEWEST, _MOST = 3, 200
 
 
 class Agreement(NamedTuple):
-    """How many pairs of trials have the same order at a rung and at the end of the training.
+    """The number of pairs of trials with the same order at a rung and at completion.
 
     Attributes:
-        agreeing: so many of the pairs.
-        pairs: that are not equal at one of the two.
+        agreeing: the number of pairs with the same order.
+        pairs: the number of pairs that are tied at neither of the two.
     """
 
     agreeing: int
@@ -27,7 +27,7 @@ class Agreement(NamedTuple):
 
     @property
     def misleads(self) -> bool:
-        """Whether too few agree, by the posterior mean of a beta distribution.
+        """Whether the posterior mean of the share of agreeing pairs, a beta distribution, is too low.
 
         >>> Agreement(1, 3).misleads, Agreement(2, 3).misleads, Agreement(0, 0).misleads
         (True, False, False)
@@ -36,10 +36,10 @@ class Agreement(NamedTuple):
 
 
 def agreement(costs: Sequence[tuple[float, float]]) -> Agreement:
-    """Return how many pairs of trials agree; none of fewer than three trials.
+    """Count the pairs of trials that agree; fewer than three trials count as no pair.
 
     Args:
-        costs: of each trial, at the rung and at the end; less is better.
+        costs: the objective of each trial at the rung and at completion; less is better.
 
     >>> agreement([(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)]), agreement([(0.1, 3.0), (0.2, 2.0), (0.3, 1.0)])
     (Agreement(agreeing=3, pairs=3), Agreement(agreeing=0, pairs=3))

@@ -174,7 +174,7 @@ class Curve:
     Attributes:
         point: (d,), its parameters in the unit cube.
         reports: share of the training and cost of each report, in order; less is better.
-        is_open: whether the trial may go on, so that what is expected of it will be asked.
+        is_open: whether the trial may still be promoted, so that its expected improvement will be needed.
     """
 
     point: Array
@@ -185,7 +185,7 @@ class Curve:
 def model_of(curves: Sequence[Curve]) -> CurveModel:
     """Return a model of curves, of each the last report, and those at which the share of the training has doubled.
 
-    Of more than 300 reports it has seen the last one of each trial that may go on, or of 150 of these.
+    Of more than 300 reports it uses the last one of each open trial, of at most 150 of them.
     """
     seen = [
         (curve.point, *report, curve.is_open and report == curve.reports[-1])

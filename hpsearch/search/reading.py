@@ -167,7 +167,7 @@ def _is_true_or_false(value: Any) -> bool:
 
 
 def _ladder(value: Any) -> dict[str, Any]:
-    checks = {"shares": items(number), "factor": whole, "in_full_first": whole, "in_full_every": whole}
+    checks = {"fractions": items(number), "reduction_factor": whole, "complete_first": whole, "complete_every": whole}
     read = fields(value, checks, tuple(checks))
     try:
         return Ladder(**{name: read[name] for name in checks}).to_json()

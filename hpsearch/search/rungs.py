@@ -1,12 +1,11 @@
-"""Rungs: where trials pause, and which of them go on; asynchronous successive halving with pause and promotion.
+"""Rungs: asynchronous successive halving with pause and promotion.
 
-A trial pauses at the rungs of a ladder, such as 1/18, 1/6 and 1/2 of its training (`hpsearch.search.ladder`). At each
-of them the best part of the trials that have come so far goes on, such as a third; the others wait, with all that they
-need to go on later from exactly there, until enough worse ones have come after them, or none of the trials still to
-come could let them in.
+A trial pauses at the rungs of a ladder (`hpsearch.search.ladder`), such as 1/18, 1/6 and 1/2 of its training run. At
+each rung the best trials so far are promoted, such as a third. The others are paused with a checkpoint. They resume
+from it once enough worse trials have reached the rung, or are pruned when the remaining trials cannot change that.
 
-Some trials are trained in full, whatever they report, unless they diverge. They tell how well the order at a rung
-agrees with that at the end of the training (`hpsearch.search.agreement`). From a rung that misleads all trials go on.
+Some trials run to completion whatever they report, unless they diverge. They show how well the ranks at a rung agree
+with the final ranks (`hpsearch.search.agreement`). A misleading rung promotes all trials.
 
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
@@ -35,7 +34,7 @@ from .trial import Report, TrialRecord, TrialState, Verdict
 Promise = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[float]]
 
 _WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
-# So many train to their end at the least; until one has, so many wait at a rung, as the best may fail.
+# At least this many trials run to completion; until one has, this many are paused at a rung, as the best may fail.
 _LEAST = 3
 
 
@@ -47,7 +46,7 @@ class Rungs:
 
     Args:
         study: the settings; it has one objective.
-        ladder: where the rungs are, and how many trials go on.
+        ladder: the rungs.
     """
 
     def __init__(self, study: Study, ladder: Ladder) -> None:
@@ -114,7 +113,9 @@ class Rungs:
         if not heights or not is_last_chance:
             return None
         if self._has_result(trials):
-            is_enough = self._count_at_their_end(trials) >= max(_LEAST, self._n_trials // self._ladder.factor**2)
+            is_enough = self._count_at_their_end(trials) >= max(
+                _LEAST, self._n_trials // self._ladder.reduction_factor**2
+            )
             return None if is_enough else self._ahead_of_the_best(heights, trials)
         at = next((each for each in heights if self._finite(each, self._waiting(each, trials))), heights[0])
         ranks, waiting = self._ranks(at, trials), self._waiting(at, trials)
@@ -134,8 +135,8 @@ class Rungs:
             found += [each for each in self._waiting(height, trials) if ranks[each.number] >= most]
         return found
 
-    def waiting(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Return the trials that wait, the best first: those of higher rungs, at each rung by their reports."""
+    def paused(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Return the paused trials, the best first: by rung, highest first, then by their reports at the rung."""
         paused = [each for each in trials if each.state is TrialState.PAUSED]
         heights = {each.number: self._top(each) for each in paused}
         ranks = {height: self._ranks(height, trials) for height in set(heights.values()) if height > 0}
@@ -160,12 +161,12 @@ class Rungs:
         return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
 
     def misleading(self, trials: Sequence[TrialRecord]) -> dict[float, Agreement]:
-        """Return the rungs from which all trials go on: their shares of the training, and how well orders agree."""
-        shares = enumerate(self._ladder.shares, start=1)
+        """Return the misleading rungs, as fractions of the training run, with the agreement at each."""
+        shares = enumerate(self._ladder.fractions, start=1)
         return {share: self._agreement(height, trials) for height, share in shares if self._misleads(height, trials)}
 
     def _misleads(self, height: int, trials: Iterable[TrialRecord]) -> bool:
-        """Tell whether the order of trials at a rung says too little of their order at the end."""
+        """Tell whether the ranks at a rung agree too little with the final ranks."""
         return self._ladder.is_hedged and self._agreement(height, trials).misleads
 
     def _agreement(self, height: int, trials: Iterable[TrialRecord]) -> Agreement:
@@ -178,9 +179,9 @@ class Rungs:
         return self._agreements[height][1]
 
     def count_since_improvement(self, trials: Iterable[TrialRecord]) -> int:
-        """Return how many trials have come to a rung, or failed, since one was better there than all before it.
+        """Return the number of trials that reached a rung, or failed, since the last new best at any rung.
 
-        Training to the end is the last rung. One that runs is not counted: it may become better.
+        Completion is the last rung. Running trials are not counted: they may still improve.
         """
         best: dict[int, float] = {}
         count = 0
@@ -219,7 +220,7 @@ class Rungs:
         promise: Promise | None,
     ) -> TrialRecord | None:
         """Return which of the candidates may go on from a rung; None: none of them."""
-        count = len(ranks) // self._ladder.factor
+        count = len(ranks) // self._ladder.reduction_factor
         candidates = self._finite(height, candidates)
         if promise is None:
             best = [each for each in candidates if ranks[each.number] < count]
@@ -235,7 +236,7 @@ class Rungs:
     def _best_of(
         self, height: int, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord], promise: Promise | None
     ) -> TrialRecord:
-        """Return the trial at a rung of which most is expected, or that has the best report there."""
+        """Return the trial at a rung with the largest expected improvement, or with the best report there."""
         candidates = self._finite(height, candidates)
         if promise is None:
             return min(candidates, key=lambda each: (self._cost(height, each), each.number))
@@ -279,7 +280,7 @@ class Rungs:
         """
         begun = [each for each in trials if each.state is not TrialState.REFUSED]
         to_come = sum(not each.state.is_counted and self._top(each) < height for each in begun)
-        most = (reached + to_come + max(0, self._n_trials - len(begun))) // self._ladder.factor
+        most = (reached + to_come + max(0, self._n_trials - len(begun))) // self._ladder.reduction_factor
         return max(most, 1 if self._has_result(trials) else _LEAST)
 
     def _ranks(self, height: int, trials: Iterable[TrialRecord]) -> dict[int, int]:
@@ -292,14 +293,14 @@ class Rungs:
         return {number: rank for rank, number in enumerate(sorted(costs, key=lambda each: (costs[each], each)))}
 
     def _judged(self, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
-        """Return the trials that are judged at rungs; one that waits was, perhaps by another ladder.
+        """Return the trials that are judged at rungs; a paused one was, perhaps by another ladder.
 
-        Places are counted from the first trial: those of a study that this one learns from have the numbers before.
+        The index of a trial counts from the first one, as warm-start trials of another study have smaller numbers.
         """
         known = list(trials)
         first = min((each.number for each in known), default=0)
         paused = TrialState.PAUSED
-        return [each for each in known if each.state is paused or not self._ladder.is_in_full(each.number - first)]
+        return [each for each in known if each.state is paused or not self._ladder.completes(each.number - first)]
 
     def _was_at(self, height: int, trial: TrialRecord) -> bool:
         """Tell whether a trial has been at a rung: it has a report between this one and the next."""
@@ -325,7 +326,7 @@ class Rungs:
 
     def _at(self, trial: TrialRecord, count: int) -> tuple[int, float]:
         report = trial.reports[count - 1]
-        height = 0 if report.step == 0 or report.horizon <= 0 else self._ladder.height(report.resource / report.horizon)
+        height = 0 if report.step == 0 or report.horizon <= 0 else self._ladder.level(report.resource / report.horizon)
         selected = select_report(trial.reports[:count], self._scope, self._objectives)
         is_told = says_how_good(trial.reports[:count], self._objectives[0])
         if selected is None or (is_told and not math.isfinite(report.value)):

@@ -280,7 +280,7 @@ _EPOCHS_BETWEEN = (1, 2, 3, 4, 6, 9, 13, 18, 26, 36, 52, 73, 104, 147)
 @functools.cache
 def _evaluated(length: int, ladder: Ladder) -> tuple[int, ...]:
     """Return the epochs after which a training of so many is evaluated: at rungs, and a few others."""
-    rungs = {math.ceil(share * length - 1e-9) for share in ladder.shares}
+    rungs = {math.ceil(share * length - 1e-9) for share in ladder.fractions}
     others = {each for each in _EPOCHS_BETWEEN if min(rungs) <= each < length}
     return tuple(sorted(rungs | others | {length}))
 
@@ -467,7 +467,7 @@ class TPEOnHighestRung(OursAtRandom):
     def _known(self) -> list[tuple[Array, float]]:
         """Return parameters and score of the trials at the highest rung with enough of them, or at the lowest."""
         known: list[tuple[Array, float]] = []
-        for share in (1.0, *reversed(self._ladder.shares)):
+        for share in (1.0, *reversed(self._ladder.fractions)):
             known = [
                 (self.points[each.number], score)
                 for each in self._records

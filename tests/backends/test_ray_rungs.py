@@ -116,7 +116,7 @@ def test_what_waits_in_a_search_of_one_backend_goes_on_in_another(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"pruner": "rungs"}, "every 8th train to their end (default; pruner=None trains every trial in full)"),
+        ({"pruner": "rungs"}, "every 8th run to completion (default; pruner=None trains every trial in full)"),
         ({"pruner": None}, "pruner none: every trial is trained in full"),
         ({"search_alg": OptunaSearch()}, "pruner MedianPruner"),
         ({"scheduler": "asha"}, "scheduler AsyncHyperBandScheduler"),

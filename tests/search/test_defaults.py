@@ -30,10 +30,10 @@ def study(n_trials: int, **limits: Any) -> Study:
 @pytest.mark.parametrize(
     ("n_trials", "is_limited", "ladder"),
     [
-        (4, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=1, in_full_every=8)),
-        (12, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=2, in_full_every=8)),
-        (20, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
-        (99, False, Ladder((1 / 6, 1 / 2), 2, in_full_first=4, in_full_every=8)),
+        (4, False, Ladder((1 / 6, 1 / 2), 2, complete_first=1, complete_every=8)),
+        (12, False, Ladder((1 / 6, 1 / 2), 2, complete_first=2, complete_every=8)),
+        (20, False, Ladder((1 / 6, 1 / 2), 2, complete_first=4, complete_every=8)),
+        (99, False, Ladder((1 / 6, 1 / 2), 2, complete_first=4, complete_every=8)),
         (100, False, LADDER_OF_0_8_0),
         (20, True, LADDER_OF_0_8_0),
     ],
@@ -89,7 +89,7 @@ def test_a_try_out_of_three_trials_fixes_nothing_for_the_search_that_follows(tmp
 def test_a_study_whose_settings_are_lost_says_that_it_chooses_anew(tmp_path: Path) -> None:
     told(tmp_path, 4)
     (tmp_path / "study" / "study.json").unlink()
-    assert any(each.startswith("DAMAGED: study.json is lost, so what the search chooses") for each in told(tmp_path, 5))
+    assert any(each.startswith("DAMAGED: study.json is lost, so the defaults") for each in told(tmp_path, 5))
 
 
 def test_a_ladder_that_has_no_use_is_said_to_be_left_aside(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_ladder_that_has_no_use_is_said_to_be_left_aside(tmp_path: Path) -> No
     [
         (
             Ladder((1 / 6, 0.9), 3, 2, 3),
-            "the best third goes on; the first 2 and every 3rd",
+            "the best third is promoted; the first 2 and every 3rd",
         ),
-        (Ladder((0.25,), 5), "1/4 of their training, and the best of 5 goes on"),
+        (Ladder((0.25,), 5), "1/4 of their training, and the best of 5 is promoted"),
     ],
 )
 def test_a_ladder_is_described(ladder: Ladder, said: str) -> None:
@@ -120,8 +120,8 @@ def told(folder: Path, n_trials: int, **options: Any) -> list[str]:
 
 
 def test_a_search_records_its_ladder_and_a_later_call_and_another_version_keep_it(tmp_path: Path) -> None:
-    by_half = "trials pause after 17% and 50% of their training, and the best half goes on; the first one and every 8th"
-    by_third = "trials pause after 17% and 50% of their training, and the best third goes on"
+    by_half = "trials pause after 17% and 50% of their training, and the best half is promoted; the first one and"
+    by_third = "trials pause after 17% and 50% of their training, and the best third is promoted"
     assert any(each.startswith(by_half) for each in told(tmp_path, 4))
     assert any(each.startswith(by_half) for each in told(tmp_path, 5, max_epochs=1000))
     assert any(each.startswith(by_third) for each in told(tmp_path, 5, max_epochs=1000, study_name="another"))
@@ -136,18 +136,18 @@ def test_a_ladder_of_the_user_takes_the_place_of_the_default_also_of_one_that_wa
     told(tmp_path, 4)
     said = told(tmp_path, 5, pruner=Ladder([1 / 3], 4))
     assert any(
-        each.startswith("trials pause after 33% of their training, and the best quarter goes on") for each in said
+        each.startswith("trials pause after 33% of their training, and the best quarter is promoted") for each in said
     )
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"shares": (0.5, 0.5)}, "must rise"),
-        ({"shares": ("half",)}, "must rise"),
-        ({"shares": 0.5}, "must rise"),
-        ({"shares": (0.5,), "factor": 1.5}, "whole number of at least 2"),
-        ({"shares": (0.5,), "in_full_every": -8}, "whole number of at least 0"),
+        ({"fractions": (0.5, 0.5)}, "must ascend"),
+        ({"fractions": ("half",)}, "must ascend"),
+        ({"fractions": 0.5}, "must ascend"),
+        ({"fractions": (0.5,), "reduction_factor": 1.5}, "whole number of at least 2"),
+        ({"fractions": (0.5,), "complete_every": -8}, "whole number of at least 0"),
     ],
 )
 def test_what_is_no_ladder_is_refused(given: Any, said: str) -> None:
@@ -158,13 +158,13 @@ def test_what_is_no_ladder_is_refused(given: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("ladder", "said"),
     [
-        ({"shares": [0.5, 0.1]}, r"must rise, between 0 and 1, but are \(0.5, 0.1\)"),
-        ({"shares": []}, "must rise"),
-        ({"shares": [1.5]}, "must rise"),
-        ({"shares": ["half"]}, "number"),
-        ({"factor": 1}, "factor of a Ladder must be .* at least 2, but got 1"),
-        ({"in_full_first": -1}, "at least 0, but is -1"),
-        ({"factor": None}, "must be a number, but is None"),
+        ({"fractions": [0.5, 0.1]}, r"must ascend, between 0 and 1, but are \(0.5, 0.1\)"),
+        ({"fractions": []}, "must ascend"),
+        ({"fractions": [1.5]}, "must ascend"),
+        ({"fractions": ["half"]}, "number"),
+        ({"reduction_factor": 1}, "reduction_factor of a Ladder must be .* at least 2, but got 1"),
+        ({"complete_first": -1}, "at least 0, but is -1"),
+        ({"reduction_factor": None}, "must be a number, but is None"),
     ],
 )
 def test_a_damaged_ladder_is_an_error_that_says_what_is_wrong(tmp_path: Path, ladder: Any, said: str) -> None:

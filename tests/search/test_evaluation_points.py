@@ -91,8 +91,8 @@ def test_evaluations_after_each_epoch_are_the_same_with_all_batch_sizes() -> Non
     [
         (None, "trials pause at the first evaluation after 1/18, 1/6 and 1/2 of their training, and the best third"),
         ([k / 20 for k in range(1, 21)], "trials pause after 10%, 20% and 50% of their training, and the best third"),
-        ([1 / 3, 2 / 3, 1.0], "trials pause after 33% and 67% of their training, and the best third goes on"),
-        ([0.5, 1.0], "trials pause after 50% of their training, and the best third goes on"),
+        ([1 / 3, 2 / 3, 1.0], "trials pause after 33% and 67% of their training, and the best third is promoted"),
+        ([0.5, 1.0], "trials pause after 50% of their training, and the best third is promoted"),
         ([1.0], "trials do not pause, as they are evaluated at their end only"),
     ],
 )

@@ -16,7 +16,7 @@ from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, RATE, rungs, running, t
 from tests.support.searching import HearsNotices
 from tests.support.small_trainer import TwoLayers, small_trainer
 
-HEDGED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, in_full_first=3, in_full_every=8)
+HEDGED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=8)
 
 
 def hedged() -> Rungs:
@@ -91,7 +91,7 @@ def test_trials_that_a_callback_has_ended_early_are_compared_by_what_they_ended_
 
 def test_how_well_orders_agree_is_said_for_the_rungs_that_mislead() -> None:
     assert hedged().misleading(AGREEING) == {}
-    assert hedged().misleading(MISLEADING) == dict.fromkeys(HEDGED.shares, (0, 6))
+    assert hedged().misleading(MISLEADING) == dict.fromkeys(HEDGED.fractions, (0, 6))
     assert list(hedged().misleading(LATE)) == [1 / 18, 1 / 6]
     assert rungs().misleading(MISLEADING) == {}
     diverged = ended((math.inf, 0.5, 0.5, 0.5), (math.inf, 0.4, 0.4, 0.4))
@@ -114,8 +114,8 @@ def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(tmp_path
     )
     said = [each for each in events.notices if "pairs of trials are in the order" in each]
     assert said == [
-        f"after {share} of the training 0 of 3 pairs of trials are in the order that they have at the end: no trial "
-        "waits or is pruned there while so few are"
+        f"after {share} of the training 0 of 3 pairs of trials are in the order of their final values: no trial is "
+        "paused or pruned there while so few are"
         for share in ("17%", "50%")
     ]
     assert {each.state for each in best.run_summary.records} == {TrialState.COMPLETE}

@@ -31,9 +31,9 @@ def waiting(folder: Path, *sizes: int) -> list[TrialRecord]:
     ("limit", "pruned", "said"),
     [
         (PausedLimit(6, 1e9), [], ""),
-        (PausedLimit(4, 1e9), [4, 5], "more than 4 trials wait (max_paused)"),
+        (PausedLimit(4, 1e9), [4, 5], "more than 4 trials are paused (max_paused)"),
         (PausedLimit(6, 540.0), [], ""),
-        (PausedLimit(6, 500.0), [5], "the checkpoints of waiting trials take 5.03e-07 of 4.66e-07 GiB"),
+        (PausedLimit(6, 500.0), [5], "the checkpoints of paused trials take 5.03e-07 of 4.66e-07 GiB"),
         (PausedLimit(6, 1.0), [3, 4, 5], "GiB (max_paused_bytes)"),
     ],
 )
@@ -84,7 +84,7 @@ class CountsCheckpoints(HearsNotices):
 def test_a_search_prunes_the_worst_of_those_that_wait_and_says_so_once(tmp_path: Path) -> None:
     events = CountsCheckpoints(tmp_path)
     best = search(tmp_path, 24, pruner="rungs", max_paused=4, preflight=False, progress=events, **weight_is_measured())
-    said = "more than 4 trials wait (max_paused)"
+    said = "more than 4 trials are paused (max_paused)"
     assert events.notices == [f"{said}: the worst of them are pruned, now and whenever it is so again"]
     pruned = [each for each in best.run_summary.records if said in (each.reason or "")]
     assert len(pruned) > 3

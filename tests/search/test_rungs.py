@@ -480,7 +480,7 @@ def test_an_interrupted_search_goes_on_with_those_that_wait(tmp_path: Path) -> N
     [
         (
             {"pruner": "rungs"},
-            "the best half goes on; the first one and every 8th train to their end (default; pruner=",
+            "the best half is promoted; the first one and every 8th run to completion (default; pruner=",
         ),
         ({"pruner": None}, "pruner none: every trial is trained in full"),
         ({"n_trials": 3}, "pruner none: every trial is trained in full"),
@@ -567,4 +567,4 @@ def test_trials_without_an_improvement_are_counted_since_the_last_one_that_was_b
 def test_of_the_waiting_trials_those_of_higher_rungs_are_better_and_at_a_rung_those_with_better_reports() -> None:
     waiting = [trial(0, 0.5), trial(1, 0.1), trial(2, 0.9, 0.8), trial(3, 0.2), trial(4, 0.9, 0.7), trial(5)]
     over = [trial(6, 0.0, state=TrialState.PRUNED), running(7, 0.0)]
-    assert [each.number for each in rungs().waiting([*over, *waiting])] == [4, 2, 1, 3, 0, 5]
+    assert [each.number for each in rungs().paused([*over, *waiting])] == [4, 2, 1, 3, 0, 5]

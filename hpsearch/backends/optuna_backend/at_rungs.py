@@ -27,8 +27,8 @@ class AtRungs:
     Args:
         study: the settings.
         engine: Optuna's study.
-        ladder: where trials pause, and how many go on.
-        limit: how many trials may wait.
+        ladder: the rungs.
+        limit: on the number of paused trials and on the size of their checkpoints.
 
     Every method is called under the study's lock, but for the judge.
     """
@@ -66,14 +66,14 @@ class AtRungs:
         promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
         return None if promoted is None else _first(paused, [promoted])
 
-    def say_what_misleads(self, runner: TrialRunner) -> None:
-        """Say, once for each rung, that the order of trials there says too little of their order at the end."""
+    def announce_misleading(self, runner: TrialRunner) -> None:
+        """Announce each misleading rung once."""
         for share, found in self._rungs.misleading(runner.known_trials()).items():
             if share not in self._said:
                 self._said.add(share)
                 runner.announce(
                     f"after {share:.0%} of the training {found.agreeing} of {found.pairs} pairs of trials are in the "
-                    "order that they have at the end: no trial waits or is pruned there while so few are"
+                    "order of their final values: no trial is paused or pruned there while so few are"
                 )
 
     def hopeless(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
@@ -81,8 +81,8 @@ class AtRungs:
         return self._rungs.hopeless(_known_trials(paused, runner))
 
     def surplus(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> tuple[list[TrialRecord], str]:
-        """Return the worst of the waiting trials, where too many wait, and the limit that they break."""
-        return self._limit.surplus(self._rungs.waiting(_known_trials(paused, runner)), self._folder)
+        """Return the worst of the paused trials beyond the limit, and the limit in words."""
+        return self._limit.surplus(self._rungs.paused(_known_trials(paused, runner)), self._folder)
 
     def best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> TrialRecord | None:
         """Return the best of the waiting trials that have weights, if it is the best of all; None if it is not."""
@@ -91,11 +91,11 @@ class AtRungs:
         return self._rungs.best_waiting([each for each in known if each not in lost])
 
     def count_since_improvement(self, runner: TrialRunner) -> int:
-        """Return how many trials have come to a rung, or failed, since one was better there than all before it."""
+        """Return the number of trials that reached a rung, or failed, since the last new best at any rung."""
         return self._rungs.count_since_improvement(runner.known_trials())
 
     def most_expected(self, runner: TrialRunner) -> float | None:
-        """Return the largest improvement that is expected of any parameters; None while nothing can be expected."""
+        """Return the largest expected improvement of any parameters; None without a model."""
         trials, engine, sampler = runner.known_trials(), self._engine, self._engine.sampler
         if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
             return None

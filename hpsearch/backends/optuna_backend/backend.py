@@ -45,10 +45,7 @@ from .terminators import STAGNATION, as_terminator, is_stagnant
 from .trial import OptunaTrial
 from .trials import StoredTrials
 
-_SETTINGS_LOST = (
-    "DAMAGED: study.json is lost, so what the search chooses itself (where trials pause, the sampler) is that of a new "
-    "study"
-)
+_SETTINGS_LOST = "DAMAGED: study.json is lost, so the defaults (rungs, sampler) are those of a new study"
 # They take a trial that waits for one that is not done, and try the same again.
 _TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Options of `optuna.Study.optimize` on which nothing about the result depends.
@@ -85,9 +82,9 @@ class OptunaBackend(Backend):
         start_from: the sampler learns from the trials of another study: an `optuna.Study`, the summary or best run of
             a search, the URL or journal file of a storage, or a `hpsearch.WarmStart` that names the study in a storage
             or renames parameters.
-        max_paused: so many trials wait at rungs at the most, three or more; the worst of others are pruned.
-        max_paused_bytes: what the checkpoints of the waiting trials may take at the most, the three best apart; None:
-            half of what is free on the disk, with what they take already.
+        max_paused: the most trials that may be paused at once, at least three; the worst of the others are pruned.
+        max_paused_bytes: the most bytes that checkpoints of paused trials may take, the three best apart; None: half of
+            the free disk space, plus the space that they take already.
         n_jobs: how many trials run at once, each in a worker of its own; -1: one on each GPU, or each core if there is
             no GPU. 1: one after the other, in this process; in a worker if `trials_per_worker` or `worker_memory` is
             given.
@@ -386,7 +383,7 @@ class OptunaBackend(Backend):
         return self._has_rungs and is_worth_it and len(study.objectives) == 1
 
     def _models_in_full(self, study: Study) -> bool:
-        """Tell whether the model of curves chooses parameters although every trial is trained in full."""
+        """Tell whether the Gaussian process proposes parameters although every trial runs to completion."""
         is_in_full = isinstance(self._pruner_of(study), optuna.pruners.NopPruner)
         may_model = self._defaults.models_in_full and not self.is_scheduled
         return may_model and is_in_full and len(study.objectives) == 1

@@ -1,4 +1,4 @@
-"""Under which choices a parameter exists: as the search space says, or as the trials of a function have shown."""
+"""The choices under which a parameter exists: from the search space, or from the trials of a define-by-run function."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def branches_of(space: SearchSpace) -> Branches:
 
 
 def branches_shown(trials: Sequence[Mapping[str, Any]], choices: Sequence[str]) -> Branches:
-    """Return the choices under which parameters exist, as far as one choice of each trial tells.
+    """Infer the choices under which parameters exist from trials, where a single categorical parameter decides.
 
     Args:
-        trials: the parameters of trials that have all of theirs.
+        trials: the complete parameters of each trial.
         choices: the names of parameters that are choices.
 
     >>> branches_shown([{"optim": "adam"}, {"optim": "sgd", "momentum": 0.9}], ["optim"])

@@ -26,7 +26,7 @@ from .engine_trials import trials_as_read
 from .learning import is_taught, taught_curve
 
 Array = NDArray[np.float64]
-# Such trials may go on, so what is expected of them is asked.
+# Such trials may still be promoted, so their expected improvement will be needed.
 _OPEN = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 
 

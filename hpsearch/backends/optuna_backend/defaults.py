@@ -1,7 +1,6 @@
-"""What a search chooses itself where the user names no sampler and no pruner, and keeps as long as the study lives.
+"""The defaults of a study where the user names no sampler and no pruner.
 
-It depends on what the first call of the study asked for. Later calls, and later versions, keep it: a study that goes on
-is one search.
+The first call of the study determines them. Later calls and versions keep them: a continued study is one search.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from ...search.curves import count_at_random
 from ...search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from ...search.study import Study
 
-# The model takes longer the more trials there are; where all are trained in full, TPE chooses in larger searches.
+# The time of the Gaussian process grows with the number of trials; larger searches without rungs use TPE.
 _MOST_IN_FULL = 200
 # In `study.json`.
 DEFAULTS = "defaults"
@@ -22,14 +21,14 @@ DEFAULTS = "defaults"
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a study was begun with.
+    """The defaults that a study was created with.
 
     Attributes:
-        ladder: where trials pause, if they do.
-        at_random: so many trials are drawn at random before the model of curves is asked; None: what 0.8.0 had for the
-            number of trials of each call.
-        models_in_full: whether the model of curves, and not TPE, chooses parameters where every trial is trained in
-            full.
+        ladder: the rungs, if trials are pruned by rungs.
+        at_random: the number of random trials before the Gaussian process proposes; None: the rule of 0.8.0, which
+            depends on the number of trials of each call.
+        models_in_full: whether the Gaussian process, and not TPE, proposes parameters where every trial runs to
+            completion.
     """
 
     ladder: Ladder

@@ -1,4 +1,4 @@
-"""How many trials may wait at rungs, and how much their checkpoints may take on the disk."""
+"""A limit on the number of paused trials and on the disk space of their checkpoints."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ...search.retention import CHECKPOINT
 from ...search.study import check_whole
 from ...search.trial import TrialRecord
 
-# Of what is free on the disk of the study, with what they take already.
+# Of the free space on the study's disk plus the space that the checkpoints take already.
 _SHARE_OF_THE_DISK = 0.5
-# So many may always wait: else none could ever be better than another.
+# This many trials may always be paused: with fewer there is nothing to compare.
 _LEAST = 3
 
 
 @dataclass
 class PausedLimit:
-    """How many trials may wait at rungs with a checkpoint, and how many bytes these may have; three always may.
+    """A limit on paused trials and on the bytes of their checkpoints; the three best are always kept.
 
     Args:
-        number: of trials.
-        most_bytes: of the checkpoints of all of them; None: half of what the disk has room for.
+        number: the most trials that may be paused.
+        most_bytes: the most bytes that all their checkpoints may take; None: half of the available disk space.
 
     Raises:
         StudyError: one of them is no number, or is too small.
@@ -43,29 +43,29 @@ class PausedLimit:
         if given is not None and (isinstance(given, bool) or not isinstance(given, (int, float)) or not given > 0):
             raise StudyError(f"max_paused_bytes must be a number above 0, or None, but got {given!r}.")
 
-    def surplus(self, waiting: Sequence[TrialRecord], folder: Path) -> tuple[list[TrialRecord], str]:
-        """Return which trials are too many, and the limit that they break, in words.
+    def surplus(self, paused: Sequence[TrialRecord], folder: Path) -> tuple[list[TrialRecord], str]:
+        """Return the trials beyond the limit, and the limit in words.
 
         Args:
-            waiting: the trials that wait, the best first.
+            paused: the paused trials, the best first.
             folder: of the study.
         """
-        if len(waiting) > self.number:
-            return list(waiting[self.number :]), f"more than {self.number} trials wait (max_paused)"
-        if len(waiting) <= _LEAST:
+        if len(paused) > self.number:
+            return list(paused[self.number :]), f"more than {self.number} trials are paused (max_paused)"
+        if len(paused) <= _LEAST:
             return [], ""
-        sizes = [self._size(folder / each.name, each) for each in waiting]
+        sizes = [self._size(folder / each.name, each) for each in paused]
         most = self.most_bytes
         if most is None:
             most = _SHARE_OF_THE_DISK * (shutil.disk_usage(folder).free + sum(sizes))
         kept, taken = _LEAST, sum(sizes[:_LEAST])
-        while kept < len(waiting) and taken + sizes[kept] <= most:
+        while kept < len(paused) and taken + sizes[kept] <= most:
             taken, kept = taken + sizes[kept], kept + 1
         taken_and_most = f"{sum(sizes) / 2**30:.3g} of {most / 2**30:.3g} GiB"
-        return list(waiting[kept:]), f"the checkpoints of waiting trials take {taken_and_most} (max_paused_bytes)"
+        return list(paused[kept:]), f"the checkpoints of paused trials take {taken_and_most} (max_paused_bytes)"
 
     def _size(self, run: Path, trial: TrialRecord) -> int:
-        """Return the bytes of a trial's checkpoints, which do not change while it waits."""
+        """Return the bytes of a trial's checkpoints, which do not change while it is paused."""
         key = (trial.name, trial.reports[-1].step if trial.reports else 0)
         if key not in self._sizes:
             self._sizes[key] = sum(sum(_sizes_in(each)) for each in entries(run, CHECKPOINT))

@@ -1,7 +1,7 @@
-"""When a search ends early, as nothing better is to be expected: by Optuna's terminators, or at rungs by our own rule.
+"""End a search early when no improvement is expected: by a terminator of Optuna, or with rungs by a rule of our own.
 
-Optuna's terminators look at trials with a result. With rungs these are few: most trials wait, or are pruned. There
-`terminator=True` looks at what trials were worth at any rung, and at what the model of their curves expects.
+A terminator of Optuna looks at trials with a result. With rungs these are few, as most trials are paused or pruned.
+There `terminator=True` looks at the reports at all rungs and at the expected improvement.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from optuna.terminator import BaseTerminator
 
 from ...errors import StudyError
 
-# The search ends after so many trials that were better than all before them at no rung; or after half of them, if the
-# expected improvement is below a hundredth of what is usual between trials (a standard deviation of their ranks).
+# The search ends after this many trials without a new best at any rung; or after half of them, if the expected
+# improvement is below a hundredth of a standard deviation of the ranks.
 STAGNATION, _STAGNATION_IF_LITTLE, _LITTLE = 30, 15, 0.01
 
 
 def as_terminator(terminator: Any) -> BaseTerminator | None:
-    """Return a terminator of Optuna as it is; for True, one that waits for 30 results in a row without a better one.
+    """Return a terminator of Optuna as it is; for True, one that stops after 30 results in a row without a new best.
 
     Raises:
         StudyError: it is no terminator, or needs the errors of a cross-validation.
@@ -47,8 +47,8 @@ def is_stagnant(since_improvement: int, expected: Callable[[], float | None]) ->
     """Tell whether a search with rungs ends, with `terminator=True`.
 
     Args:
-        since_improvement: how many trials were better than all before them at no rung, since the last one that was.
-        expected: returns the largest improvement that the model expects, None without a model; called if it matters.
+        since_improvement: the number of trials since the last new best at any rung.
+        expected: returns the largest expected improvement, None without a model; called only if it matters.
 
     >>> is_stagnant(30, lambda: 0.5), is_stagnant(29, lambda: 0.5), is_stagnant(15, lambda: 0.001)
     (True, False, True)

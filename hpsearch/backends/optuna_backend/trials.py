@@ -259,7 +259,7 @@ class StoredTrials:
         """
         if self._at_rungs is None:
             return None
-        self._at_rungs.say_what_misleads(runner)
+        self._at_rungs.announce_misleading(runner)
         if not paused:
             return None
         by_hand = self._at_rungs.promoted_by_hand(paused, runner)
@@ -273,7 +273,7 @@ class StoredTrials:
         return None if promoted is None else self._take_over(promoted, runner)
 
     def _prune_surplus(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
-        """Prune the worst of the waiting trials if too many wait, and say so once."""
+        """Prune the worst of the paused trials beyond the limit; announce the first time."""
         assert self._at_rungs is not None
         surplus, limit = self._at_rungs.surplus(paused, runner)
         if surplus and not self._has_said_limit:

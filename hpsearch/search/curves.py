@@ -1,31 +1,20 @@
-"""A model of learning curves: what a trial with these parameters would reach, learnt from all reports of all trials.
+"""Multi-fidelity Bayesian optimization: parameters are proposed from the learning curves of all trials.
 
-A Gaussian process over parameters and share of training. Its covariance is
-
-    k((x, s), (x', s')) = a m(x, x') + b m(x, x') m(s, s') + c m(s, s')
-
-with the Matérn 5/2 function m: what the parameters do for the whole curve, what they do for a part of it, and what all
-curves have in common. So a trial that was stopped early teaches as much as it has shown, and no more.
-
-Sources: Rasmussen, Williams: Gaussian Processes for Machine Learning (2006), chapters 2 and 5; Swersky, Snoek, Adams:
-Freeze-Thaw Bayesian Optimization (2014); for the ranks in place of values, Salinas, Shen, Perrone: A Quantile-based
-Approach for Hyperparameter Transfer Learning (ICML 2020).
+The model is a Gaussian process over parameters and fraction of the training run (`hpsearch.search.curve_model`). It
+proposes the parameters with the highest expected improvement at completion.
 """
 
 from __future__ import annotations
 
-import copy
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from pandas import Series
-from scipy.linalg import cho_solve, solve_triangular
-from scipy.optimize import minimize
-from scipy.special import ndtr, ndtri
 
+from .curve_model import MOST_TO_FIT, CurveModel, Observations, fit
 from .priors import Belief
 from .work import WorkModel
 
@@ -36,144 +25,18 @@ _LEAST_AT_RANDOM, _MOST_IF_LIMITED, MOST_AT_RANDOM, _SHARE_AT_RANDOM = 8, 16, 24
 _ANYWHERE, _TOPS, _NEAR_EACH, _STEPS = 400, 8, 40, (0.03, 0.1, 0.3)
 # Then so many candidates from which most is expected are varied by these steps in turn.
 _REFINED, _VARIATIONS, _FINE_STEPS = 5, 30, (0.1, 0.05, 0.02)
-# Observations; the time grows with the third power.
-_MOST, _MOST_TO_FIT = 300, 100
-_ITERATIONS = 25
-# What the logarithms of the hyperparameters are expected to be, and how far they may be from that: the length scales of
-# the parameters, a, b, c, the length scale of the share, and the noise.
-_LENGTH, _LENGTH_SPREAD = np.log(0.6), 1.0
-_OTHERS = np.log([1.0, 0.3, 0.5, 0.7, 0.02])
-_OTHERS_SPREAD = np.array([1.0, 1.0, 1.0, 0.7, 1.5])
-_BOUNDS = [*[(-7.0, 4.0)] * 3, (-3.0, 3.0), (-9.0, 1.0)]
-_JITTER = 1e-6
+# With many observations, the hyperparameters are fitted to the first curves only, and again when their number has grown
+# by a quarter.
+_GROWTH = 1.25
 
 
-class CurveModel:
-    """Predicts what trials reach at the end of their training.
-
-    Args:
-        points: (n, d), parameters in the unit cube; a trial with several reports is there several times.
-        shares: (n,), of the training that was done, from above 0 to 1.
-        costs: (n,), what was reported; less is better, infinite for a report that is not a number.
-        is_needed: (n,), whether an observation is used in any case; None: none is.
-
-    Values are replaced by the quantiles of a normal distribution, so that a few wild ones do no harm. Of more than 300
-    observations, those that are needed (of more than 150, so many), the best half of the others that have room and as
-    many more are used, chosen at random, the same every time; a hundred of all to find the hyperparameters.
-
-    Attributes:
-        best: the highest quantile there is.
-    """
-
-    def __init__(self, points: Array, shares: Array, costs: Array, is_needed: NDArray[np.bool_] | None = None) -> None:
-        random = np.random.default_rng(len(costs))
-        values = ndtri((Series(-costs).rank().to_numpy() - 0.5) / len(costs))
-        logs = _logs(shares)
-        needed = np.zeros(len(costs), dtype=bool) if is_needed is None else is_needed
-        some, kept = _chosen(values, _MOST_TO_FIT, random), _chosen(values, _MOST, random, needed)
-        self._points, self._values, self._logs = points[some], values[some], logs[some]
-        self._fit()
-        self._points, self._values, self._logs = points[kept], values[kept], logs[kept]
-        self._factorize()
-        self.best = float(values.max())
-
-    def expect(self, points: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation of what trials reach at the end, as normal quantiles.
-
-        Args:
-            points: (m, d), their parameters in the unit cube.
-        """
-        between = self._covariance(self._parameters, points, np.zeros(1), self._points, self._logs)
-        spread = solve_triangular(self._factor, between.T, lower=True)
-        a, b, c = np.exp(self._parameters[-5:-2])
-        return between @ self._weights, np.sqrt(np.maximum(a + b + c - (spread**2).sum(axis=0), 1e-9))
-
-    def improvement(self, points: Array) -> Array:
-        """Return the expected improvement over the best report so far of trials that train to their end."""
-        mean, deviation = self.expect(points)
-        z = (mean - self.best) / deviation
-        return np.asarray(deviation * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
-
-    def improvement_for_work(self, points: Array, work: WorkModel | None) -> Array:
-        """Return the expected improvement, less for trials that are more work; see `hpsearch.search.work`."""
-        return self.improvement(points) if work is None else self.improvement(points) * work.weights(points)
-
-    def believing(self, points: Array) -> CurveModel:
-        """Return a model that takes for granted that trials under way reach what is expected of them.
-
-        So that others are not sent to the same place.
-        """
-        if not len(points):
-            return self
-        believes, (mean, _) = copy.copy(self), self.expect(points)
-        believes._points = np.concatenate([self._points, points])
-        believes._values = np.concatenate([self._values, mean])
-        believes._logs = np.concatenate([self._logs, np.zeros(len(points))])
-        believes._factorize()
-        return believes
-
-    def _fit(self) -> None:
-        """Find the hyperparameters of the highest posterior density."""
-        dimensions = self._points.shape[1]
-        self._mean = np.concatenate([np.full(dimensions, _LENGTH), _OTHERS])
-        self._spread = np.concatenate([np.full(dimensions, _LENGTH_SPREAD), _OTHERS_SPREAD])
-        self._apart = (self._points[:, None] - self._points[None]) ** 2
-        self._logs_apart = (self._logs[:, None] - self._logs[None]) ** 2
-        bounds = [(-4.0, 4.0)] * dimensions + _BOUNDS
-        found = minimize(
-            self._loss, self._mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _ITERATIONS}
-        )
-        self._parameters = found.x
-        del self._apart, self._logs_apart
-
-    def _loss(self, parameters: Array) -> tuple[float, Array]:
-        """Return the negative logarithm of the posterior density, and its gradient."""
-        scales, (a, b, c) = np.exp(-2 * parameters[:-5]), np.exp(parameters[-5:-2])
-        scale, noise = np.exp(-2 * parameters[-2]), np.exp(parameters[-1])
-        distances, logs = self._apart @ scales, self._logs_apart * scale
-        (over, over_slope), (along, along_slope) = _matern_and_slope(distances), _matern_and_slope(logs)
-        factor = a + b * along
-        covariance = over * factor + c * along
-        covariance[np.diag_indices_from(covariance)] += noise + _JITTER
-        off = (parameters - self._mean) / self._spread
-        try:
-            lower = np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError:
-            return 1e10, np.zeros_like(parameters)
-        inverse = cho_solve((lower, True), np.eye(len(covariance)))
-        weights = inverse @ self._values
-        loss = 0.5 * self._values @ weights + np.log(np.diag(lower)).sum() + 0.5 * (off**2).sum()
-        by = 0.5 * (inverse - np.outer(weights, weights))
-        slope = by * factor * over_slope
-        gradient = np.empty_like(parameters)
-        gradient[:-5] = np.tensordot(slope, self._apart, axes=2) * -2 * scales
-        gradient[-5:-2] = a * (by * over).sum(), b * (by * over * along).sum(), c * (by * along).sum()
-        gradient[-2] = (by * (b * over + c) * along_slope * self._logs_apart).sum() * -2 * scale
-        gradient[-1] = noise * np.trace(by)
-        return float(loss), gradient + off / self._spread
-
-    def _factorize(self) -> None:
-        covariance = self._covariance(self._parameters, self._points, self._logs, self._points, self._logs)
-        covariance[np.diag_indices_from(covariance)] += np.exp(self._parameters[-1]) + _JITTER
-        self._factor = np.linalg.cholesky(covariance)
-        self._weights = cho_solve((self._factor, True), self._values)
-
-    @staticmethod
-    def _covariance(parameters: Array, points: Array, logs: Array, others: Array, other_logs: Array) -> Array:
-        scaled, others_scaled = points * np.exp(-parameters[:-5]), others * np.exp(-parameters[:-5])
-        distances = (scaled**2).sum(1)[:, None] + (others_scaled**2).sum(1)[None] - 2 * scaled @ others_scaled.T
-        a, b, c = np.exp(parameters[-5:-2])
-        along = _matern((logs[:, None] - other_logs[None]) ** 2 * np.exp(-2 * parameters[-2]))
-        return np.asarray(_matern(distances) * (a + b * along) + c * along)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curve:
-    """What a trial has shown so far.
+    """The learning curve of a trial so far.
 
     Attributes:
         point: (d,), its parameters in the unit cube.
-        reports: share of the training and cost of each report, in order; less is better.
+        reports: fraction of the training run and cost at each report, in order; less is better.
         is_open: whether the trial may still be promoted, so that its expected improvement will be needed.
     """
 
@@ -181,38 +44,80 @@ class Curve:
     reports: Sequence[tuple[float, float]]
     is_open: bool = False
 
+    @cached_property
+    def best(self) -> float:
+        """The lowest cost."""
+        return min(cost for _, cost in self.reports)
 
-def model_of(curves: Sequence[Curve]) -> CurveModel:
-    """Return a model of curves, of each the last report, and those at which the share of the training has doubled.
-
-    Of more than 300 reports it uses the last one of each open trial, of at most 150 of them.
-    """
-    seen = [
-        (curve.point, *report, curve.is_open and report == curve.reports[-1])
-        for curve in curves
-        for report in _thinned(curve.reports)
-    ]
-    points, shares, costs, is_needed = zip(*seen, strict=True)
-    return CurveModel(np.array(points), np.array(shares), np.array(costs), np.array(is_needed))
+    @cached_property
+    def observed(self) -> list[tuple[float, float]]:
+        """The last report, and those at which the fraction has doubled."""
+        kept: list[tuple[float, float]] = []
+        for place, (fraction, cost) in enumerate(self.reports):
+            if not kept or place == len(self.reports) - 1 or fraction >= 2 * kept[-1][0]:
+                kept.append((fraction, cost))
+        return kept
 
 
 class LatestModel:
-    """Makes models of curves, and keeps the last one: what it was made of is often asked for again."""
+    """Makes models of curves, and keeps the last one and its hyperparameters: both are often asked for again."""
 
     def __init__(self) -> None:
-        self._latest: tuple[Any, CurveModel] | None = None
+        self._latest: tuple[Sequence[Curve], CurveModel] | None = None
+        self._fitted: tuple[Observations, Array] | None = None
 
     def of(self, curves: Sequence[Curve]) -> CurveModel:
-        """Return the model of these curves, in whatever order they are."""
-        ordered = sorted(curves, key=_shown)
-        made_of = tuple(map(_shown, ordered))
-        if self._latest is None or self._latest[0] != made_of:
-            self._latest = made_of, model_of(ordered)
+        """Return the model of these curves, which are in the order of their trials."""
+        if self._latest is None or not _are_same(self._latest[0], curves):
+            self._latest = list(curves), model_of(curves, self._fit)
         return self._latest[1]
 
+    def _fit(self, observations: Observations) -> Array:
+        if self._fitted is None or not _are_equal(self._fitted[0], observations):
+            self._fitted = observations, fit(observations)
+        return self._fitted[1]
 
-def _shown(curve: Curve) -> tuple[bytes, tuple[tuple[float, float], ...], bool]:
-    return curve.point.tobytes(), tuple((share, cost) for share, cost in curve.reports), curve.is_open
+
+def model_of(curves: Sequence[Curve], fit: Callable[[Observations], Array] = fit) -> CurveModel:
+    """Return a model of curves, which are in the order of their trials; `fit` finds its hyperparameters.
+
+    The hyperparameters depend on the first curves only, where there are many: trials that have ended change no more, so
+    that most decisions need no new ones. They do not depend on decisions made before, so that a resumed search decides
+    the same.
+    """
+    observations = _observations(curves)
+    if len(observations.costs) <= MOST_TO_FIT:
+        return CurveModel(observations, fit(observations))
+    return CurveModel(observations, fit(_observations(curves[: _count_to_fit(len(curves))])))
+
+
+def _count_to_fit(count: int) -> int:
+    """Return the largest number of a geometric sequence up to `count`.
+
+    >>> [_count_to_fit(count) for count in (20, 24, 29, 30, 1000)]
+    [18, 22, 28, 28, 807]
+    """
+    return int(_GROWTH ** int(np.log(count) / np.log(_GROWTH) + 1e-9) + 1e-9) if count > 1 else count
+
+
+def _observations(curves: Sequence[Curve]) -> Observations:
+    points = np.repeat(np.array([each.point for each in curves]), [len(each.observed) for each in curves], axis=0)
+    reports = np.array([report for each in curves for report in each.observed])
+    ends = np.cumsum([len(each.observed) for each in curves]) - 1
+    is_needed = np.zeros(len(reports), dtype=bool)
+    is_needed[ends] = [each.is_open for each in curves]
+    return Observations(points, reports[:, 0], reports[:, 1], is_needed)
+
+
+def _are_same(curves: Sequence[Curve], others: Sequence[Curve]) -> bool:
+    return len(curves) == len(others) and all(map(operator.is_, curves, others))
+
+
+def _are_equal(observations: Observations, others: Observations) -> bool:
+    """Tell whether the same hyperparameters fit."""
+    return all(
+        np.array_equal(getattr(observations, name), getattr(others, name)) for name in ("costs", "fractions", "points")
+    )
 
 
 def propose(
@@ -231,7 +136,7 @@ def propose(
     far, are compared by their expected improvement at the end of the training, and the best of them varied in turn.
 
     Args:
-        curves: of the trials so far.
+        curves: of the trials so far, in their order.
         under_way: the parameters of those that are being trained.
         random: draws the candidates.
         valid: returns, for points of the cube, the nearest ones that stand for parameters; without those that have been
@@ -245,7 +150,8 @@ def propose(
     if len(curves) < first or random.random() < _SHARE_AT_RANDOM:
         is_near = belief is not None and belief.is_tried_now(random)
         return np.asarray(valid(belief.near(_NEAR_EACH, random))[0]) if belief is not None and is_near else None
-    model = model_by(curves).believing(np.array(under_way).reshape(len(under_way), curves[0].point.size))
+    running = np.array(under_way).reshape(len(under_way), curves[0].point.size)
+    model = model_by(curves).believing(running)
 
     def expected(points: Array) -> Array:
         believed = 1.0 if belief is None else belief.weights(points, len(curves))
@@ -279,7 +185,7 @@ def count_at_random(n_trials: int, is_limited: bool = False) -> int:
 
 def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
     """Return points of the unit cube that the next parameters are chosen from: anywhere, and near the best trials."""
-    tops = sorted(curves, key=lambda curve: min(cost for _, cost in curve.reports))[:_TOPS]
+    tops = sorted(curves, key=lambda curve: curve.best)[:_TOPS]
     near = np.repeat(np.array([each.point for each in tops]), _NEAR_EACH, axis=0)
     anywhere = random.random((_ANYWHERE, near.shape[1]))
     return np.concatenate([anywhere, _varied(near, random.choice(_STEPS, (len(near), 1)), random)])
@@ -291,7 +197,7 @@ def is_plateau(curves: Sequence[Curve]) -> bool:
     >>> is_plateau([Curve(np.zeros(1), [(1.0, cost)]) for cost in (0.69, 0.69, 0.8)])
     True
     """
-    best = [min(cost for _, cost in curve.reports) for curve in curves]
+    best = [curve.best for curve in curves]
     return bool(np.median(best) <= min(best))
 
 
@@ -299,46 +205,3 @@ def _varied(points: Array, steps: Array, random: np.random.Generator) -> Array:
     """Return points at normal distances from these, along half of the directions."""
     shape = points.shape
     return np.clip(points + steps * random.standard_normal(shape) * (random.random(shape) < 0.5), 0.0, 1.0)
-
-
-def _thinned(reports: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    kept: list[tuple[float, float]] = []
-    for place, (share, cost) in enumerate(reports):
-        if not kept or place == len(reports) - 1 or share >= 2 * kept[-1][0]:
-            kept.append((share, cost))
-    return kept
-
-
-def _chosen(values: Array, most: int, random: np.random.Generator, needed: Any = False) -> Any:
-    """Return which values are used of more than `most`: those that are needed, the best, and others at random.
-
-    Those that are needed take half of the places at the most.
-    """
-    if len(values) <= most:
-        return slice(None)
-    best, wanted = int(values.argmax()), np.flatnonzero(needed)
-    if len(wanted) > most // 2:
-        wanted = random.choice(wanted, most // 2, replace=False)
-    kept = np.union1d(wanted, [best])
-    order = np.argsort(-values, kind="stable")
-    others = order[~np.isin(order, kept)]
-    tops = (most - len(kept)) // 2
-    chosen = random.choice(others[tops:], most - len(kept) - tops, replace=False)
-    return np.sort(np.concatenate([kept, others[:tops], chosen]))
-
-
-def _logs(shares: Array) -> Array:
-    """Return shares of the training on the scale on which curves are smooth: 0 at its end, -1 at a fiftieth of it."""
-    return np.asarray(np.log(shares) / np.log(50.0))
-
-
-def _matern(squares: Array) -> Array:
-    return _matern_and_slope(squares)[0]
-
-
-def _matern_and_slope(squares: Array) -> tuple[Array, Array]:
-    """Return the Matérn 5/2 function of distances, given squared, and its derivative by these squares."""
-    distance = np.sqrt(5 * np.maximum(squares, 1e-12))
-    decay = np.exp(-distance)
-    slope = (1 + distance) * decay
-    return slope + distance**2 / 3 * decay, -5 / 6 * slope

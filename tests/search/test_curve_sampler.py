@@ -15,6 +15,7 @@ from hpsearch import Categorical, Float, Report, SearchSpace, TrialRecord, Trial
 from hpsearch.backends.optuna_backend import curve_sampler
 from hpsearch.backends.optuna_backend.branches import branches_of, branches_shown
 from hpsearch.backends.optuna_backend.cube import Cube
+from hpsearch.backends.optuna_backend.curve_data import CurveData
 from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
 from hpsearch.search.objective import resolve_objectives
 
@@ -68,8 +69,9 @@ def test_where_trials_fail_is_left_however_good_their_reports_were_before() -> N
 @pytest.mark.parametrize("reports", [(), ((0.5, 0.1),), ((0.5, 0.1), (1.0, 0.2))])
 def test_a_failure_is_the_worst_value_at_the_end_of_the_training(reports: Any) -> None:
     study = study_of([{"x": 0.3}], BETWEEN)
-    sampler = CurveSampler(0, OBJECTIVE, first=1)
-    [curve] = sampler._curves(study, [record(0, TrialState.FAILED, *reports)], Cube(BETWEEN))
+    data = CurveData(OBJECTIVE)
+    data.read(study)
+    [curve] = data.seen([record(0, TrialState.FAILED, *reports)], BETWEEN).curves
     assert curve.reports == [*reports[:1], (1.0, math.inf)]
 
 

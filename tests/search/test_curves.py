@@ -12,7 +12,8 @@ from scipy.optimize import check_grad
 
 from hpsearch import Categorical, Float, Int, SearchSpace
 from hpsearch.backends.optuna_backend.cube import Cube, Tried
-from hpsearch.search.curves import MOST_AT_RANDOM, Curve, CurveModel, LatestModel, model_of, propose
+from hpsearch.search.curve_model import CurveModel, Observations, Posterior, fit
+from hpsearch.search.curves import MOST_AT_RANDOM, Curve, LatestModel, model_of, propose
 from tests.support.small_trainer import small_trainer
 
 SHARES = (0.1, 0.3, 1.0)
@@ -28,19 +29,21 @@ def curves(count: int, shares: tuple[float, ...] = SHARES, seed: int = 0, dimens
     return [Curve(point, [(share, cost(point, share)) for share in shares]) for point in points]
 
 
+def halfway(points: Any, costs: Any) -> Observations:
+    return Observations(points, np.full(len(costs), 0.5), costs, np.zeros(len(costs), dtype=bool))
+
+
 def random() -> np.random.Generator:
     return np.random.default_rng(1)
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:
-    model = model_of(curves(6))
-    model._apart = (model._points[:, None] - model._points[None]) ** 2
-    model._logs_apart = (model._logs[:, None] - model._logs[None]) ** 2
     draw = random()
+    posterior = Posterior(draw.random((12, 2)), np.log(draw.random(12)), draw.normal(size=12))
     for _ in range(5):
-        at = model._mean + draw.normal(0, 0.5, model._mean.shape)
-        slope = np.abs(model._loss(at)[1]).max()
-        assert check_grad(lambda x: model._loss(x)[0], lambda x: model._loss(x)[1], at) < 1e-4 * slope
+        at = posterior.mean + draw.normal(0, 0.5, posterior.mean.shape)
+        slope = np.abs(posterior.loss(at)[1]).max()
+        assert check_grad(lambda x: posterior.loss(x)[0], lambda x: posterior.loss(x)[1], at) < 1e-4 * slope
 
 
 def test_early_reports_tell_which_parameters_are_good_at_the_end() -> None:
@@ -56,21 +59,52 @@ def test_more_is_known_of_a_trial_that_has_come_further() -> None:
     assert model_of(late).expect(at)[1] < model_of(early).expect(at)[1]
 
 
-def test_the_same_curves_in_another_order_are_the_same_model() -> None:
-    models, known = LatestModel(), curves(120)  # of so many reports, some are chosen
+def test_a_model_is_made_once_of_the_same_curves() -> None:
+    models, known = LatestModel(), curves(120)
     model = models.of(known)
-    assert models.of(known[::-1]) is model
-    again = LatestModel().of(known[5:] + known[:5])
-    at = random().random((9, 2))
-    assert (again.improvement(at) == model.improvement(at)).all()
-    twice = [Curve(each.point, [(share, 2 * cost) for share, cost in each.reports]) for each in known]  # of other seeds
-    assert LatestModel().of(known + twice).best == LatestModel().of(twice + known).best
-    assert models.of(twice) is not model
-    from_json = [Curve(each.point, [list(report) for report in each.reports]) for each in known]  # type: ignore[misc]
-    assert len(models.of(known + from_json)._points) == len(models.of(from_json + known)._points)
-    model = models.of(known)
+    assert models.of(list(known)) is model
     further = [*known[1:], Curve(known[0].point, known[0].reports[:-1])]
     assert models.of(further) is not model
+    at = random().random((9, 2))
+    assert (LatestModel().of(known).improvement(at) == model.improvement(at)).all()
+
+
+def test_hyperparameters_are_fitted_again_when_the_curves_have_become_a_quarter_more() -> None:
+    known, fitted = curves(80), []
+
+    def fit_and_count(observations: Observations) -> Any:
+        fitted.append(len(observations.costs))
+        return fit(observations)
+
+    for count in range(50, 80):
+        model_of(known[:count], fit_and_count)
+    assert sorted(set(fitted)) == [3 * 44, 3 * 55, 3 * 69]
+    assert fitted == sorted(fitted)
+    model = LatestModel().of(known[:-1])
+    after_others = LatestModel()
+    for count in range(50, 80):
+        resumed = after_others.of(known[:count])
+    at = random().random((9, 2))
+    assert (resumed.improvement(at) == model.improvement(at)).all()
+
+
+def test_running_trials_are_believed_to_reach_what_is_expected() -> None:
+    model, running, anywhere = model_of(curves(20)), random().random((4, 2)), random().random((30, 2))
+    believes = model.believing(running)
+    (mean, deviation), (mean_now, deviation_now) = model.expect(anywhere), believes.expect(anywhere)
+    assert np.allclose(mean_now, mean)  # they are expected to reach just this
+    assert (deviation_now <= deviation + 1e-9).all()
+    assert (believes.expect(running)[1] < 0.2 * model.expect(running)[1] + 0.1).all()
+    one_by_one = model.believing(running[:1]).believing(running[1:])
+    assert np.allclose(one_by_one.expect(anywhere)[1], deviation_now)
+
+
+def test_of_many_running_trials_the_hundred_most_promising_are_believed() -> None:
+    model, running = model_of(curves(20)), random().random((300, 2))
+    order = np.argsort(-model.improvement(running), kind="stable")
+    some = model.believing(running[order[:100]])
+    at = random().random((9, 2))
+    assert np.allclose(model.believing(running).expect(at)[1], some.expect(at)[1])
 
 
 def test_however_many_reports_there_are_the_last_one_of_each_trial_that_may_go_on_is_used() -> None:
@@ -91,14 +125,14 @@ def test_however_many_reports_there_are_the_last_one_of_each_trial_that_may_go_o
 
 def test_values_that_are_equal_teach_nothing() -> None:
     points = np.linspace(0, 1, 12)[:, None]
-    model = CurveModel(points, np.full(12, 0.5), np.full(12, 3.0))
+    model = CurveModel(halfway(points, np.full(12, 3.0)))
     mean, _ = model.expect(points)
     assert np.ptp(mean) < 1e-6
 
 
 @pytest.mark.parametrize("costs", [[1.0], [np.inf], [np.inf] * 5, [1e300, -1e300, 0.0], [1e100, 2e100, np.inf, 0.0]])
 def test_any_costs_are_taken(costs: list[float]) -> None:
-    model = CurveModel(random().random((len(costs), 3)), np.full(len(costs), 0.5), np.array(costs))
+    model = CurveModel(halfway(random().random((len(costs), 3)), np.array(costs)))
     assert np.isfinite(model.improvement(random().random((4, 3)))).all()
 
 

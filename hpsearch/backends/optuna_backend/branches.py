@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def branches_shown(trials: Sequence[Mapping[str, Any]], choices: Sequence[str]) 
     >>> branches_shown([{"optim": "adam"}, {"optim": "sgd", "momentum": 0.9}], ["optim"])
     {'momentum': [{'optim': 'sgd'}]}
     """
-    having = {name: sum(name in each for each in trials) for each in trials for name in each}
+    having = Counter(name for each in trials for name in each)
     some = sorted((name for name, count in having.items() if count < len(trials)), key=lambda name: -having[name])
     found: dict[str, list[Mapping[str, Any]]] = {}
     for name in some:

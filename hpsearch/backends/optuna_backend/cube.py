@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from scipy.spatial import cKDTree
 
 from .branches import Branches
 
 Array = NDArray[np.float64]
 # Where a parameter is taken to be that a trial does not have.
 _MIDDLE = 0.5
-# Points that stand for the same parameters are no further apart, along any side, than rounding takes them.
-_SAME = 1e-9
+# The width of the cells of a grid in which points of the same parameters share one, however they were rounded: values of
+# a range with steps are far from the borders of cells, as these are off by an irrational part of the width.
+_SAME, _OFF = 1e-8, 2**0.5 / 3
 
 
 class Cube:
@@ -102,19 +102,29 @@ class Tried:
         tried: the parameters of each trial; some may have fewer than others (branches).
     """
 
-    def __init__(self, cube: Cube, tried: Iterable[Mapping[str, Any]]) -> None:
-        points: dict[tuple[int, ...], list[Array]] = defaultdict(list)
+    def __init__(self, cube: Cube, tried: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._cube = cube
+        self._cells: dict[tuple[int, ...], set[bytes]] = defaultdict(set)
         for params in tried:
-            points[cube.sides_of(params)].append(cube.point(params))
-        self._trees = [(sides, cKDTree(np.array(had)[:, sides])) for sides, had in points.items() if sides]
+            self.add(params)
+
+    def add(self, params: Mapping[str, Any]) -> None:
+        """Note that a trial has had these parameters."""
+        sides = self._cube.sides_of(params)
+        if sides:
+            self._cells[sides].update(_cells(self._cube.point(params)[None, sides]))
 
     def without(self, points: Array) -> Array:
         """Return those of the points that no trial has had, whatever they have for what the trial had not; else all."""
         is_new = np.ones(len(points), dtype=bool)
-        for sides, tree in self._trees:
-            distances, _ = tree.query(points[:, sides], p=np.inf, distance_upper_bound=_SAME)
-            is_new &= np.isinf(distances)
+        for sides, had in self._cells.items():
+            is_new &= [cell not in had for cell in _cells(points[:, sides])]
         return points[is_new] if is_new.any() else points
+
+
+def _cells(points: Array) -> list[bytes]:
+    """Return the cell of a fine grid that each point lies in; points that differ by rounding only share one."""
+    return [each.tobytes() for each in np.floor(points / _SAME + _OFF).astype(np.int64)]
 
 
 def _side(distribution: BaseDistribution) -> _Number | _Choice:

@@ -93,17 +93,16 @@ class StoredTrials:
         self._warn_of_other_study(trials, runner)
         counted, unfinished = self._ended.count(trials)
         running = [each for each in unfinished if each.state is EngineState.RUNNING]
-        recovered = [each for each in running if self._recover(each, runner)]
-        paused = [each for each in running if each not in recovered and _is_paused(each)]
-        at_work = [each for each in running if each not in recovered and each not in paused]
-        alive = [each for each in at_work if runner.is_alive(each.user_attrs.get(_SESSION))]
-        known = {each.number for each in runner.records}
-        without_folder = [each for each in paused if each.number not in known]  # it was deleted: they begin again
-        paused = [each for each in paused if each not in without_folder]
-        half_done = [*(each for each in at_work if each not in alive), *without_folder]
-        numbers = {each.number for each in recovered}
-        if numbers and any(each.state is TrialState.PAUSED and each.number in numbers for each in runner.records):
+        records = {each.number: each for each in runner.records}
+        recovered = {each.number for each in running if self._recover(each, records.get(each.number), runner)}
+        left = [each for each in running if each.number not in recovered]
+        if any(records[number].state is TrialState.PAUSED for number in recovered):
             return self.next(runner, proposer)  # they wait, as they did before a process died
+        # Paused trials whose folder was deleted begin again.
+        paused = [each for each in left if _is_paused(each) and each.number in records]
+        alive = [each for each in left if not _is_paused(each) and runner.is_alive(each.user_attrs.get(_SESSION))]
+        numbers = {each.number for each in (*paused, *alive)}
+        half_done = sorted((each for each in left if each.number not in numbers), key=_is_paused)
         if self._at_rungs is None:  # they have waited in an earlier session, which had rungs
             half_done, paused = [*half_done, *paused], []
         self.ended_early = runner.reason_to_stop()
@@ -308,11 +307,10 @@ class StoredTrials:
         self._tell(optuna.Trial(self._engine, stored._trial_id), pruned, {*stored.user_attrs, *stored.constraints})
         runner.settle(pruned, has_run=False)
 
-    def _recover(self, trial: FrozenTrial, runner: TrialRunner) -> bool:
+    def _recover(self, trial: FrozenTrial, record: TrialRecord | None, runner: TrialRunner) -> bool:
         """Settle a trial that had ended, or paused, when its process died; False if it had not."""
         if runner.is_alive(trial.user_attrs.get(_SESSION)) and not _is_paused(trial):
             return False
-        record = next((each for each in runner.records if each.number == trial.number), None)
         if record is None or not (record.state.is_counted or record.state is TrialState.PAUSED):
             return False
         if record.state is TrialState.PAUSED and _is_paused(trial):  # it waits, and the storage knows

@@ -1,0 +1,219 @@
+"""Where the trials of a search stand at the rungs: their costs, their ranks, which are paused and which were promoted.
+
+Kept up to date trial by trial: a decision costs as much as has changed since the last one.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .budgets import OF_THE_TRIAL
+from .ladder import Ladder
+from .objective import MINIMIZE
+from .selection import cost_of, says_how_good, select_report
+from .study import Study
+from .trial import Report, TrialRecord, TrialState
+
+WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
+_ON_ITS_WAY = (TrialState.RUNNING, TrialState.INTERRUPTED)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one trial stands.
+
+    Attributes:
+        trial: its record.
+        costs: its cost at each level that it was at, when it came there; less is better.
+        top: the highest of these levels.
+        is_ranked: whether it is among the trials that are compared at rungs.
+        promoted_from: the levels that it was promoted from, or passed.
+    """
+
+    trial: TrialRecord
+    costs: Mapping[int, float]
+    top: int
+    is_ranked: bool
+    promoted_from: frozenset[int]
+
+
+class Standings:
+    """Keeps the trials of a study ordered at each rung.
+
+    Args:
+        study: the settings; it has one objective.
+        ladder: the rungs.
+
+    Attributes:
+        begun: the number of trials that were not refused.
+        ended_at: for each level, the standings of the complete trials that were there, by number.
+        counted: whether trials that count at their end have any at all.
+    """
+
+    def __init__(self, study: Study, ladder: Ladder) -> None:
+        self._ladder, self._scope, self._objectives = ladder, study.scope, study.objectives
+        self._climbs: dict[int, tuple[Sequence[Report], list[tuple[int, float]]]] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._first = 0
+        self._standings: dict[int, Standing] = {}
+        self._order: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+        self._paused: defaultdict[int, dict[int, TrialRecord]] = defaultdict(dict)
+        self._promoted: defaultdict[int, set[int]] = defaultdict(set)
+        self.complete_at: defaultdict[int, dict[int, Standing]] = defaultdict(dict)
+        self._open: dict[int, int] = {}
+        self._at_their_end: set[int] = set()
+        self.begun = 0
+
+    def of(self, trials: Iterable[TrialRecord]) -> Standings:
+        """Return these standings, brought up to date with all trials of the study."""
+        known = list(trials)
+        # The index of a trial counts from the first one: trials of another study have smaller numbers.
+        first = min((each.number for each in known), default=0)
+        if first != self._first or len(known) < len(self._standings):
+            self._forget()
+            self._first = first
+        for trial in known:
+            standing = self._standings.get(trial.number)
+            if standing is None or standing.trial is not trial:
+                self._replace(standing, self._standing(trial))
+        if len(known) < len(self._standings):  # others were there before
+            self._forget()
+            return self.of(known)
+        return self
+
+    def rank(self, level: int, number: int) -> int | None:
+        """Return how many of the ranked trials were better at a level; None if a trial is not ranked there."""
+        standing = self._standings[number]
+        if not standing.is_ranked or level not in standing.costs:
+            return None
+        return bisect_left(self._order[level], (standing.costs[level], number))
+
+    def count(self, level: int) -> int:
+        """Return the number of ranked trials that were at a level."""
+        return len(self._order[level])
+
+    def paused(self, level: int) -> list[TrialRecord]:
+        """Return the trials that are paused at a level, by number."""
+        return [each for _, each in sorted(self._paused[level].items())]
+
+    def levels(self) -> list[int]:
+        """Return the levels at which trials are paused, the highest first."""
+        return sorted((level for level, paused in self._paused.items() if paused), reverse=True)
+
+    def promoted(self, level: int, but: Iterable[int]) -> int:
+        """Return the number of ranked trials that were promoted from a level, but for these."""
+        return len(self._promoted[level]) - sum(number in self._promoted[level] for number in set(but))
+
+    def to_come(self, level: int) -> int:
+        """Return the number of trials that have begun and may still come to a level."""
+        return sum(top < level for top in self._open.values())
+
+    def at_their_end(self) -> int:
+        """Return the number of ranked trials with a result that ended as their own limits say."""
+        return len(self._at_their_end)
+
+    def cost(self, level: int, trial: TrialRecord) -> float:
+        """Return the cost of a trial when it came to a level; infinite if it was not there."""
+        return next((cost for reached, cost in self.climb(trial) if reached == level), math.inf)
+
+    def was_at(self, level: int, trial: TrialRecord) -> bool:
+        """Tell whether a trial has a report between a rung and the next one."""
+        return any(reached == level for reached, _ in self.climb(trial))
+
+    def top(self, trial: TrialRecord) -> int:
+        """Return the highest level of a trial."""
+        return max((level for level, _ in self.climb(trial)), default=0)
+
+    def is_ranked(self, trial: TrialRecord) -> bool:
+        """Tell whether a trial is compared at rungs: it may pause there, or is paused, perhaps by another ladder."""
+        return trial.state is TrialState.PAUSED or not self._ladder.completes(trial.number - self._first)
+
+    def climb(self, trial: TrialRecord) -> list[tuple[int, float]]:
+        """Return the level and the cost, by scope, at each report; less is better.
+
+        A report that does not say how good the trial is has level 0: the trial is judged at its next one.
+        """
+        reports, (known, climb) = trial.reports, self._climbs.get(trial.number, ((), []))
+        both = min(len(known), len(reports))
+        if both and known[both - 1] is not reports[both - 1] and known[both - 1] != reports[both - 1]:
+            known, climb, both = (), [], 0  # it has begun again
+        if len(reports) > both:
+            climb = [*climb, *(self._at(trial, count) for count in range(both + 1, len(reports) + 1))]
+            self._climbs[trial.number] = reports, climb
+        return climb if len(climb) == len(reports) else climb[: len(reports)]
+
+    def _at(self, trial: TrialRecord, count: int) -> tuple[int, float]:
+        report, reports = trial.reports[count - 1], trial.reports[:count]
+        is_far = report.step > 0 and report.horizon > 0
+        level = self._ladder.level(report.resource / report.horizon) if is_far else 0
+        is_told = says_how_good(reports, self._objectives[0])
+        selected = select_report(reports, self._scope, self._objectives)
+        if selected is None or (is_told and not math.isfinite(report.value)):
+            return (level if is_told else 0), math.inf
+        return (level if is_told else 0), cost_of(selected.report, selected.values[0], self._objectives[0])
+
+    def _standing(self, trial: TrialRecord) -> Standing:
+        climb = self.climb(trial)
+        costs: dict[int, float] = {}
+        for level, cost in climb:
+            costs.setdefault(level, cost)
+        is_ranked = trial.state not in WITHOUT_RESULT and self.is_ranked(trial)
+        promoted_from = frozenset(level for level in costs if is_ranked and _is_past(level, climb, trial.state))
+        return Standing(trial, costs, max(costs, default=0), is_ranked, promoted_from)
+
+    def _replace(self, before: Standing | None, now: Standing) -> None:
+        if before is not None:
+            self._remove(before)
+        trial, number = now.trial, now.trial.number
+        self._standings[number] = now
+        for level, cost in now.costs.items():
+            if now.is_ranked:
+                insort(self._order[level], (cost, number))
+            if trial.state is TrialState.COMPLETE:
+                self.complete_at[level][number] = now
+        for level in now.promoted_from:
+            self._promoted[level].add(number)
+        if trial.state is TrialState.PAUSED:
+            self._paused[now.top][number] = trial
+        if trial.state is not TrialState.REFUSED:
+            self.begun += 1
+            if not trial.state.is_counted:
+                self._open[number] = now.top
+        if now.is_ranked and self._is_at_its_end(now):
+            self._at_their_end.add(number)
+
+    def _remove(self, standing: Standing) -> None:
+        number = standing.trial.number
+        for level, cost in standing.costs.items():
+            if standing.is_ranked:
+                del self._order[level][bisect_left(self._order[level], (cost, number))]
+            self.complete_at[level].pop(number, None)
+        for level in standing.promoted_from:
+            self._promoted[level].discard(number)
+        self._paused[standing.top].pop(number, None)
+        self._open.pop(number, None)
+        self._at_their_end.discard(number)
+        self.begun -= standing.trial.state is not TrialState.REFUSED
+
+    def _is_at_its_end(self, standing: Standing) -> bool:
+        """Tell whether a trial has trained to completion, or for all that a trial may take, and was at a rung before."""
+        trial = standing.trial
+        is_over = trial.state is TrialState.COMPLETE or (trial.reason or "").startswith(OF_THE_TRIAL)
+        return trial.is_eligible and is_over and any(0 < level < self._ladder.end for level in standing.costs)
+
+    @property
+    def sign(self) -> float:
+        """What makes a cost of a value."""
+        return 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
+
+
+def _is_past(level: int, climb: Sequence[tuple[int, float]], state: TrialState) -> bool:
+    """Tell whether a trial has trained on from a level, or does so now."""
+    reports_since = len(climb) - next((place for place, (each, _) in enumerate(climb) if each >= level), len(climb))
+    return reports_since > 1 or (reports_since == 1 and state in _ON_ITS_WAY)

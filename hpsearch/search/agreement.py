@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# The prior of the share of agreeing pairs: as if four of six had agreed.
+# The prior of the share of agreeing pairs, a beta distribution: as if four of six pairs had agreed.
 _AGREEING, _PAIRS = 4, 6
 # A rung misleads below this share; half of random pairs agree.
-_LEAST = 0.6
+LEAST = 0.6
 # Fewer trials are ignored; of more, the last ones are compared, as the time is quadratic in their number.
 _FEWEST, _MOST = 3, 200
 
@@ -17,22 +18,51 @@ _FEWEST, _MOST = 3, 200
 class Agreement(NamedTuple):
     """The number of pairs of trials with the same order at a rung and at completion.
 
+    The pairs of n trials are not independent of each other: their agreeing share varies as that of 9 n (n - 1) /
+    (2 (2 n + 5)) independent pairs, which is the variance of Kendall's rank correlation where ranks are independent
+    (Kendall: A New Measure of Rank Correlation, Biometrika 1938). The posterior counts only these.
+
     Attributes:
         agreeing: the number of pairs with the same order.
         pairs: the number of pairs that are tied at neither of the two.
+        trials: the number of trials.
     """
 
-    agreeing: int
-    pairs: int
+    agreeing: int = 0
+    pairs: int = 0
+    trials: int = 0
+
+    @property
+    def share(self) -> float:
+        """The posterior mean of the share of agreeing pairs.
+
+        >>> [round(Agreement(*each).share, 2) for each in ((0, 0, 0), (1, 3, 3), (10, 45, 10), (45, 45, 10))]
+        [0.67, 0.57, 0.34, 0.91]
+        """
+        agreeing = self._independent * self.agreeing / self.pairs if self.pairs else 0.0
+        return (_AGREEING + agreeing) / (_PAIRS + self._independent)
+
+    @property
+    def deviation(self) -> float:
+        """The posterior standard deviation of the share.
+
+        >>> [round(Agreement(*each).deviation, 2) for each in ((0, 0, 0), (1, 3, 3), (10, 45, 10))]
+        [0.18, 0.16, 0.1]
+        """
+        return math.sqrt(self.share * (1 - self.share) / (_PAIRS + self._independent + 1))
 
     @property
     def misleads(self) -> bool:
-        """Whether the posterior mean of the share of agreeing pairs, a beta distribution, is too low.
+        """Whether the posterior mean of the share is below 0.6.
 
-        >>> Agreement(1, 3).misleads, Agreement(2, 3).misleads, Agreement(0, 0).misleads
+        >>> Agreement(1, 3, 3).misleads, Agreement(2, 3, 3).misleads, Agreement().misleads
         (True, False, False)
         """
-        return (_AGREEING + self.agreeing) / (_PAIRS + self.pairs) < _LEAST
+        return self.share < LEAST
+
+    @property
+    def _independent(self) -> float:
+        return self.pairs * 9 / (2 * self.trials + 5)
 
 
 def agreement(costs: Sequence[tuple[float, float]]) -> Agreement:
@@ -42,13 +72,14 @@ def agreement(costs: Sequence[tuple[float, float]]) -> Agreement:
         costs: the objective of each trial at the rung and at completion; less is better.
 
     >>> agreement([(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)]), agreement([(0.1, 3.0), (0.2, 2.0), (0.3, 1.0)])
-    (Agreement(agreeing=3, pairs=3), Agreement(agreeing=0, pairs=3))
+    (Agreement(agreeing=3, pairs=3, trials=3), Agreement(agreeing=0, pairs=3, trials=3))
     """
     if len(costs) < _FEWEST:
-        return Agreement(0, 0)
+        return Agreement()
+    compared = costs[-_MOST:]
     orders = [
         (early < other_early) == (late < other_late)
-        for (early, late), (other_early, other_late) in itertools.combinations(costs[-_MOST:], 2)
+        for (early, late), (other_early, other_late) in itertools.combinations(compared, 2)
         if early != other_early and late != other_late
     ]
-    return Agreement(sum(orders), len(orders))
+    return Agreement(sum(orders), len(orders), len(compared))

@@ -38,6 +38,13 @@ def points_of(recipe: Evaluated, study: Study) -> tuple[float, ...] | None:
     return evaluation_points(recipe.args, recipe.training_samples, names)
 
 
+def epochs_of(recipe: Evaluated, study: Study) -> float | None:
+    """Return the number of epochs of each trial's training run; None if it is unknown, or trials differ."""
+    names, args = study.parameter_names(), recipe.args
+    is_known = bool(names) and recipe.sets_arguments_by_name and not {"num_train_epochs", "max_steps"} & set(names)
+    return float(args.num_train_epochs) if is_known and args.max_steps <= 0 else None
+
+
 def evaluation_points(args: Any, samples: int | None, searched: Collection[str] = ()) -> tuple[float, ...] | None:
     """Return after which fractions of its training a trial is evaluated, in (0, 1]; None if that is not known.
 

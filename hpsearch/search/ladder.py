@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..errors import StudyError
@@ -128,23 +128,34 @@ class Ladder:
 LADDER_OF_0_8_0 = Ladder((1 / 18, 1 / 6, 1 / 2), 3)
 
 
-def ladder_for(n_trials: int, is_limited: bool = False) -> Ladder:
+def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = None) -> Ladder:
     """Return the ladder for a search.
 
     Args:
         n_trials: the number of trials in total.
         is_limited: whether time or epochs may end the search before.
+        epochs: of each trial's training run; None: unknown, or trials differ.
 
     With fewer than a hundred trials the rungs are late, half of the trials are promoted, and some run to completion, as
     early reports rank few trials badly and may mislead in fine-tunings. With more, and where a limit ends the search,
-    early rungs pay. Figures: docs/how-search-decides.md.
+    early rungs pay, unless a training run has few epochs, as fine-tunings have: up to five. No rung is below one epoch,
+    where a training run has more than one. Figures: docs/how-search-decides.md.
+
+    >>> ladder_for(20).fractions == (1 / 6, 1 / 2), ladder_for(20, epochs=3).fractions == (1 / 3, 1 / 2)
+    (True, True)
+    >>> [len(ladder_for(1000, epochs=epochs).fractions) for epochs in (None, 10, 3, 2)]
+    [3, 3, 2, 1]
     """
-    if is_limited or n_trials >= _MANY:
-        return LADDER_OF_0_8_0
-    return Ladder((1 / 6, 1 / 2), 2, complete_first=min(max(1, n_trials // 5), 4), complete_every=8)
+    is_early = (is_limited or n_trials >= _MANY) and (epochs is None or epochs <= 1 or epochs > _FEW_EPOCHS)
+    first = min(max(1, n_trials // 5), 4)
+    chosen = _EARLY if is_early else Ladder((1 / 6, 1 / 2), 2, complete_first=first, complete_every=8)
+    if epochs is None or epochs < 2:
+        return chosen
+    return replace(chosen, fractions=tuple(sorted({max(each, 1 / epochs) for each in chosen.fractions})))
 
 
-_MANY = 100
+_MANY, _FEW_EPOCHS = 100, 5
+_EARLY = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=1, complete_every=16)
 
 
 def _listed(texts: Sequence[str]) -> str:

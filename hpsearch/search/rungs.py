@@ -125,10 +125,11 @@ class Rungs:
         standings = self._standings.of(trials)
         found: list[TrialRecord] = []
         for level in standings.levels():
-            if self._misleads(level):
-                continue
-            most = self._most(level)
-            found += [each for each in standings.paused(level) if (standings.rank(level, each.number) or 0) >= most]
+            paused, most = standings.paused(level), self._most(level)
+            if self._misleads(level):  # all of them are promoted that have not diverged
+                finite = self._finite(level, paused)
+                paused = [each for each in paused if each not in finite]
+            found += [each for each in paused if (standings.rank(level, each.number) or 0) >= most]
         return found
 
     def paused(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:

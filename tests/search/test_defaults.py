@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpsearch import SearchSpace, StudyError
+from hpsearch import Int, SearchSpace, StudyError
 from hpsearch.backends.optuna_backend.defaults import DEFAULTS, Defaults
 from hpsearch.search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from hpsearch.search.objective import resolve_objectives
@@ -20,6 +21,17 @@ from tests.support.short_searches import search
 
 class Said(Exception):
     """What a search says before its first trial."""
+
+
+class Ends(Events):
+    """Ends a search before its first trial, with the note that begins like this."""
+
+    def __init__(self, beginning: str) -> None:
+        super().__init__()
+        self._beginning = beginning
+
+    def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
+        raise Said(next(each for each in notes if each.startswith(self._beginning)))
 
 
 def study(n_trials: int, **limits: Any) -> Study:
@@ -34,8 +46,8 @@ def study(n_trials: int, **limits: Any) -> Study:
         (12, False, Ladder((1 / 6, 1 / 2), 2, complete_first=2, complete_every=8)),
         (20, False, Ladder((1 / 6, 1 / 2), 2, complete_first=4, complete_every=8)),
         (99, False, Ladder((1 / 6, 1 / 2), 2, complete_first=4, complete_every=8)),
-        (100, False, LADDER_OF_0_8_0),
-        (20, True, LADDER_OF_0_8_0),
+        (100, False, Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=1, complete_every=16)),
+        (20, True, Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=1, complete_every=16)),
     ],
 )
 def test_the_fewer_trials_there_are_the_later_they_pause(n_trials: int, is_limited: bool, ladder: Ladder) -> None:
@@ -45,18 +57,51 @@ def test_the_fewer_trials_there_are_the_later_they_pause(n_trials: int, is_limit
 
 
 @pytest.mark.parametrize(
+    ("epochs", "fractions"),
+    [
+        (None, (1 / 18, 1 / 6, 1 / 2)),
+        (1, (1 / 18, 1 / 6, 1 / 2)),
+        (2, (1 / 2,)),
+        (3, (1 / 3, 1 / 2)),
+        (10, (1 / 10, 1 / 6, 1 / 2)),
+        (18, (1 / 18, 1 / 6, 1 / 2)),
+    ],
+)
+def test_no_rung_is_below_one_epoch_and_trainings_of_few_epochs_pause_late(
+    epochs: float | None, fractions: tuple[float, ...]
+) -> None:
+    ladder = Defaults.of(study(500, timeout=60.0), None, epochs=epochs).ladder
+    assert ladder.fractions == fractions
+    assert ladder.reduction_factor == (2 if epochs in (2, 3) else 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "searched", "pauses"),
+    [
+        ({"num_train_epochs": 2}, (), "after 50% of their training"),
+        ({"num_train_epochs": 2}, ("num_train_epochs",), "after 1/18, 1/6 and 1/2"),
+        ({"max_steps": 20}, (), "after 10%, 20% and 50%"),
+    ],
+)
+def test_evaluations_within_the_first_of_few_epochs_are_no_rungs(
+    tmp_path: Path, arguments: dict[str, Any], searched: tuple[str, ...], pauses: str
+) -> None:
+    space = {**RATE, **{name: Int(1, 3) for name in searched}}
+    every = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **arguments}
+    ends = Ends("trials pause")
+    with pytest.raises(Said, match=f"trials pause .*{re.escape(pauses)}"):
+        search(tmp_path, 100, pruner="rungs", preflight=False, progress=ends, space=space, trainer=every)
+
+
+@pytest.mark.parametrize(
     ("n_trials", "pruner", "sampler"),
     [(9, None, "CurveSampler"), (200, "none", "CurveSampler"), (201, None, "TPESampler"), (9, "median", "TPESampler")],
 )
 def test_where_trials_are_trained_in_full_the_model_of_curves_chooses_up_to_200_of_them(
     tmp_path: Path, n_trials: int, pruner: Any, sampler: str
 ) -> None:
-    class Ends(Events):
-        def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
-            raise Said(next(each for each in notes if each.startswith("sampler")))
-
     with pytest.raises(Said, match=f"^sampler {sampler}$"):
-        search(tmp_path, n_trials, pruner=pruner, preflight=False, progress=Ends())
+        search(tmp_path, n_trials, pruner=pruner, preflight=False, progress=Ends("sampler"))
 
 
 def test_a_search_without_evaluations_during_training_asks_the_model_of_curves(tmp_path: Path) -> None:
@@ -83,7 +128,7 @@ def test_a_try_out_of_three_trials_fixes_nothing_for_the_search_that_follows(tmp
     assert json.loads((tmp_path / "study" / "study.json").read_text())[DEFAULTS] is None
     told(tmp_path, 12)
     recorded = json.loads((tmp_path / "study" / "study.json").read_text())[DEFAULTS]
-    assert recorded == Defaults.of(study(12), None).to_json()
+    assert recorded == Defaults.of(study(12), None, epochs=6).to_json()
 
 
 def test_a_study_whose_settings_are_lost_says_that_it_chooses_anew(tmp_path: Path) -> None:
@@ -127,7 +172,7 @@ def test_a_search_records_its_ladder_and_a_later_call_and_another_version_keep_i
     assert any(each.startswith(by_third) for each in told(tmp_path, 5, max_epochs=1000, study_name="another"))
     file = tmp_path / "study" / "study.json"
     settings = json.loads(file.read_text())
-    assert settings.pop(DEFAULTS) == Defaults.of(study(4), None).to_json()
+    assert settings.pop(DEFAULTS) == Defaults.of(study(4), None, epochs=6).to_json()
     file.write_text(json.dumps(settings))  # as 0.8.0 has written it
     assert any(each.startswith(by_third) for each in told(tmp_path, 6))
 

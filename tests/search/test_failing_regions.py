@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch import Float
-from hpsearch.backends.optuna_backend.cube import Cube
+from hpsearch.backends.optuna_backend.curve_data import CurveData
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.searching import states, without_result
 from tests.support.short_searches import params_of, search, weight_is_measured
@@ -28,9 +28,9 @@ def test_a_trial_that_fails_before_it_has_all_its_parameters_says_nothing_of_the
         tmp_path, 12, pruner=LADDER_OF_0_8_0, space=space, trainer={"model_init": model_init, "num_train_epochs": 3}
     )
     study, records = best.run_summary.engine_study, best.run_summary.records
-    sampler = study.sampler
-    cube = Cube(sampler.infer_relative_search_space(study, None))
-    curves = sampler._curves(study, records, cube)
+    data = CurveData(best.run_summary.objective)
+    data.read(study)
+    curves = data.seen(records, data.space).curves
     assert len(curves) == 10
     as_bad_as_can_be = [curve for curve in curves if curve.reports == [(1.0, math.inf)]]
     failed = [each for each in records if each.state.value == "failed"]

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 
 from hpsearch import Ladder, TrialRecord
+from hpsearch.backends.optuna_backend.at_rungs import AtRungs
+from hpsearch.backends.optuna_backend.paused_limit import PausedLimit
+from hpsearch.search.agreement import Agreement
+from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.rungs import Rungs
+from hpsearch.search.space import SearchSpace
+from hpsearch.search.study import Study
 from hpsearch.search.trial import TrialState, Verdict
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, RATE, rungs, running, trial
 from tests.support.searching import HearsNotices
@@ -91,11 +99,44 @@ def test_trials_that_a_callback_has_ended_early_are_compared_by_what_they_ended_
 
 def test_how_well_orders_agree_is_said_for_the_rungs_that_mislead() -> None:
     assert hedged().misleading(AGREEING) == {}
-    assert hedged().misleading(MISLEADING) == dict.fromkeys(HEDGED.fractions, (0, 6))
+    assert hedged().misleading(MISLEADING) == dict.fromkeys(HEDGED.fractions, (0, 6, 4))
     assert list(hedged().misleading(LATE)) == [1 / 18, 1 / 6]
     assert rungs().misleading(MISLEADING) == {}
     diverged = ended((math.inf, 0.5, 0.5, 0.5), (math.inf, 0.4, 0.4, 0.4))
     assert hedged().misleading(diverged) == {}
+
+
+def test_at_a_rung_that_misleads_those_that_have_diverged_are_hopeless_as_elsewhere() -> None:
+    paused = [trial(number, 0.5 + number / 100) for number in range(5, 60) if number % 8]
+    diverged = [trial(number, math.inf) for number in (60, 61)]
+    assert hedged().hopeless([*MISLEADING, *paused, *diverged]) == diverged
+
+
+@pytest.mark.parametrize(
+    ("agreeing", "pairs", "trials", "share", "deviation"),
+    [(0, 0, 0, 0.667, 0.178), (3, 6, 4, 0.598, 0.147), (95, 190, 20, 0.523, 0.074), (190, 190, 20, 0.955, 0.031)],
+)
+def test_the_agreement_is_as_uncertain_as_its_trials_are_few(
+    agreeing: int, pairs: int, trials: int, share: float, deviation: float
+) -> None:
+    found = Agreement(agreeing, pairs, trials)
+    assert (found.share, found.deviation) == (pytest.approx(share, abs=6e-4), pytest.approx(deviation, abs=6e-4))
+    assert found.misleads == (share < 0.6)
+
+
+def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> None:
+    notices: list[str] = []
+    runner = SimpleNamespace(announce=notices.append)
+    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
+    study = Study("s", tmp_path, SearchSpace(RATE), objectives, 60)
+    at_rungs = AtRungs(study, optuna.create_study(), HEDGED, PausedLimit())
+    for known in (AGREEING, LATE, LATE, AGREEING, AGREEING):
+        runner.known_trials = lambda known=known: known
+        at_rungs.announce_misleading(runner)  # type: ignore[arg-type]
+    assert [each.split(" of the training ")[0] for each in notices] == ["after 6%", "after 17%"] * 2
+    assert [each.partition(" of the training ")[2] for each in notices[2:]] == [
+        "the order agrees again: trials are paused there"
+    ] * 2
 
 
 def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(tmp_path: Path) -> None:
@@ -114,8 +155,8 @@ def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(tmp_path
     )
     said = [each for each in events.notices if "pairs of trials are in the order" in each]
     assert said == [
-        f"after {share} of the training 0 of 3 pairs of trials are in the order of their final values: no trial is "
-        "paused or pruned there while so few are"
+        f"after {share} of the training 0 of 3 pairs of trials are in the order of their final values (estimated "
+        "agreement 0.47 ± 0.16, at least 0.6 is needed): until that changes, no trial is paused or pruned there"
         for share in ("17%", "50%")
     ]
     assert {each.state for each in best.run_summary.records} == {TrialState.COMPLETE}

@@ -8,6 +8,7 @@ from dataclasses import replace
 import optuna
 from optuna.trial import FrozenTrial
 
+from ...search.agreement import LEAST
 from ...search.ladder import Ladder
 from ...search.own_files import is_own_folder
 from ...search.promotion import is_promoted
@@ -36,7 +37,7 @@ class AtRungs:
     def __init__(self, study: Study, engine: optuna.Study, ladder: Ladder, limit: PausedLimit) -> None:
         self._folder, self._engine, self._limit = study.folder, engine, limit
         self._rungs = Rungs(study, ladder)
-        self._said: set[float] = set()  # the rungs that mislead
+        self._misleading: set[float] = set()  # as announced
 
     def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
         """Return what tells a trial at a rung whether to go on; `trial` is that trial, as Optuna has it."""
@@ -67,14 +68,18 @@ class AtRungs:
         return None if promoted is None else _first(paused, [promoted])
 
     def announce_misleading(self, runner: TrialRunner) -> None:
-        """Announce each misleading rung once."""
-        for share, found in self._rungs.misleading(runner.known_trials()).items():
-            if share not in self._said:
-                self._said.add(share)
+        """Announce each rung that begins to mislead, and each that does no longer."""
+        misleading = self._rungs.misleading(runner.known_trials())
+        for fraction, found in misleading.items():
+            if fraction not in self._misleading:
                 runner.announce(
-                    f"after {share:.0%} of the training {found.agreeing} of {found.pairs} pairs of trials are in the "
-                    "order of their final values: no trial is paused or pruned there while so few are"
+                    f"after {fraction:.0%} of the training {found.agreeing} of {found.pairs} pairs of trials are in "
+                    f"the order of their final values (estimated agreement {found.share:.2f} ± {found.deviation:.2f}, at "
+                    f"least {LEAST} is needed): until that changes, no trial is paused or pruned there"
                 )
+        for fraction in self._misleading - misleading.keys():
+            runner.announce(f"after {fraction:.0%} of the training the order agrees again: trials are paused there")
+        self._misleading = set(misleading)
 
     def hopeless(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
         """Return the waiting trials that will not go on, whatever comes."""

@@ -13,7 +13,7 @@ from optuna.trial import TrialState as EngineState
 
 from ...errors import StorageError, StudyError
 from ...search.ending import TrialEndedSearch
-from ...search.evaluation_points import points_of
+from ...search.evaluation_points import epochs_of, points_of
 from ...search.execution import Searchable
 from ...search.ladder import TOO_FEW, Ladder
 from ...search.reading import read_settings
@@ -161,6 +161,7 @@ class OptunaBackend(Backend):
         self._defaults = Defaults.of_0_8_0()
         self._recorded_defaults: Any = None
         self._points: tuple[float, ...] | None = None
+        self._epochs: float | None = None
         self._cannot_pause: str | None = None
         self._terminator = as_terminator(terminator)
         self._is_default_terminator = terminator is True
@@ -177,7 +178,7 @@ class OptunaBackend(Backend):
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Check the options, and open the storage, unless it lies in the study's folder."""
         self._is_evaluated = recipe.args.eval_strategy != "no"
-        self._points = points_of(recipe, study)
+        self._points, self._epochs = points_of(recipe, study), epochs_of(recipe, study)
         if recipe.cannot_pause is not None and self._prunes_by_rungs(study):
             self._cannot_pause, self._has_rungs = recipe.cannot_pause, False
         if self._start_from is not None:
@@ -203,7 +204,7 @@ class OptunaBackend(Backend):
         storage = open_own_or_other(self._storage, study.folder)
         settings = read_settings(study.folder)
         has_begun = bool(records) or not is_alone  # another search may be about to begin the first trial
-        self._defaults = Defaults.of(study, settings if has_begun else None, self._ladder)
+        self._defaults = Defaults.of(study, settings if has_begun else None, self._ladder, self._epochs)
         self._recorded_defaults = self._defaults.to_json() if study.n_trials > TOO_FEW else None
         with quiet_optuna(), naming_the_storage(storage):
             aside += self._check_stored(study, storage, records)

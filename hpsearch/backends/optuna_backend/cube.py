@@ -15,8 +15,8 @@ from .branches import Branches
 Array = NDArray[np.float64]
 # Where a parameter is taken to be that a trial does not have.
 _MIDDLE = 0.5
-# The width of the cells of a grid in which points of the same parameters share one, however they were rounded: values of
-# a range with steps are far from the borders of cells, as these are off by an irrational part of the width.
+# The width of the cells of a grid. Points of the same parameters share a cell, however they were rounded: the cells are
+# shifted by an irrational part of their width, so that no step of a range lies on a border.
 _SAME, _OFF = 1e-8, 2**0.5 / 3
 
 

@@ -36,7 +36,13 @@ class Defaults:
     models_in_full: bool
 
     @classmethod
-    def of(cls, study: Study, settings: Mapping[str, Any] | None, ladder: Ladder | None = None) -> Defaults:
+    def of(
+        cls,
+        study: Study,
+        settings: Mapping[str, Any] | None,
+        ladder: Ladder | None = None,
+        epochs: float | None = None,
+    ) -> Defaults:
         """Return what `study.json` says; for a new study, what fits its settings; for one of 0.8.0, what that had.
 
         Args:
@@ -44,11 +50,12 @@ class Defaults:
             settings: what `study.json` holds; None: the study is new. One that was begun with three trials or fewer
                 may choose anew.
             ladder: what the user asks for in this call; None: nothing.
+            epochs: of each trial's training run; None: unknown.
         """
         if settings is None or (DEFAULTS in settings and settings[DEFAULTS] is None):
             is_limited = _is_limited(study)
             at_random = count_at_random(study.n_trials, is_limited)
-            chosen = cls(ladder_for(study.n_trials, is_limited), at_random, study.n_trials <= _MOST_IN_FULL)
+            chosen = cls(ladder_for(study.n_trials, is_limited, epochs), at_random, study.n_trials <= _MOST_IN_FULL)
         elif DEFAULTS in settings:
             known = settings[DEFAULTS]
             chosen = cls(Ladder.from_json(known["ladder"]), known["at_random"], known["models_in_full"])

@@ -66,7 +66,7 @@ def test_a_search_that_has_seen_all_that_happened_decides_as_one_that_sees_it_no
             others = [each for each in trials if each is not judged]
             at_work = replace(judged, state=TrialState.RUNNING)
             assert kept.verdict(at_work, others) == fresh.verdict(at_work, others)
-    assert decided > 20
+    assert decided >= 10
 
 
 def test_a_trial_whose_folder_was_deleted_is_compared_no_more() -> None:
@@ -108,9 +108,7 @@ def test_parameters_are_known_as_tried_from_the_moment_a_trial_has_them() -> Non
         study._thread_local.cached_all_trials = None
         data.read(study)
         report = Report((0.5,), 1, 1, 1, {}, horizon=2)
-        known = [
-            TrialRecord(number, f"run-{number}", TrialState.RUNNING, {}, reports=(report,)) for number in range(value)
-        ]
+        known = [TrialRecord(each, f"run-{each}", TrialState.RUNNING, {}, reports=(report,)) for each in range(value)]
         cube = data.seen(known, data.space).cube
         left = data.tried(cube).without(cube.valid(np.linspace(0, 1, 30)[:, None]))
         assert {cube.params(each)["y"] for each in left} == set(range(value + 1, 4))

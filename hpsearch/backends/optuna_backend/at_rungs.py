@@ -74,8 +74,8 @@ class AtRungs:
             if fraction not in self._misleading:
                 runner.announce(
                     f"after {fraction:.0%} of the training {found.agreeing} of {found.pairs} pairs of trials are in "
-                    f"the order of their final values (estimated agreement {found.share:.2f} ± {found.deviation:.2f}, at "
-                    f"least {LEAST} is needed): until that changes, no trial is paused or pruned there"
+                    f"the order of their final values (estimated agreement {found.share:.2f} ± {found.deviation:.2f}, "
+                    f"at least {LEAST} is needed): until that changes, no trial is paused or pruned there"
                 )
         for fraction in self._misleading - misleading.keys():
             runner.announce(f"after {fraction:.0%} of the training the order agrees again: trials are paused there")

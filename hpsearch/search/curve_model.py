@@ -16,6 +16,7 @@ Approach for Hyperparameter Transfer Learning (ICML 2020).
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
 
+from .selection import BROKEN
 from .work import WorkModel
 
 Array = NDArray[np.float64]
@@ -43,6 +45,17 @@ _OTHERS = np.log([1.0, 0.3, 0.5, 0.7, 0.02])
 _OTHERS_SPREAD = np.array([1.0, 1.0, 1.0, 0.7, 1.5])
 _BOUNDS = [*[(-7.0, 4.0)] * 3, (-3.0, 3.0), (-9.0, 1.0)]
 _JITTER = 1e-6
+# Costs tie that differ by less than this share of their median, and of their range.
+_TIE, _TIE_IN_RANGE = 3e-4, 0.01
+
+
+def tolerance_of(costs: Sequence[float] | Array) -> float:
+    """Return by how much costs have to differ to be told apart on a plateau, such as at chance.
+
+    >>> round(tolerance_of([0.6931, 0.6932, 0.5]), 6)
+    0.000208
+    """
+    return _TIE * abs(float(np.median(costs)))
 
 
 @dataclass(frozen=True)
@@ -63,8 +76,18 @@ class Observations:
 
     @property
     def values(self) -> Array:
-        """The costs as quantiles of a normal distribution, more is better: a few wild ones do no harm."""
-        return np.asarray(ndtri((Series(-self.costs).rank().to_numpy() - 0.5) / len(self.costs)))
+        """The costs as quantiles of a normal distribution, more is better: a few wild ones do no harm.
+
+        Costs that differ by less than the tolerance are ties: at chance, 0.6931 is no better than 0.6932.
+        """
+        tolerance = self._tolerance
+        costs = np.round(self.costs / tolerance) if tolerance > 0 else self.costs
+        return np.asarray(ndtri((Series(-costs).rank().to_numpy() - 0.5) / len(costs)))
+
+    @property
+    def _tolerance(self) -> float:
+        finite = self.costs[np.abs(self.costs) < BROKEN]
+        return min(tolerance_of(finite), _TIE_IN_RANGE * float(np.ptp(finite))) if len(finite) else 0.0
 
     @property
     def logs(self) -> Array:

@@ -6,6 +6,7 @@ proposes the parameters with the highest expected improvement at completion.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .curve_model import MOST_TO_FIT, CurveModel, Observations, fit
+from .curve_model import MOST_TO_FIT, CurveModel, Observations, fit, tolerance_of
 from .priors import Belief
 from .work import WorkModel
 
@@ -132,8 +133,9 @@ def propose(
 ) -> Array | None:
     """Return the parameters, in the unit cube, from which most is expected; None to choose at random.
 
-    At random are the first ones, and a tenth of the others. Else many random points, and some near the best trials so
-    far, are compared by their expected improvement at the end of the training, and the best of them varied in turn.
+    At random are the first ones, a tenth of the others, and all on a plateau, where nothing can be learnt. Else many
+    random points, and some near the best trials so far, are compared by their expected improvement at the end of the
+    training, and the best of them varied in turn.
 
     Args:
         curves: of the trials so far, in their order.
@@ -147,7 +149,7 @@ def propose(
         first: so many trials are drawn at random before the model is asked.
         work: tells how much work trials are, of which more is expected the more they are.
     """
-    if len(curves) < first or random.random() < _SHARE_AT_RANDOM:
+    if len(curves) < first or random.random() < _SHARE_AT_RANDOM or is_plateau(curves):
         is_near = belief is not None and belief.is_tried_now(random)
         return np.asarray(valid(belief.near(_NEAR_EACH, random))[0]) if belief is not None and is_near else None
     running = np.array(under_way).reshape(len(under_way), curves[0].point.size)
@@ -192,13 +194,25 @@ def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
 
 
 def is_plateau(curves: Sequence[Curve]) -> bool:
-    """Tell whether half of the curves are at their best as good as the best of all.
+    """Tell whether half of the curves are at their best no better than the best of all, and flat.
 
-    >>> is_plateau([Curve(np.zeros(1), [(1.0, cost)]) for cost in (0.69, 0.69, 0.8)])
-    True
+    Such are models that predict at chance: their values differ by noise only.
+
+    >>> flat = [Curve(np.zeros(1), [(0.5, 0.6932 + noise), (1.0, 0.6931 - noise)]) for noise in (0.0, 2e-5, 5e-5)]
+    >>> is_plateau(flat), is_plateau([*flat, Curve(np.ones(1), [(0.5, 0.69), (1.0, 0.5)])])
+    (True, False)
     """
-    best = [curve.best for curve in curves]
-    return bool(np.median(best) <= min(best))
+    best = min(curve.best for curve in curves)
+    if math.isinf(best):
+        return True
+    tolerance = tolerance_of([curve.best for curve in curves if math.isfinite(curve.best)])
+    tied = [curve for curve in curves if curve.best - best <= tolerance]
+    if 2 * len(tied) < len(curves):
+        return False
+    return all(curve.best == best for curve in tied) or bool(
+        np.median([abs(curve.reports[0][1] - curve.best) for curve in tied if len(curve.reports) > 1] or [math.inf])
+        <= tolerance
+    )
 
 
 def _varied(points: Array, steps: Array, random: np.random.Generator) -> Array:

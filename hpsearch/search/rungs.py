@@ -148,7 +148,7 @@ class Rungs:
         One that breaks a constraint is no result, and stays paused.
         """
         costs = {
-            each.number: self._standings.climb(each)[-1][1]
+            each.number: self._standings.climb(each)[-1][1].value
             for each in trials
             if each.state is TrialState.PAUSED and each.reports and _holds(each)
         }
@@ -180,7 +180,7 @@ class Rungs:
             costs: dict[int, float] = {}
             for level, cost in self._standings.climb(trial):
                 if level > 0:
-                    costs.setdefault(level, cost)
+                    costs.setdefault(level, cost.value)
             is_better = any(cost < best.get(level, math.inf) for level, cost in costs.items())
             has_stopped = bool(costs) and trial.state is not TrialState.RUNNING
             count = 0 if is_better else count + has_stopped
@@ -197,7 +197,7 @@ class Rungs:
         known, found = self._agreements.get(level, ([], None))
         if found is None or len(known) != len(records) or any(a is not b for a, b in zip(known, records, strict=True)):
             sign = self._standings.sign
-            costs = [(each.costs[level], sign * each.trial.values[0]) for each in complete if each.trial.values]
+            costs = [(each.costs[level].value, sign * each.trial.values[0]) for each in complete if each.trial.values]
             found = agreement(costs)
             self._agreements[level] = records, found
         return found
@@ -210,8 +210,8 @@ class Rungs:
         standings = self._standings
         best = min((each for each in trials if each.is_eligible), key=lambda each: standings.sign * each.values[0])
         for level in (each for each in levels if standings.was_at(each, best)):
-            most = standings.cost(level, best)
-            ahead = [each for each in standings.paused(level) if standings.cost(level, each) < most]
+            most = standings.cost(level, best).value
+            ahead = [each for each in standings.paused(level) if standings.cost(level, each).value < most]
             if ahead:
                 return min(ahead, key=lambda each: (standings.cost(level, each), each.number))
         return None
@@ -247,7 +247,7 @@ class Rungs:
 
     def _finite(self, level: int, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return those of the trials that had not diverged when they came to a rung."""
-        return [each for each in trials if self._standings.cost(level, each) != math.inf]
+        return [each for each in trials if self._standings.cost(level, each).value != math.inf]
 
     def _most(self, level: int) -> int:
         """Return the most trials that can be promoted from a rung, with those that may still come to it.

@@ -91,7 +91,7 @@ def says_how_good(reports: Sequence[Report], objective: Objective) -> bool:
     (True, False)
     """
     last = reports[-1]
-    if not math.isnan(last.value) or not math.isfinite(_loss(last.metrics)):
+    if not math.isnan(last.value) or not math.isfinite(loss_of(last.metrics)):
         return True
     try:
         objective.value(last.metrics)
@@ -100,7 +100,7 @@ def says_how_good(reports: Sequence[Report], objective: Objective) -> bool:
     return not any(math.isfinite(each.value) for each in reports)
 
 
-def _loss(metrics: Mapping[str, float]) -> float:
+def loss_of(metrics: Mapping[str, float]) -> float:
     """Return the evaluation loss, 0 if there is none."""
     try:
         return sum_of_losses(metrics)

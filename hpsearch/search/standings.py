@@ -10,16 +10,33 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .budgets import OF_THE_TRIAL
 from .ladder import Ladder
 from .objective import MINIMIZE
-from .selection import cost_of, says_how_good, select_report
+from .selection import cost_of, loss_of, says_how_good, select_report
 from .study import Study
 from .trial import Report, TrialRecord, TrialState
 
 WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
 _ON_ITS_WAY = (TrialState.RUNNING, TrialState.INTERRUPTED)
+
+
+class Cost(NamedTuple):
+    """How good a trial was at a report; less is better.
+
+    Attributes:
+        value: of the objective.
+        loss: of the evaluation, 0 if there is none: of trials with the same value, such as an accuracy, the one with
+            the lower loss is better.
+    """
+
+    value: float
+    loss: float = 0.0
+
+
+_NONE = Cost(math.inf)
 
 
 @dataclass(frozen=True)
@@ -28,14 +45,14 @@ class Standing:
 
     Attributes:
         trial: its record.
-        costs: its cost at each level that it was at, when it came there; less is better.
+        costs: its cost at each level that it was at, when it came there, and the loss, which breaks ties.
         top: the highest of these levels.
         is_ranked: whether it is among the trials that are compared at rungs.
         promoted_from: the levels that it was promoted from, or passed.
     """
 
     trial: TrialRecord
-    costs: Mapping[int, float]
+    costs: Mapping[int, Cost]
     top: int
     is_ranked: bool
     promoted_from: frozenset[int]
@@ -55,13 +72,13 @@ class Standings:
 
     def __init__(self, study: Study, ladder: Ladder) -> None:
         self._ladder, self._scope, self._objectives = ladder, study.scope, study.objectives
-        self._climbs: dict[int, tuple[Sequence[Report], list[tuple[int, float]]]] = {}
+        self._climbs: dict[int, tuple[Sequence[Report], list[tuple[int, Cost]]]] = {}
         self._forget()
 
     def _forget(self) -> None:
         self._first = 0
         self._standings: dict[int, Standing] = {}
-        self._order: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
+        self._order: defaultdict[int, list[tuple[Cost, int]]] = defaultdict(list)
         self._paused: defaultdict[int, dict[int, TrialRecord]] = defaultdict(dict)
         self._promoted: defaultdict[int, set[int]] = defaultdict(set)
         self.complete_at: defaultdict[int, dict[int, Standing]] = defaultdict(dict)
@@ -117,9 +134,9 @@ class Standings:
         """Return the number of ranked trials with a result that ended as their own limits say."""
         return len(self._at_their_end)
 
-    def cost(self, level: int, trial: TrialRecord) -> float:
+    def cost(self, level: int, trial: TrialRecord) -> Cost:
         """Return the cost of a trial when it came to a level; infinite if it was not there."""
-        return next((cost for reached, cost in self.climb(trial) if reached == level), math.inf)
+        return next((cost for reached, cost in self.climb(trial) if reached == level), _NONE)
 
     def was_at(self, level: int, trial: TrialRecord) -> bool:
         """Tell whether a trial has a report between a rung and the next one."""
@@ -133,7 +150,7 @@ class Standings:
         """Tell whether a trial is compared at rungs: it may pause there, or is paused, perhaps by another ladder."""
         return trial.state is TrialState.PAUSED or not self._ladder.completes(trial.number - self._first)
 
-    def climb(self, trial: TrialRecord) -> list[tuple[int, float]]:
+    def climb(self, trial: TrialRecord) -> list[tuple[int, Cost]]:
         """Return the level and the cost, by scope, at each report; less is better.
 
         A report that does not say how good the trial is has level 0: the trial is judged at its next one.
@@ -147,19 +164,21 @@ class Standings:
             self._climbs[trial.number] = reports, climb
         return climb if len(climb) == len(reports) else climb[: len(reports)]
 
-    def _at(self, trial: TrialRecord, count: int) -> tuple[int, float]:
+    def _at(self, trial: TrialRecord, count: int) -> tuple[int, Cost]:
         report, reports = trial.reports[count - 1], trial.reports[:count]
         is_far = report.step > 0 and report.horizon > 0
         level = self._ladder.level(report.resource / report.horizon) if is_far else 0
         is_told = says_how_good(reports, self._objectives[0])
         selected = select_report(reports, self._scope, self._objectives)
         if selected is None or (is_told and not math.isfinite(report.value)):
-            return (level if is_told else 0), math.inf
-        return (level if is_told else 0), cost_of(selected.report, selected.values[0], self._objectives[0])
+            return (level if is_told else 0), _NONE
+        loss = loss_of(selected.report.metrics)
+        value = cost_of(selected.report, selected.values[0], self._objectives[0])
+        return (level if is_told else 0), Cost(value, loss if math.isfinite(loss) else math.inf)
 
     def _standing(self, trial: TrialRecord) -> Standing:
         climb = self.climb(trial)
-        costs: dict[int, float] = {}
+        costs: dict[int, Cost] = {}
         for level, cost in climb:
             costs.setdefault(level, cost)
         is_ranked = trial.state not in WITHOUT_RESULT and self.is_ranked(trial)
@@ -212,7 +231,7 @@ class Standings:
         return 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
 
 
-def _is_past(level: int, climb: Sequence[tuple[int, float]], state: TrialState) -> bool:
+def _is_past(level: int, climb: Sequence[tuple[int, Cost]], state: TrialState) -> bool:
     """Tell whether a trial has trained on from a level, or does so now."""
     reports_since = len(climb) - next((place for place, (each, _) in enumerate(climb) if each >= level), len(climb))
     return reports_since > 1 or (reports_since == 1 and state in _ON_ITS_WAY)

@@ -236,3 +236,27 @@ def test_a_function_whose_ranges_change_is_searched(tmp_path: Path) -> None:
 
     best = small_trainer(tmp_path).hyperparameter_search(space, "loss", n_trials=12, storage="journal", progress=False)
     assert all(each.state.is_counted for each in best.run_summary.records)
+
+
+def at_chance(count: int, offset: float = 0.6931) -> list[Curve]:
+    draw = random()
+    return [
+        Curve(draw.random(2) * 0.5, [(share, offset + 5e-5 * draw.random()) for share in SHARES]) for _ in range(count)
+    ]
+
+
+def test_on_a_plateau_parameters_are_drawn_at_random_until_a_trial_has_left_it() -> None:
+    assert all(propose(at_chance(30), [], np.random.default_rng(seed)) is None for seed in range(9))
+    left = Curve(np.array([0.9, 0.9]), [(0.1, 0.6931), (0.3, 0.6), (1.0, 0.4)])
+    found = [propose([*at_chance(30), left], [], np.random.default_rng(seed)) for seed in range(9)]
+    chosen = [each for each in found if each is not None]
+    assert len(chosen) > 5
+    assert np.median([np.abs(each - left.point).max() for each in chosen]) < 0.25
+
+
+def test_values_at_chance_are_ties_for_the_model_and_others_of_a_large_offset_are_not() -> None:
+    left = Curve(np.array([0.9, 0.9]), [(0.1, 0.6931), (0.3, 0.6), (1.0, 0.4)])
+    values = model_of([*at_chance(30), left])._values
+    assert len(np.unique(values)) <= 4
+    far = [Curve(each.point, [(share, 1000 + cost / 10) for share, cost in each.reports]) for each in curves(20)]
+    assert len(np.unique(model_of(far)._values)) > 30

@@ -13,6 +13,7 @@ from hpsearch import Ladder, TrialRecord
 from hpsearch.backends.optuna_backend.curve_data import CurveData
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.rungs import Rungs
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.standings import Standings
 from hpsearch.search.study import Study
@@ -113,3 +114,17 @@ def test_parameters_are_known_as_tried_from_the_moment_a_trial_has_them() -> Non
         left = data.tried(cube).without(cube.valid(np.linspace(0, 1, 30)[:, None]))
         assert {cube.params(each)["y"] for each in left} == set(range(value + 1, 4))
     assert space == data.space
+
+
+def test_of_trials_with_the_same_accuracy_the_one_with_the_lower_loss_is_promoted_and_then_the_earlier_one() -> None:
+    objectives = resolve_objectives("accuracy", "maximize", has_metrics=True)
+    study = Study("s", Path("s"), SearchSpace(RATE), objectives, 30)
+
+    def paused(number: int, accuracy: float, loss: float) -> TrialRecord:
+        metrics = {"eval_accuracy": accuracy, "eval_loss": loss}
+        return trial(number, 0.0, reports=(Report((accuracy,), 1, 1, 1, metrics, horizon=18),))
+
+    known = [paused(0, 0.5, 0.9), paused(1, 0.8, 0.7), paused(2, 0.8, 0.4), paused(3, 0.8, 0.4)]
+    standings = Standings(study, LADDER_OF_0_8_0).of(known)
+    assert [standings.rank(1, number) for number in range(4)] == [3, 2, 0, 1]
+    assert Rungs(study, LADDER_OF_0_8_0).next(known) is known[2]

@@ -48,7 +48,7 @@ class ForkConditions:
     @classmethod
     def here(cls) -> ForkConditions:
         """Return the conditions of this process."""
-        return cls(sys.platform, _has_accelerator(), threading.active_count(), tuple(_changed_settings()))
+        return cls(sys.platform, torch.accelerator.is_available(), threading.active_count(), tuple(_changed_settings()))
 
     def reason_against(self) -> str | None:
         """Return why no worker may be forked; None if one may, as far as can be known before."""
@@ -141,18 +141,13 @@ def _leave_the_program() -> None:
             signal.signal(number, signal.SIG_DFL)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # type: ignore[assignment]
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     for logger in [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]:
         for handler in [*getattr(logger, "handlers", ())]:
             if isinstance(handler, logging.FileHandler) or not isinstance(handler, logging.StreamHandler):
                 logger.removeHandler(handler)  # type: ignore[union-attr] # it is the program's
     for state in (GradientState, AcceleratorState, PartialState):
         state._reset_state()
-
-
-def _has_accelerator() -> bool:
-    accelerator = getattr(torch, "accelerator", None)  # since torch 2.6
-    return torch.cuda.is_available() or (accelerator is not None and accelerator.is_available())
 
 
 def _changed_settings() -> list[str]:
@@ -163,7 +158,7 @@ def _changed_settings() -> list[str]:
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "no gradients": not torch.is_grad_enabled(),
         "the precision of matrix products": torch.get_float32_matmul_precision() != "highest",
-        "autocast": torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
         "anomaly detection": torch.is_anomaly_enabled(),
         "no mkldnn": not torch.backends.mkldnn.enabled,
     }

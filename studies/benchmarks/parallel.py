@@ -339,7 +339,7 @@ def compare_first_minutes(rounds: int) -> None:
     for place in range(rounds):
         for way in list(seconds)[:: 1 if place % 2 else -1]:
             command = [sys.executable, "-m", "studies.benchmarks.parallel", "--first-minute-of", way]
-            said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - this program
+            said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             seconds[way].append(json.loads(said.stdout.splitlines()[-1]))
     print(f"from the call, n_jobs=2, in a program that has imported hpsearch; medians of {rounds} interleaved rounds")
     print(f"{'first worker':<16}{'first line s':>14}{'first step s':>14}")

@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,7 +23,7 @@ from hpsearch.workers.forked_here import CannotFork, ForkConditions
 from hpsearch.workers.worker_process import WorkerProcess
 from tests.support import warm
 from tests.support.in_workers import search
-from tests.support.searching import Diary, states
+from tests.support.searching import Diary, HearsNotices, states
 
 SAFE = ForkConditions(platform="linux", has_accelerator=False, threads=1, changed=())
 
@@ -91,12 +92,13 @@ def run_search(folder: Path, has_thread: bool, dies: str) -> None:
     signal.signal(signal.SIGALRM, lambda *_: None)
     diary = Diary(folder / "diary")
     print("buffered", end=" ")
-    best = search(folder / "out", 3, WritesParents(diary, dies), sampler="random", trial_retries=0)
+    told = HearsNotices()
+    best = search(folder / "out", 3, WritesParents(diary, dies), sampler="random", trial_retries=0, progress=told)
     end.set()
     records = best.run_summary.records
     own = sorted(name for name, parent in diary.read() if parent == os.getpid())
     reasons = [each.reason for each in records]
-    print(json.dumps([states(best), [list(each.values) for each in records], own, reasons]))
+    print(json.dumps([states(best), [list(each.values) for each in records], own, reasons, told.notices]))
 
 
 def searched(folder: Path, has_thread: bool = False, dies: str = "") -> tuple[list[Any], str]:
@@ -117,6 +119,7 @@ def test_a_trial_in_the_forked_worker_gives_the_numbers_of_one_from_the_server(t
     assert "run-0" in forked[2]
     assert served[2] == [], "a program with another thread is not forked"
     assert forked[:2] == served[:2]
+    assert any(re.fullmatch(r"First worker ready after \d+\.\d s", each) for each in served[4])
     assert log == log_of_served == "", "handlers of the program's loggers are not the worker's"
     outputs = [Path(tmp_path, each, "out/study/run-0/output.log").read_text() for each in ("forked", "served")]
     assert outputs[0] == outputs[1]

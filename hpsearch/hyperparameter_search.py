@@ -126,6 +126,7 @@ class Search:
     def _run(self, interruption: Interruption) -> BestRun | list[BestRun]:
         if not self.ranks.is_main:
             return self._result(follow(self.trainer, self.study, self.ranks, interruption))
+        self.listener.on_search_prepare(self.study)
         folder = StudyFolder(self.study)
         runner = TrialRunner(self.trainer, self.study, folder, self.listener, self.ranks, self.clock, interruption)
         if self.callbacks:

@@ -50,16 +50,24 @@ class LineView(SearchListener):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._study: Study | None = None
+        self._is_announced = False
         self._records: dict[int, TrialRecord] = {}
         self._under_way: set[int] = set()
         self._done, self._best, self._has_run = 0, "", False
 
+    def on_search_prepare(self, study: Study) -> None:
+        """Print the objective at once: with much data it takes seconds until the search begins."""
+        self._print(f"search {study.name!r}: {study.description}")
+        self._is_announced = True
+
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
-        """Print the objective, the engine's choices and where a study goes on."""
+        """Print the engine's choices and where a study goes on; the objective, if it was not printed."""
         self._study, self._records = study, {record.number: record for record in records}
         self._under_way, self._has_run = set(), False
         self._count()
-        self._print(f"search {study.name!r}: {study.description}")
+        if not self._is_announced:
+            self._print(f"search {study.name!r}: {study.description}")
+        self._is_announced = False
         self._print("  " + "; ".join(notes), style="dim")
         if self._done >= study.n_trials:
             self._print(f"  has all of its {study.n_trials} trials: nothing to run (study_name= starts a new one)")

@@ -29,6 +29,9 @@ class NotebookView(LiveView):
         self._latest: deque[Text] = deque(maxlen=_LINES)
         self._live: Any = _Output(self._whole)
 
+    def on_search_prepare(self, study: Study) -> None:
+        """Show nothing yet: the output is opened once, with the decisions."""
+
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Show the decisions, and open the output."""
         self._decided.clear()

@@ -18,6 +18,9 @@ class SearchListener:
     process, any error ends the search, whose trials go on another time.
     """
 
+    def on_search_prepare(self, study: Study) -> None:
+        """The settings are valid; the search packs the data, and opens the folder and the storage."""
+
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """The search begins; `records` are trials of an earlier session, `notes` say what was decided."""
 
@@ -55,6 +58,10 @@ class PassingListener(SearchListener):
 
     def __init__(self, listener: SearchListener) -> None:
         self._listener = listener
+
+    def on_search_prepare(self, study: Study) -> None:
+        """Pass it on."""
+        self._listener.on_search_prepare(study)
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
         """Pass on."""

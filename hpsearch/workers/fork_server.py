@@ -28,6 +28,8 @@ def main(search: Connection) -> None:
             with contextlib.suppress(Exception):  # a trial that needs the module will raise the error again
                 importlib.import_module(name)
         from .worker import work  # imports torch
+
+        search.send(True)  # see `is_server_ready`; nobody reads it
     gc.collect()
     gc.freeze()  # the collector does not touch what has been imported, so forked processes keep sharing its memory
     worker = _serve(search)

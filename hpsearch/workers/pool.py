@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import time
@@ -22,12 +23,13 @@ from .payload import Payload
 from .process_settings import ProcessSettings
 from .slots import Slot
 from .worker import Abandon, Finish, Job, Ready, Unusable, receive, send
-from .worker_process import WorkerProcess
+from .worker_process import WorkerProcess, is_server_ready
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
 # A killed process releases all its memory of a GPU before it ends.
 _SECONDS_TO_DIE = 30.0
 _MOST_FAILED_STARTS = 3
+_SECONDS_BETWEEN_STARTS = 0.05
 logger = logging.getLogger(__name__)
 
 
@@ -41,6 +43,11 @@ class Lost:
 class Worker:
     """A process that trains trials.
 
+    Args:
+        number, slot: see below.
+        payload: the trainer and the settings.
+        process: that was started already; None: start one.
+
     Attributes:
         number: of its place among the workers.
         slot: the part of the machine that it may use.
@@ -51,9 +58,9 @@ class Worker:
         OSError, EOFError: the process cannot be started.
     """
 
-    def __init__(self, number: int, slot: Slot, payload: Payload) -> None:
+    def __init__(self, number: int, slot: Slot, payload: Payload, process: WorkerProcess | None = None) -> None:
         self.number, self.slot, self.trials, self.is_ready = number, slot, 0, False
-        self._process = WorkerProcess()
+        self._process = process or WorkerProcess()
         self.connection, self.sentinel = self._process.connection, self._process.sentinel
         self.send(Job(f"{WORKER} {number}", slot, payload, ProcessSettings.here()))
 
@@ -124,11 +131,24 @@ class Workers:
         payload: the trainer and the settings.
         most_trials: a worker is replaced after this number of trials; None: never for that reason.
         most_memory: a worker is replaced after a trial that leaves it with more bytes.
+        first: a process for the first worker, which was started already; None: it is started like the others.
+
+    Attributes:
+        seconds_to_first: how long it took from `start` until the first worker was ready; None while none is.
     """
 
     def __init__(
-        self, slots: Sequence[Slot], payload: Payload, most_trials: int | None = None, most_memory: float | None = None
+        self,
+        slots: Sequence[Slot],
+        payload: Payload,
+        most_trials: int | None = None,
+        most_memory: float | None = None,
+        first: WorkerProcess | None = None,
     ) -> None:
+        self._first = first
+        self._later: list[int] = []  # the numbers of those that are started when the fork server is ready
+        self._started_at = math.inf
+        self.seconds_to_first: float | None = None
         self._payload, self._most_trials, self._most_memory = payload, most_trials, most_memory
         self._slots = slots
         self._failed_starts: Counter[int] = Counter()  # consecutive ones, by number
@@ -138,8 +158,11 @@ class Workers:
         self._retired: dict[Worker, float] = {}  # since when
 
     def start(self) -> None:
-        """Start the workers; `wait` notices when each is ready."""
-        for number in range(len(self._slots)):
+        """Start the workers; `wait` notices when each is ready, and starts those that must wait for the fork server."""
+        self._started_at = time.monotonic()
+        numbers = list(range(len(self._slots)))
+        self._later = numbers[1:] if self._first is not None else []
+        for number in numbers[: len(numbers) - len(self._later)]:
             self._workers[number] = self._started(number)
 
     def ready(self) -> list[Worker]:
@@ -164,10 +187,16 @@ class Workers:
         for worker in [each for each, since in self._retired.items() if each.is_over or since < latest]:
             del self._retired[worker]
             worker.end()
+        while self._later and is_server_ready():
+            self._start_again(self._later.pop(0))
+        seconds = min(seconds, _SECONDS_BETWEEN_STARTS) if self._later else seconds
         for worker in _with_news(list(self._workers.values()), seconds):
             message = worker.receive()
             if isinstance(message, Ready):
                 worker.is_ready = self._has_begun = True
+                if self.seconds_to_first is None:
+                    self.seconds_to_first = time.monotonic() - self._started_at
+                    logger.info("First worker ready after %.1f s.", self.seconds_to_first)
                 self._failed_starts[worker.number] = 0
             elif isinstance(message, Unusable) and self._has_begun:  # others could load it: perhaps memory was short
                 self._replace(worker, message.reason)
@@ -237,6 +266,7 @@ class Workers:
 
     def end(self) -> None:
         """End all workers, also those that train."""
+        self._later = []
         for worker in self._workers.values():
             worker.send(None)
         until = time.monotonic() + _SECONDS_TO_END
@@ -269,7 +299,8 @@ class Workers:
     def _started(self, number: int) -> Worker:
         while True:
             try:
-                return Worker(number, self._slots[number], self._payload)
+                process, self._first = self._first, None
+                return Worker(number, self._slots[number], self._payload, process)
             except (EOFError, OSError) as error:
                 self._note_failed_start(number, str(error) or type(error).__name__)
 

@@ -1,5 +1,7 @@
 """Starts the processes of workers: forked from a server of our own, or in a fresh interpreter where fork is not safe.
 
+The first one is forked from this process where that is safe, as the server needs some seconds to import torch.
+
 Nothing of this process changes for that: not `sys.modules`, `sys.path`, its environment or its signal handlers.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -20,6 +23,7 @@ from multiprocessing.spawn import get_executable
 from pathlib import Path
 from typing import Any
 
+from .forked_here import CannotFork, ForkConditions, fork_here
 from .process_settings import module_path
 
 _FORK_IS_SAFE = sys.platform == "linux"
@@ -36,6 +40,7 @@ sys.path = connection.recv()
 from {module} import {function}
 {function}(connection)
 """
+logger = logging.getLogger(__name__)
 _lock = threading.Lock()
 _server: _ForkServer | None = None
 _processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
@@ -44,22 +49,28 @@ _processes: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
 class WorkerProcess:
     """A process that runs `worker.work`.
 
+    Args:
+        is_forked_here: fork it from this process; see `forked_here.py`.
+
     Attributes:
         pid: the process.
         connection: to its `work`, which ends the process when this end is closed.
 
     Raises:
         OSError, EOFError: the process cannot be started.
+        CannotFork: it cannot be forked from this process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_forked_here: bool = False) -> None:
         self._exitcode: int | None = None
         self.connection, theirs = multiprocessing.Pipe()
         self._status, status = multiprocessing.Pipe(duplex=False)
         _processes.add(self)
         try:
             with theirs:
-                if _FORK_IS_SAFE:
+                if is_forked_here:
+                    fork_here(theirs, status)
+                elif _FORK_IS_SAFE:
                     _fork(theirs, status)
                 else:
                     _spawn(self.connection, theirs, status)
@@ -104,11 +115,30 @@ class WorkerProcess:
         self._status.close()
 
 
+def fork_first_worker() -> WorkerProcess | None:
+    """Fork a worker from this process if that is safe, and faster than a server that has yet to import torch."""
+    if _server is not None and is_server_ready() and _server.is_running:
+        return None
+    reason = ForkConditions.here().reason_against()
+    if reason is None:
+        try:
+            return WorkerProcess(is_forked_here=True)
+        except CannotFork as error:
+            reason = str(error)
+    logger.info("The first worker is not forked from this program: %s.", reason)
+    return None
+
+
 def prepare() -> None:
     """Start the fork server, which imports in the background; if that fails, the first worker tries again."""
     if _FORK_IS_SAFE:
         with contextlib.suppress(OSError), _lock:
             _running_server()
+
+
+def is_server_ready() -> bool:
+    """Return whether the fork server has imported all, or has ended: a worker starts, or fails to, without a wait."""
+    return _server is None or _server.is_ready
 
 
 def _fork(theirs: Connection, status: Connection) -> None:
@@ -153,6 +183,10 @@ class _ForkServer:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._connection.poll() or not self.is_running
 
     def request(self, worker: Connection, status: Connection) -> None:
         """Let it fork a worker; Ctrl-C never leaves half of the request there."""

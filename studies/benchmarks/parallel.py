@@ -1,6 +1,7 @@
 """What a search in two workers costs: ours, transformers' on Optuna and on Ray, and two bare processes, in one run.
 
     python -m studies.benchmarks.parallel [--rounds 3] [--trials 20] [--work short text] [--long] [--memory]
+    python -m studies.benchmarks.parallel --first-minute 5
 
 All sides train the same models on the same batches for as long. The bare processes hold nothing but a loop: forward,
 backward, clipping, AdamW, schedule, and the evaluations; they are there already when the clock starts. Ours is timed
@@ -13,6 +14,8 @@ interleaved and their order rotates; the ratios of each round are taken side by 
 4. With `--memory`: a 500 MB dataset, and how much memory of each worker is its own (target: the model and 150 MB).
 5. With `--long`: 500 short trials, in which neither memory, nor files, nor threads, nor the time for a trial may grow.
    Beside the time of the process that searches stands what Optuna alone needs, which is a part of it.
+6. With `--first-minute 5`, alone: the time from the call to the first line and to the first step in a program that has
+   imported hpsearch, with the first worker forked from it, and with the fork server as in 0.8 (target: 1 s for each).
 """
 
 from __future__ import annotations
@@ -21,10 +24,14 @@ import argparse
 import contextlib
 import io
 import itertools
+import json
 import logging
+import math
 import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -293,6 +300,54 @@ def start_workers() -> None:
             workers.end()
 
 
+class Telling(hpsearch.SearchListener):
+    """Notes when the search says its first line, which in 0.8 came when it had prepared all."""
+
+    def __init__(self, is_as_in_0_8: bool) -> None:
+        self.first_line, self._is_as_in_0_8 = math.inf, is_as_in_0_8
+
+    def on_search_prepare(self, study: Any) -> None:
+        if not self._is_as_in_0_8:
+            self.first_line = time.time()
+
+    def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
+        self.first_line = min(self.first_line, time.time())
+
+
+def first_minute(way: str) -> None:
+    """Search in this process, which has just started; print the seconds to the first line and the first step.
+
+    Args:
+        way: "forked": as the search itself decides; "served": by the fork server alone, as in 0.8.
+    """
+    from hpsearch.backends.optuna_backend import parallel
+
+    if way == "served":
+        parallel.fork_first_worker = lambda: None
+    with tempfile.TemporaryDirectory() as folder:
+        stamps, told = WorkStamps(str(Path(folder, "stamps.jsonl")), WORKS["tiny"]), Telling(way == "served")
+        trainer = make_trainer(hpsearch, str(Path(folder, "out")), stamps, make_data(64))
+        begin = time.time()
+        search_ours(trainer, 2, progress=told)
+        steps = [each.first_step for each in read_stamps(stamps.file)]
+        print(json.dumps([told.first_line - begin, min(steps) - begin]))
+
+
+def compare_first_minutes(rounds: int) -> None:
+    """Print how long a new program waits for the first line and the first step, in interleaved rounds."""
+    seconds: dict[str, list[list[float]]] = {"served": [], "forked": []}
+    for place in range(rounds):
+        for way in list(seconds)[:: 1 if place % 2 else -1]:
+            command = [sys.executable, "-m", "studies.benchmarks.parallel", "--first-minute-of", way]
+            said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            seconds[way].append(json.loads(said.stdout.splitlines()[-1]))
+    print(f"from the call, n_jobs=2, in a program that has imported hpsearch; medians of {rounds} interleaved rounds")
+    print(f"{'first worker':<16}{'first line s':>14}{'first step s':>14}")
+    for way, each in seconds.items():
+        lines, steps = zip(*each, strict=True)
+        print(f"{way:<16}{statistics.median(lines):14.2f}{statistics.median(steps):14.2f}", flush=True)
+
+
 class WritesMemory(transformers.TrainerCallback):
     """Writes down how much memory is its process's alone."""
 
@@ -397,8 +452,16 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=500, help="of training data, with --memory")
     parser.add_argument("--memory", action="store_true", help="measure the memory of workers with much data")
     parser.add_argument("--long", action="store_true", help="watch 500 trials of ours")
+    parser.add_argument("--first-minute", type=int, default=0, metavar="ROUNDS", help="time to the first step")
+    parser.add_argument("--first-minute-of", choices=("forked", "served"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
+    if options.first_minute_of:
+        first_minute(options.first_minute_of)
+        return
+    if options.first_minute:
+        compare_first_minutes(options.first_minute)
+        return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     start_workers()
     if options.long:

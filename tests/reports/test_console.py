@@ -45,6 +45,29 @@ def test_lines_tell_what_was_decided_every_trial_and_the_best_so_far() -> None:
     ]
 
 
+def test_the_first_line_comes_before_the_search_is_prepared_and_comes_once() -> None:
+    console, stream = text_console()
+    view, study = LineView(console), make_study()
+    view.on_search_prepare(study)
+    assert stream.getvalue().splitlines() == ["search 'digits': maximize eval_accuracy"]
+    view.on_search_begin(study, [], ["sampler TPESampler"])
+    assert stream.getvalue().splitlines() == ["search 'digits': maximize eval_accuracy", "  sampler TPESampler"]
+
+
+class FailsAtOnce(SearchListener):
+    """Ends a search when it hears of it for the first time."""
+
+    def on_search_prepare(self, study: Any) -> None:
+        raise RuntimeError(study.name)
+
+
+def test_a_listener_hears_of_a_search_before_its_folder_is_made(tmp_path: Path) -> None:
+    trainer = small_trainer(tmp_path / "out")
+    with pytest.raises(RuntimeError, match="study"):
+        trainer.hyperparameter_search({"learning_rate": Float(0.01, 0.1)}, "loss", progress=FailsAtOnce())
+    assert not (tmp_path / "out" / "study").exists()
+
+
 def test_at_the_end_a_search_says_what_it_saved_that_not_all_trials_were_trained_to_their_end() -> None:
     console, stream = text_console()
     view, study = LineView(console), make_study(2)

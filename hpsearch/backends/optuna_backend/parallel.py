@@ -24,10 +24,11 @@ from ...workers.payload import CannotBeWritten, Payload, pack
 from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
 from ...workers.pool import Lost, Worker, Workers
 from ...workers.slots import Slot, slots_for
-from ...workers.worker_process import prepare
+from ...workers.worker_process import WorkerProcess, fork_first_worker, prepare
 from .dispatch import Dispatch, LiveTrial
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_WORTH_TELLING = 1.0
 _SHARE_OF_MEMORY = 0.9
 
 
@@ -65,6 +66,7 @@ class Parallel:
         self._most_trials, self._most_memory, self._retries = trials_per_worker, worker_memory, trial_retries
         self._slots: tuple[Slot, ...] = ()
         self._payload: Payload | None = None
+        self._first: WorkerProcess | None = None
         self.notes: list[str] = []
 
     @contextlib.contextmanager
@@ -81,13 +83,29 @@ class Parallel:
         self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
         self.notes = [note]
         check_objectives(study, "workers")
-        with scratch_folder() as folder:
+        with self._first_process(), scratch_folder() as folder:
             try:
+                prepare()  # after the fork: a child must not hold the server's connection
                 self._payload = _pack(recipe, study, folder / "data")
-                prepare()
                 yield
             finally:
                 self._payload = None
+
+    @contextlib.contextmanager
+    def _first_process(self) -> Iterator[None]:
+        """Fork the first worker now if that is safe: nothing of the search is open yet that it would inherit.
+
+        With `worker_memory` it is not forked, as the memory of the program would count as its own.
+        """
+        is_on_cpu = all(slot.device is None for slot in self._slots)
+        self._first = fork_first_worker() if is_on_cpu and self._most_memory is None else None
+        try:
+            yield
+        finally:
+            if self._first is not None:  # the search has ended before it has begun
+                self._first.kill()
+                self._first.close()
+                self._first = None
 
     def _check_process(self, recipe: Searchable) -> None:
         """Check that this process may start workers, and that its trainer may use GPUs if they are asked for."""
@@ -127,7 +145,8 @@ class Parallel:
         """
         assert self._payload is not None, "packed() comes first"
         share = _SHARE_OF_MEMORY * memory() / len(self._slots)
-        workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or share)
+        first, self._first = self._first, None
+        workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or share, first)
         ParallelSearch(study, dispatch, workers, self._retries).run()
 
 
@@ -177,6 +196,7 @@ class ParallelSearch:
         self._at: dict[Worker, LiveTrial] = {}
         self._orphans: list[LiveTrial] = []  # their workers have died
         self._deaths: Counter[int] = Counter()
+        self._has_told = False
 
     def run(self) -> None:
         """Run trials until there are none left; record an error that ends the search early, then raise it."""
@@ -190,6 +210,7 @@ class ParallelSearch:
                         break
                     for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):
                         self._take(worker, message)
+                    self._tell_of_start()
                 if dispatch.interruption.signal:
                     self._finish_steps()
         except BaseException as error:
@@ -199,6 +220,14 @@ class ParallelSearch:
                 self._end()
         if dispatch.error is not None:
             raise dispatch.error
+
+    def _tell_of_start(self) -> None:
+        """Say once how long the first worker took to be ready, if that was long enough to wonder."""
+        seconds = self._workers.seconds_to_first
+        if seconds is not None and not self._has_told:
+            self._has_told = True
+            if seconds >= _SECONDS_WORTH_TELLING:
+                self._dispatch.announce(f"First worker ready after {seconds:.1f} s")
 
     @property
     def _is_ending(self) -> bool:

@@ -1,0 +1,163 @@
+"""The first worker is forked from the program where that is safe, and is a worker like any other."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from hpsearch.workers import forked_here, worker_process
+from hpsearch.workers.forked_here import CannotFork, ForkConditions
+from hpsearch.workers.worker_process import WorkerProcess
+from tests.support import warm
+from tests.support.in_workers import search
+from tests.support.searching import Diary, HearsNotices, states
+
+SAFE = ForkConditions(platform="linux", has_accelerator=False, threads=1, changed=())
+
+
+def test_a_worker_is_forked_where_nothing_is_known_against_it() -> None:
+    assert SAFE.reason_against() is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"platform": "darwin"}, "fork is not safe on darwin"),
+        ({"platform": "win32"}, "fork is not safe on win32"),
+        ({"has_accelerator": True}, "torch can use an accelerator"),
+        ({"threads": 2}, "the program runs 2 threads"),
+        ({"changed": ("the default dtype",)}, "the program has set the default dtype in torch"),
+    ],
+)
+def test_no_worker_is_forked_where_it_might_hang_or_compute_other_numbers(change: dict[str, Any], reason: str) -> None:
+    assert replace(SAFE, **change).reason_against() == reason
+
+
+def test_settings_of_torch_that_a_new_process_does_not_have_are_noticed() -> None:
+    assert ForkConditions.here().changed == ()
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        assert ForkConditions.here().changed == ("the default dtype", "deterministic algorithms")
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+    with torch.no_grad():
+        assert ForkConditions.here().changed == ("no gradients",)
+
+
+def test_a_running_thread_of_the_program_is_noticed() -> None:
+    before, end = ForkConditions.here().threads, threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    assert ForkConditions.here().threads == before + 1
+    end.set()
+    thread.join()
+
+
+class WritesParents(TrainerCallback):
+    """Writes down the parent of the process that trains a run; kills the process in the run `dies`."""
+
+    def __init__(self, diary: Diary, dies: str) -> None:
+        self.diary, self.dies = diary, dies
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        name = Path(args.output_dir).name
+        self.diary.write((name, os.getppid()))
+        logging.getLogger("program").warning("training %s", name)
+        if name == self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_search(folder: Path, has_thread: bool, dies: str) -> None:
+    """Search with two workers; print the states, the values, and the runs that children of this process trained."""
+    end = threading.Event()
+    if has_thread:
+        threading.Thread(target=end.wait).start()
+    logging.getLogger("program").addHandler(logging.FileHandler(folder / "program.log"))
+    atexit.register(print, "at exit")
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    diary = Diary(folder / "diary")
+    print("buffered", end=" ")
+    told = HearsNotices()
+    best = search(folder / "out", 3, WritesParents(diary, dies), sampler="random", trial_retries=0, progress=told)
+    end.set()
+    records = best.run_summary.records
+    own = sorted(name for name, parent in diary.read() if parent == os.getpid())
+    reasons = [each.reason for each in records]
+    print(json.dumps([states(best), [list(each.values) for each in records], own, reasons, told.notices]))
+
+
+def searched(folder: Path, has_thread: bool = False, dies: str = "") -> tuple[list[Any], str]:
+    """Run the search in a program; return what it has printed, as values, and the log of its own logger."""
+    folder.mkdir()
+    output, _ = warm.call(run_search, folder, has_thread, dies).communicate()
+    first, *rest = output.splitlines()
+    assert first.startswith("buffered ["), output
+    assert rest == ["at exit"], "the program's handlers run once, in the program"
+    return json.loads(first.removeprefix("buffered ")), (folder / "program.log").read_text()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="fork is not safe")
+def test_a_trial_in_the_forked_worker_gives_the_numbers_of_one_from_the_server(tmp_path: Path) -> None:
+    forked, log = searched(tmp_path / "forked")
+    served, log_of_served = searched(tmp_path / "served", has_thread=True)
+    assert "run-0" in forked[2]
+    assert served[2] == [], "a program with another thread is not forked"
+    assert forked[:2] == served[:2]
+    assert any(re.fullmatch(r"First worker ready after \d+\.\d s", each) for each in served[4])
+    assert log == log_of_served == "", "handlers of the program's loggers are not the worker's"
+    outputs = [Path(tmp_path, each, "out/study/run-0/output.log").read_text() for each in ("forked", "served")]
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="fork is not safe")
+def test_a_crash_of_the_forked_worker_is_a_failed_trial(tmp_path: Path) -> None:
+    found, _ = searched(tmp_path / "crash", dies="run-0")
+    assert "run-0" in found[2]
+    assert found[0] == ["failed", "complete", "complete"]
+    assert "SIGKILL" in found[3][0]
+
+
+def fork_beside_a_pool() -> None:
+    """Print whether a worker is forked after torch has computed with two threads."""
+    torch.set_num_threads(2)
+    numbers = torch.ones(1000, 1000)
+    print((numbers * numbers).sum().item())
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    try:
+        WorkerProcess(is_forked_here=True).close()
+    except CannotFork as error:
+        print(error, repr(children.read_text()))
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="fork is not safe")
+def test_no_worker_is_forked_from_a_process_with_a_pool_of_threads_which_it_would_wait_for(tmp_path: Path) -> None:
+    output, _ = warm.call(fork_beside_a_pool).communicate()
+    assert output == "1000000.0\nlibraries of the program run 1 thread ''\n"
+
+
+def test_a_fork_that_the_system_refuses_leaves_the_first_worker_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(worker_process, "_server", None)
+    monkeypatch.setattr(forked_here.ForkConditions, "here", classmethod(lambda _: SAFE))
+    assert worker_process.fork_first_worker() is None

@@ -77,6 +77,7 @@ class Standings:
 
     def _forget(self) -> None:
         self._first = 0
+        self._latest: tuple[TrialRecord, ...] | None = None
         self._standings: dict[int, Standing] = {}
         self._order: defaultdict[int, list[tuple[Cost, int]]] = defaultdict(list)
         self._paused: defaultdict[int, dict[int, TrialRecord]] = defaultdict(dict)
@@ -87,8 +88,10 @@ class Standings:
         self.begun = 0
 
     def of(self, trials: Iterable[TrialRecord]) -> Standings:
-        """Return these standings, brought up to date with all trials of the study."""
-        known = list(trials)
+        """Return these standings, brought up to date with all trials of the study; the same tuple is looked at once."""
+        if trials is self._latest:
+            return self
+        known = tuple(trials)
         # The index of a trial counts from the first one: trials of another study have smaller numbers.
         first = min((each.number for each in known), default=0)
         if first != self._first or len(known) < len(self._standings):
@@ -101,6 +104,7 @@ class Standings:
         if len(known) < len(self._standings):  # others were there before
             self._forget()
             return self.of(known)
+        self._latest = known
         return self
 
     def rank(self, level: int, number: int) -> int | None:

@@ -126,13 +126,12 @@ def test_the_agreement_is_as_uncertain_as_its_trials_are_few(
 
 def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> None:
     notices: list[str] = []
-    runner = SimpleNamespace(announce=notices.append)
+    runner: Any = SimpleNamespace(announce=notices.append)
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
     study = Study("s", tmp_path, SearchSpace(RATE), objectives, 60)
     at_rungs = AtRungs(study, optuna.create_study(), HEDGED, PausedLimit())
     for known in (AGREEING, LATE, LATE, AGREEING, AGREEING):
-        runner.known_trials = lambda known=known: known
-        at_rungs.announce_misleading(runner)  # type: ignore[arg-type]
+        at_rungs.announce_misleading(known, runner)
     assert [each.split(" of the training ")[0] for each in notices] == ["after 6%", "after 17%"] * 2
     assert [each.partition(" of the training ")[2] for each in notices[2:]] == [
         "the order agrees again: trials are paused there"

@@ -51,25 +51,40 @@ class AtRungs:
 
         return verdict
 
-    def promoted_by_hand(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> FrozenTrial | None:
+    @staticmethod
+    def trials(paused: Sequence[FrozenTrial], runner: TrialRunner) -> tuple[TrialRecord, ...]:
+        """Return all known trials; one that another search has resumed meanwhile runs, whatever its record says.
+
+        Args:
+            paused: the trials that are paused, as the storage says.
+            runner: has the records.
+        """
+        numbers = {each.number for each in paused}
+        return tuple(
+            replace(each, state=TrialState.RUNNING)
+            if each.state is TrialState.PAUSED and each.number not in numbers
+            else each
+            for each in runner.known_trials()
+        )
+
+    def promoted_by_hand(self, paused: Sequence[FrozenTrial], trials: Sequence[TrialRecord]) -> FrozenTrial | None:
         """Return a waiting trial that the user wants to go on; None if there is none."""
-        waiting = [each for each in _known_trials(paused, runner) if each.state is TrialState.PAUSED]
+        waiting = [each for each in trials if each.state is TrialState.PAUSED]
         return _first(paused, [each for each in waiting if is_promoted(self._folder, each.name)])
 
     def next(
-        self, paused: Sequence[FrozenTrial], runner: TrialRunner, is_last_chance: bool = False
+        self, paused: Sequence[FrozenTrial], trials: Sequence[TrialRecord], is_last_chance: bool = False
     ) -> FrozenTrial | None:
         """Return the waiting trial that may go on; None if there is none.
 
         With `is_last_chance`, no trial is to come any more.
         """
-        trials = _known_trials(paused, runner)
         promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
         return None if promoted is None else _first(paused, [promoted])
 
-    def announce_misleading(self, runner: TrialRunner) -> None:
+    def announce_misleading(self, trials: Sequence[TrialRecord], runner: TrialRunner) -> None:
         """Announce each rung that begins to mislead, and each that does no longer."""
-        misleading = self._rungs.misleading(runner.known_trials())
+        misleading = self._rungs.misleading(trials)
         for fraction, found in misleading.items():
             if fraction not in self._misleading:
                 runner.announce(
@@ -81,17 +96,16 @@ class AtRungs:
             runner.announce(f"after {fraction:.0%} of the training the order agrees again: trials are paused there")
         self._misleading = set(misleading)
 
-    def hopeless(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
+    def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return the waiting trials that will not go on, whatever comes."""
-        return self._rungs.hopeless(_known_trials(paused, runner))
+        return self._rungs.hopeless(trials)
 
-    def surplus(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> tuple[list[TrialRecord], str]:
+    def surplus(self, trials: Sequence[TrialRecord]) -> tuple[list[TrialRecord], str]:
         """Return the worst of the paused trials beyond the limit, and the limit in words."""
-        return self._limit.surplus(self._rungs.paused(_known_trials(paused, runner)), self._folder)
+        return self._limit.surplus(self._rungs.paused(trials), self._folder)
 
-    def best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> TrialRecord | None:
+    def best_waiting(self, known: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the best of the waiting trials that have weights, if it is the best of all; None if it is not."""
-        known = _known_trials(paused, runner)
         lost = [each for each in known if each.state is TrialState.PAUSED and not self._has_weights(each)]
         return self._rungs.best_waiting([each for each in known if each not in lost])
 
@@ -117,17 +131,6 @@ class AtRungs:
         if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
             return None
         return lambda candidates, known: sampler.promise(engine, candidates, known)
-
-
-def _known_trials(paused: Sequence[FrozenTrial], runner: TrialRunner) -> list[TrialRecord]:
-    """Return all known trials; one that another search has let go on meanwhile runs, whatever its record says."""
-    numbers = {each.number for each in paused}
-    return [
-        replace(each, state=TrialState.RUNNING)
-        if each.state is TrialState.PAUSED and each.number not in numbers
-        else each
-        for each in runner.known_trials()
-    ]
 
 
 def _first(paused: Sequence[FrozenTrial], chosen: Sequence[TrialRecord]) -> FrozenTrial | None:

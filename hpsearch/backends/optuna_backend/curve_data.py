@@ -100,6 +100,7 @@ class CurveData:
     def _begin(self) -> None:
         self.space: dict[str, BaseDistribution] = {}
         self._trials: dict[int, _Known] = {}
+        self._looked_at, self._unfinished = 0, list[int]()
         self._distributions: dict[str, BaseDistribution] = {}
         self._changed: set[str] = set()
         self._names: Counter[frozenset[str]] = Counter()
@@ -115,8 +116,11 @@ class CurveData:
         if self._study != (engine._storage, engine._study_id):
             self._study = engine._storage, engine._study_id
             self._begin()
-        is_other_space = False
-        for stored in trials_as_read(engine):
+        is_other_space, trials = False, trials_as_read(engine)
+        later = [*self._unfinished, *range(self._looked_at, len(trials))]  # those that had ended change no more
+        self._unfinished = [number for number in later if not trials[number].state.is_finished()]
+        self._looked_at = len(trials)
+        for stored in map(trials.__getitem__, later):
             known = self._trials.get(stored.number)
             if known is not None and known.stored is stored and known.count == len(stored.params):
                 continue

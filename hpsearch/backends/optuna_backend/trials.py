@@ -258,32 +258,38 @@ class StoredTrials:
         """
         if self._at_rungs is None:
             return None
-        self._at_rungs.announce_misleading(runner)
+        trials = self._at_rungs.trials(paused, runner)
+        self._at_rungs.announce_misleading(trials, runner)
         if not paused:
             return None
-        by_hand = self._at_rungs.promoted_by_hand(paused, runner)
+        by_hand = self._at_rungs.promoted_by_hand(paused, trials)
         if by_hand is not None:
             runner.announce(f"trial {by_hand.number} goes on to its end, promoted by hand")
             return self._take_over(by_hand, runner)
-        for record in self._at_rungs.hopeless(paused, runner):
+        pruned = self._at_rungs.hopeless(trials)
+        for record in pruned:
             self._prune(record, paused, runner)
-        self._prune_surplus(paused, runner)
-        promoted = self._at_rungs.next(paused, runner, is_last_chance)
+        trials = self._at_rungs.trials(paused, runner) if pruned else trials
+        if self._prune_surplus(paused, trials, runner):
+            trials = self._at_rungs.trials(paused, runner)
+        promoted = self._at_rungs.next(paused, trials, is_last_chance)
         return None if promoted is None else self._take_over(promoted, runner)
 
-    def _prune_surplus(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
-        """Prune the worst of the paused trials beyond the limit; announce the first time."""
+    def _prune_surplus(self, paused: Sequence[FrozenTrial], trials: Sequence[TrialRecord], runner: TrialRunner) -> bool:
+        """Prune the worst of the paused trials beyond the limit; return whether there were any, and announce the first."""
         assert self._at_rungs is not None
-        surplus, limit = self._at_rungs.surplus(paused, runner)
+        surplus, limit = self._at_rungs.surplus(trials)
         if surplus and not self._has_said_limit:
             self._has_said_limit = True
             runner.announce(f"{limit}: the worst of them are pruned, now and whenever it is so again")
         for record in surplus:
             self._prune(record, paused, runner, f", as {limit}")
+        return bool(surplus)
 
     def _stop_best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner, reason: str) -> None:
         """Let the best of the waiting trials stand as it is, if it is the best of all: a budget ends the search."""
-        best = None if self._at_rungs is None else self._at_rungs.best_waiting(paused, runner)
+        at_rungs = self._at_rungs
+        best = None if at_rungs is None else at_rungs.best_waiting(at_rungs.trials(paused, runner))
         stored = next((each for each in paused if best is not None and each.number == best.number), None)
         if best is None or stored is None:
             return
@@ -351,23 +357,24 @@ class StoredTrials:
 
 
 class _Ended:
-    """Counts the trials that have ended and count; those before the first that has not are counted once.
-
-    Attributes:
-        upto: the number of the first trial that had not ended.
-    """
+    """Counts the trials that have ended and count: each is looked at until it has ended, and no more."""
 
     def __init__(self) -> None:
-        self.upto = 0
-        self._counted = 0
+        self._looked_at, self._counted = 0, 0
+        self._unfinished: list[int] = []
 
     def count(self, trials: Sequence[FrozenTrial]) -> tuple[int, list[FrozenTrial]]:
-        """Return how many count, and those that have not ended."""
-        while self.upto < len(trials) and trials[self.upto].state.is_finished():
-            self._counted += is_counted(trials[self.upto])
-            self.upto += 1
-        later = trials[self.upto :]
-        return self._counted + sum(map(is_counted, later)), [each for each in later if not each.state.is_finished()]
+        """Return how many count, and those that have not ended.
+
+        Args:
+            trials: all trials, by number.
+        """
+        later = [*self._unfinished, *range(self._looked_at, len(trials))]
+        self._unfinished = [number for number in later if not trials[number].state.is_finished()]
+        ended = set(later).difference(self._unfinished)
+        self._counted += sum(is_counted(trials[number]) for number in ended)
+        self._looked_at = len(trials)
+        return self._counted, [trials[number] for number in self._unfinished]
 
 
 def attributes_of(record: TrialRecord, place: int | None) -> dict[str, Any]:

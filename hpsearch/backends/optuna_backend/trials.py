@@ -276,7 +276,7 @@ class StoredTrials:
         return None if promoted is None else self._take_over(promoted, runner)
 
     def _prune_surplus(self, paused: Sequence[FrozenTrial], trials: Sequence[TrialRecord], runner: TrialRunner) -> bool:
-        """Prune the worst of the paused trials beyond the limit; return whether there were any, and announce the first."""
+        """Prune the worst of the paused trials beyond the limit, announced once; return whether there were any."""
         assert self._at_rungs is not None
         surplus, limit = self._at_rungs.surplus(trials)
         if surplus and not self._has_said_limit:

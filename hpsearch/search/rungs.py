@@ -20,6 +20,7 @@ Tuning (MLSys 2020), algorithm 2. Why which ladder: docs/how-search-decides.md.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from .agreement import Agreement, agreement
@@ -28,6 +29,7 @@ from .ladder import Ladder
 from .objective import MINIMIZE
 from .selection import cost_of, says_how_good, select_report
 from .study import Study
+from .training_budget import TrainingBudget, expected_trials
 from .trial import Report, TrialRecord, TrialState, Verdict
 
 # Rates trials by what is expected of them, of all the trials that are known: more is better.
@@ -47,11 +49,13 @@ class Rungs:
     Args:
         study: the settings; it has one objective.
         ladder: the rungs.
+        budget: limits promotions; None: there is no budget in full training runs.
     """
 
-    def __init__(self, study: Study, ladder: Ladder) -> None:
-        self._ladder = ladder
+    def __init__(self, study: Study, ladder: Ladder, budget: TrainingBudget | None = None) -> None:
+        self._ladder, self._budget = ladder, budget
         self._objectives, self._scope, self._n_trials = study.objectives, study.scope, study.n_trials
+        self._expected = expected_trials(study.n_trials, study.budget)
         self._agreements: dict[int, tuple[tuple[int, ...], Agreement]] = {}
         self._known: dict[int, tuple[Sequence[Report], list[tuple[int, float]]]] = {}
 
@@ -79,17 +83,25 @@ class Rungs:
         if not self.is_at_rung(trial, earlier):
             return Verdict()
         trials, height = [trial, *others], self._top(trial)
-        is_judged = any(each is trial for each in self._judged(trials))
-        if self._finite(height, [trial]) and (not is_judged or self._misleads(height, trials)):
+        is_judged, is_finite = any(each is trial for each in self._judged(trials)), bool(self._finite(height, [trial]))
+        if is_finite and not is_judged:
             return Verdict()
         ranks = self._ranks(height, trials)
-        if self._allowed(height, ranks, [trial, *self._waiting(height, trials)], trials, promise) is trial:
-            return Verdict()
+        is_promoted = is_finite and self._misleads(height, trials)
+        if not is_promoted:
+            candidates = [trial, *self._waiting(height, trials)]
+            is_promoted = self._allowed(height, ranks, candidates, trials, promise) is trial
+        if is_promoted:
+            return Verdict() if self._affordable(trials, [trial], at_rung=trial.number) else Verdict(pause=True)
         is_hopeless = ranks.get(trial.number, len(ranks)) >= self._most(height, len(ranks), trials)
         return Verdict(prune=True) if is_hopeless else Verdict(pause=True)
 
     def next(
-        self, trials: Sequence[TrialRecord], promise: Promise | None = None, is_last_chance: bool = False
+        self,
+        trials: Sequence[TrialRecord],
+        promise: Promise | None = None,
+        is_last_chance: bool = False,
+        ignores_budget: bool = False,
     ) -> TrialRecord | None:
         """Return the waiting trial that may go on now, of the highest rung that has one; None if there is none.
 
@@ -101,20 +113,28 @@ class Rungs:
                 holds the constraints has trained to its end so far; one that has diverged only if all have. Then one
                 that was better at its rung than the best trial was there, until a ninth of all trials (a quarter, if
                 half of them go on from each rung) has trained to its end, or three.
+            ignores_budget: return a trial that the budget cannot pay for, too.
         """
-        heights = sorted({self._top(each) for each in trials if each.state is TrialState.PAUSED}, reverse=True)
-        for height in heights:
-            waiting = self._waiting(height, trials)
+        paused = [each for each in trials if each.state is TrialState.PAUSED]
+        payable = paused if ignores_budget else self._affordable(trials, paused)
+        for height in sorted({self._top(each) for each in payable}, reverse=True):
+            waiting = self._waiting(height, payable)
             if self._misleads(height, trials) and self._finite(height, waiting):
                 return self._best_of(height, waiting, trials, promise)
             allowed = self._allowed(height, self._ranks(height, trials), waiting, trials, promise)
             if allowed is not None:
                 return allowed
-        if not heights or not is_last_chance:
+        last = self.last(trials) if is_last_chance else None
+        return None if last is None or all(each is not last for each in payable) else last
+
+    def last(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+        """Return the paused trial to complete if the search ended now; None if there is none. See `next`."""
+        heights = sorted({self._top(each) for each in trials if each.state is TrialState.PAUSED}, reverse=True)
+        if not heights:
             return None
         if self._has_result(trials):
             is_enough = self._count_at_their_end(trials) >= max(
-                _LEAST, self._n_trials // self._ladder.reduction_factor**2
+                _LEAST, self._expected // self._ladder.reduction_factor**2
             )
             return None if is_enough else self._ahead_of_the_best(heights, trials)
         at = next((each for each in heights if self._finite(each, self._waiting(each, trials))), heights[0])
@@ -123,6 +143,15 @@ class Rungs:
         if any(each.is_eligible for each in trials):  # one that was never at a rung, such as a shorter one
             hopeful = waiting = [each for each in hopeful if _holds(each.reports[-1])]
         return min(hopeful or waiting, key=lambda each: ranks[each.number], default=None)
+
+    def _affordable(
+        self, trials: Sequence[TrialRecord], candidates: Sequence[TrialRecord], at_rung: int | None = None
+    ) -> Sequence[TrialRecord]:
+        """Return those of the candidates that the budget can pay for up to their next pause."""
+        if self._budget is None or not candidates:
+            return candidates
+        account = self._budget.account(trials, self.last(trials), at_rung)
+        return [each for each in candidates if account.affords(each)]
 
     def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return the waiting trials that will not go on: more trials are better than could go on from their rung."""
@@ -276,8 +305,10 @@ class Rungs:
     def _most(self, height: int, reached: int, trials: Sequence[TrialRecord]) -> int:
         """Return how many trials can go on from a rung at the most, with those that may still come to it.
 
-        While none has trained to its end, some more: the best may fail.
+        While none has trained to its end, some more: the best may fail. With a budget alone, all: it may be raised.
         """
+        if self._n_trials is None:
+            return sys.maxsize
         begun = [each for each in trials if each.state is not TrialState.REFUSED]
         to_come = sum(not each.state.is_counted and self._top(each) < height for each in begun)
         most = (reached + to_come + max(0, self._n_trials - len(begun))) // self._ladder.reduction_factor
@@ -326,7 +357,7 @@ class Rungs:
 
     def _at(self, trial: TrialRecord, count: int) -> tuple[int, float]:
         report = trial.reports[count - 1]
-        height = 0 if report.step == 0 or report.horizon <= 0 else self._ladder.level(report.resource / report.horizon)
+        height = self._ladder.level(report.fraction)
         selected = select_report(trial.reports[:count], self._scope, self._objectives)
         is_told = says_how_good(trial.reports[:count], self._objectives[0])
         if selected is None or (is_told and not math.isfinite(report.value)):

@@ -14,6 +14,7 @@ from ...search.promotion import is_promoted
 from ...search.rungs import Promise, Rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
+from ...search.training_budget import TrainingBudget
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .curve_sampler import CurveSampler
 from .engine_trials import renew_trial
@@ -29,13 +30,22 @@ class AtRungs:
         engine: Optuna's study.
         ladder: the rungs.
         limit: on the number of paused trials and on the size of their checkpoints.
+        budget: in full training runs; None: no limit.
 
     Every method is called under the study's lock, but for the judge.
     """
 
-    def __init__(self, study: Study, engine: optuna.Study, ladder: Ladder, limit: PausedLimit) -> None:
+    def __init__(
+        self,
+        study: Study,
+        engine: optuna.Study,
+        ladder: Ladder,
+        limit: PausedLimit,
+        budget: TrainingBudget | None = None,
+    ) -> None:
         self._folder, self._engine, self._limit = study.folder, engine, limit
-        self._rungs = Rungs(study, ladder)
+        self._has_budget = budget is not None
+        self._rungs = Rungs(study, ladder, budget)
         self._said: set[float] = set()  # the rungs that mislead
 
     def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
@@ -45,6 +55,16 @@ class AtRungs:
             if not self._rungs.is_at_rung(so_far, earlier) or is_promoted(self._folder, so_far.name):
                 return Verdict()
             renew_trial(self._engine, trial)
+            if not self._has_budget:
+                return judged(so_far, earlier)
+            with runner.locked():  # other searches reserve what this trial costs up to its next pause
+                runner.refresh()
+                said = judged(so_far, earlier)
+                if said == Verdict():
+                    runner.note(so_far)
+            return said
+
+        def judged(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
             others = [each for each in runner.known_trials() if each.number != so_far.number]
             return self._rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
 
@@ -56,15 +76,27 @@ class AtRungs:
         return _first(paused, [each for each in waiting if is_promoted(self._folder, each.name)])
 
     def next(
-        self, paused: Sequence[FrozenTrial], runner: TrialRunner, is_last_chance: bool = False
+        self,
+        paused: Sequence[FrozenTrial],
+        runner: TrialRunner,
+        is_last_chance: bool = False,
+        trials: Sequence[TrialRecord] | None = None,
     ) -> FrozenTrial | None:
         """Return the waiting trial that may go on; None if there is none.
 
-        With `is_last_chance`, no trial is to come any more.
+        With `is_last_chance`, no trial is to come any more. `trials` are all trials as the budget counts them.
         """
-        trials = _known_trials(paused, runner)
-        promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
+        known = _known_trials(paused, runner) if trials is None else trials
+        promoted = self._rungs.next(known, self._promise(known), is_last_chance)
         return None if promoted is None else _first(paused, [promoted])
+
+    def lacks_budget(self, trials: Sequence[TrialRecord]) -> bool:
+        """Tell whether a trial would be promoted now if the budget could pay for it."""
+        return self._rungs.next(trials, self._promise(trials), is_last_chance=True, ignores_budget=True) is not None
+
+    def last(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+        """Return the paused trial that would be completed if the search ended now; None if there is none."""
+        return self._rungs.last(trials)
 
     def announce_misleading(self, runner: TrialRunner) -> None:
         """Announce each misleading rung once."""

@@ -36,6 +36,7 @@ from .search.runner import TrialRunner
 from .search.selection import best_records
 from .search.study import Study
 from .search.study_callbacks import CallsBack, StudyCallback
+from .search.training_budget import progress_in_words
 from .search.trial import TrialRecord
 from .surroundings import ctrl_c_as_interruption
 
@@ -104,11 +105,12 @@ class Search:
         left = count_uncounted(settings, folder.read_records())
         if settings is None or not left:
             return self
-        total = self.study.n_trials + left
+        total = None if self.study.n_trials is None else self.study.n_trials + left
         were = "1 trial that failed does" if left == 1 else f"{left} trials that failed do"
         notice = f"{were} not count, as there was no success before: {total} trials in all"
+        notices = self.notices if total is None else [*self.notices, notice]
         study = replace(self.study, n_trials=total, uncounted_before=settings[UNCOUNTED_BEFORE])
-        return replace(self, study=study, notices=[*self.notices, notice])
+        return replace(self, study=study, notices=notices)
 
     def _end_as_asked(self, interruption: Interruption, error: Exception) -> NoReturn:
         """End as a signal has asked for, though the search has ended with an error of its own."""
@@ -214,11 +216,10 @@ class Search:
         return SearchSummary(self.study, records, functools.partial(_same, self.backend))
 
     def _interrupted(self, records: list[TrialRecord], interruption: Interruption) -> SearchInterrupted:
-        counted = sum(record.state.is_counted for record in records)
         number = interruption.signal
         return SearchInterrupted(
-            f"Search {self.study.name!r} interrupted{f' by {interruption.name}' if number else ''} after {counted} of "
-            f"{self.study.n_trials} trials. Run the same command again to continue; nothing in "
+            f"Search {self.study.name!r} interrupted{f' by {interruption.name}' if number else ''} after "
+            f"{progress_in_words(self.study, records)}. Run the same command again to continue; nothing in "
             f"{str(self.study.folder)!r} is lost.",
             self._best(records),
             number or signal.SIGINT,
@@ -257,7 +258,8 @@ def outdated(
     """
     best = best_records(records, study.objectives)
     exhausted = SearchBudget(study).passed(sum(each.epochs for each in records))
-    has_all = sum(each.state.is_counted for each in records) >= study.n_trials
+    n_trials = study.n_trials
+    has_all = n_trials is not None and sum(each.state.is_counted for each in records) >= n_trials
     if not best or not (has_all or exhausted):
         return []
     session = best[0].session

@@ -31,6 +31,7 @@ from .search.study_callbacks import StudyCallback, check_callbacks
 from .search.trial import TrialRecord
 from .training.randomness import preserved_streams
 
+_DEFAULT_TRIALS = 20
 _STUDY = "study"  # the name of a study that is given none
 
 Metric = str | Callable[[dict[str, float]], float]
@@ -107,7 +108,7 @@ class Searching(ABC):
         self,
         hp_space: SpaceLike = None,
         compute_objective: Metric | Sequence[Metric] | None = None,
-        n_trials: int = 20,
+        n_trials: int | None = None,
         direction: str | Sequence[str | None] | None = None,
         backend: str | None = None,
         hp_name: Callable[[Any], str] | None = None,
@@ -122,6 +123,7 @@ class Searching(ABC):
         trial_timeout: float | None = None,
         max_epochs: float | None = None,
         trial_max_epochs: float | None = None,
+        budget: float | None = None,
         max_failures: int | None = 5,
         oom_fallback: bool = False,
         start_with: Any = None,
@@ -148,7 +150,7 @@ class Searching(ABC):
                 these, or a function that returns a tuple, with a list of directions. Default: the evaluation loss;
                 with `compute_metrics`, the sum of all metrics except losses, speed and memory; for TRL's trainers of
                 online reinforcement learning (GRPO, RLOO), the reward.
-            n_trials: the study's total of trials; failed and pruned ones count.
+            n_trials: the study's total of trials; failed and pruned ones count. Default: 20; with a `budget` no limit.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
                 other metrics maximised.
             directions: a list of directions, as Optuna calls it; the same as `direction`.
@@ -168,6 +170,8 @@ class Searching(ABC):
             max_epochs: passes over the data, of all trials of the study together.
             trial_max_epochs: passes over the data for one trial, whatever its `num_train_epochs`, which its
                 learning-rate schedule is made for.
+            budget: full training runs, of all trials of the study together, at least 1; a trial costs the fraction of
+                its own training run that it has trained. No trial is stopped in the middle.
             max_failures: stop after this many consecutive failures; None: no limit.
             oom_fallback: run a trial that is out of memory again with half the micro-batch and twice the accumulation.
             start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
@@ -226,7 +230,7 @@ class Searching(ABC):
             folder=folder,
             space=space,
             objectives=objectives,
-            n_trials=n_trials,
+            n_trials=_DEFAULT_TRIALS if n_trials is None and budget is None else n_trials,
             scope=self.args.ray_scope if scope is None else scope,
             constraints=bounds,
             pruning_objective=pruning,
@@ -241,6 +245,7 @@ class Searching(ABC):
             hp_name=hp_name,
             start_with=resolve_start(start_with, space, self._defaults),
             preflight=preflight,
+            budget=budget,
         )
         check_space(study.space, self)
         with preserved_streams():

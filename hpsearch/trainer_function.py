@@ -61,8 +61,8 @@ def tune(
         make_trainer: a function of a trial that returns the trainer.
         hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: `make_trainer` suggests.
         output_dir: the study's folder is made in it; default: that of the trainer's arguments.
-        search: arguments of `Trainer.hyperparameter_search`: `n_trials`, `compute_objective`, `direction`, `backend`,
-            `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback` and changes of
+        search: arguments of `Trainer.hyperparameter_search`: `n_trials`, `budget`, `compute_objective`, `direction`,
+            `backend`, `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback` and changes of
             parameters while a trial trains (population-based training) need `hpsearch.Trainer`.
 
     Returns:

@@ -20,6 +20,9 @@ from .which_study import study_folder
 
 StudyFile = Annotated[Path, typer.Argument(help="Python that defines study = SearchPlan(...), or TOML.")]
 Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Trials of the study in total.")]
+Budget = Annotated[
+    float | None, typer.Option("--budget", min=1, help="Full training runs of the study in total, over all trials.")
+]
 Jobs = Annotated[int | None, typer.Option("--n-jobs", "-j", help="Parallel trials here; -1: as many as fit.")]
 Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one trial on each.")]
 Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
@@ -36,6 +39,7 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="A training argumen
 def run(
     file: StudyFile,
     n_trials: Trials = None,
+    budget: Budget = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
     time: Time = None,
@@ -55,7 +59,7 @@ def run(
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     """
     others = {"backend": backend, "storage": storage, "study_name": study_name, "preflight": preflight}
-    search = _options(n_trials, n_jobs, devices, time, **others)
+    search = _options(n_trials, budget, n_jobs, devices, time, **others)
     arguments = settings(set_ or [])
     if output is not None:
         arguments["output_dir"] = output
@@ -65,6 +69,7 @@ def run(
 def resume(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
     n_trials: Trials = None,
+    budget: Budget = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
     time: Time = None,
@@ -83,7 +88,7 @@ def resume(
     hpsearch resume shared/digits --file studies/digits.py
     """
     folder = study_folder(study)
-    search = _options(n_trials, n_jobs, devices, time, storage=storage)
+    search = _options(n_trials, budget, n_jobs, devices, time, storage=storage)
     given = Given("hpsearch resume", file, trust, settings(set_ or []), search)
     command = admitted(read_command(folder), folder, given)
     announce(command, given)
@@ -91,10 +96,21 @@ def resume(
 
 
 def _options(
-    n_trials: int | None, n_jobs: int | None, devices: str | None, time: str | None, **others: Any
+    n_trials: int | None,
+    budget: float | None,
+    n_jobs: int | None,
+    devices: str | None,
+    time: str | None,
+    **others: Any,
 ) -> dict[str, Any]:
     """Return the arguments of the search that were given; a timeout that is None lifts the limit."""
-    given = {"n_trials": n_trials, "n_jobs": n_jobs, "devices": None if devices is None else numbers(devices), **others}
+    given = {
+        "n_trials": n_trials,
+        "budget": budget,
+        "n_jobs": n_jobs,
+        "devices": None if devices is None else numbers(devices),
+        **others,
+    }
     search = {name: value for name, value in given.items() if value is not None}
     return search if time is None else {**search, "timeout": seconds(time)}
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from ..errors import StudyError, nearest_name, one_of
 from ..files import finite
-from ..reports.tables import count_states, format_value, sparkline
+from ..reports.tables import budget_in_words, count_states, format_value, sparkline
 from ..search.best_run import SearchSummary
 from ..search.dataframe import markdown_table
 from ..search.trial import TrialRecord, TrialState
@@ -57,7 +57,9 @@ def show(
     else:
         console = Console(highlight=False)
         console.print(Text(f"{summary.study.name}: {summary.study.description}, scope {summary.study.scope}"))
-        console.print(Text(count_states(summary.records)), style="dim")
+        console.print(
+            Text(count_states(summary.records) + budget_in_words(summary.study, summary.records)), style="dim"
+        )
         for line in _lines(chosen[:limit], summary):
             console.print(line, soft_wrap=True)
         if len(chosen) > limit:

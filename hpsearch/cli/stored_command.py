@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ def _is_time(value: Any) -> bool:
 # What `hpsearch run` records about the search: each option with a check of its value, and what is allowed.
 _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "n_trials": (_is_count, "a whole number of at least 1"),
+    "budget": (lambda value: type(value) in (int, float) and 1 <= value < math.inf, "a number of at least 1"),
     "n_jobs": (lambda value: type(value) is int, "a whole number"),
     "devices": (
         lambda value: isinstance(value, list) and all(type(each) is int for each in value),

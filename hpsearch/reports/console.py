@@ -18,8 +18,18 @@ from ..search.advice import advice
 from ..search.listener import SearchListener
 from ..search.selection import best_records
 from ..search.study import Study
+from ..search.training_budget import full_runs_of, progress_in_words
 from ..search.trial import Report, Trial, TrialRecord, TrialState
-from .tables import count_states, effort_in_words, format_clock, format_duration, format_rate, format_value, sparkline
+from .tables import (
+    budget_in_words,
+    count_states,
+    effort_in_words,
+    format_clock,
+    format_duration,
+    format_rate,
+    format_value,
+    sparkline,
+)
 
 _WITH_A_REASON = (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED, TrialState.REFUSED)
 _SECONDS_OF_QUIET = 120.0  # thousands of workers tell of their progress only once in a minute or two
@@ -69,12 +79,12 @@ class LineView(SearchListener):
             self._print(f"search {study.name!r}: {study.description}")
         self._is_announced = False
         self._print("  " + "; ".join(notes), style="dim")
-        if self._done >= study.n_trials:
+        if self._has_all():
             self._print(f"  has all of its {study.n_trials} trials: nothing to run (study_name= starts a new one)")
         elif records:
             half_done = [str(each.number) for each in records if each.state is TrialState.INTERRUPTED]
             first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""
-            self._print(f"  goes on after {self._done} of {study.n_trials} trials{first}")
+            self._print(f"  goes on after {progress_in_words(study, records)}{first}")
 
     def on_trial_begin(self, trial: Trial) -> None:
         """Know that the trial does not wait any more."""
@@ -97,7 +107,7 @@ class LineView(SearchListener):
         """Print how the trials ended, and what it saved that not all were trained to their end."""
         if self._has_run:
             known = list(self._records.values())
-            self._print(" ".join([f"{count_states(known)}.", *effort_in_words(known)]))
+            self._print(" ".join([f"{count_states(known)}{budget_in_words(study, known)}.", *effort_in_words(known)]))
             for sentence in advice(study, known):
                 self._print(sentence)
 
@@ -120,12 +130,27 @@ class LineView(SearchListener):
         self._done = sum(record.state.is_counted for record in records)
         self._best = self._best_text(records)
 
+    def _has_all(self) -> bool:
+        assert self._study is not None
+        return self._study.n_trials is not None and self._done >= self._study.n_trials
+
+    def _used(self) -> float:
+        """Return the cost of all trials in full training runs."""
+        return full_runs_of(list(self._records.values()))
+
+    def _progress(self) -> str:
+        """Return how many of the trials have ended, and with a budget, how much of it is used."""
+        assert self._study is not None
+        n_trials, budget = self._study.n_trials, self._study.budget
+        parts = [] if n_trials is None else [f"{self._done}/{n_trials}"]
+        return ", ".join(parts if budget is None else [*parts, f"{self._used():.3g}/{budget:g} full runs"])
+
     def _line(self, record: TrialRecord) -> str:
         assert self._study is not None
         objectives = self._study.objectives
         names = ["" if len(objectives) == 1 else f"{each.name} " for each in objectives]
         value = "".join(f" {name}{format_value(each)}" for name, each in zip(names, record.values, strict=False))
-        line = f"[{self._done}/{self._study.n_trials}] trial {record.number} {record.state.value}{value}"
+        line = f"[{self._progress()}] trial {record.number} {record.state.value}{value}"
         if record.state is TrialState.PAUSED:
             line += f" {(record.reason or '').removeprefix('paused ')}"
         line += f" in {record.seconds:.1f} s"
@@ -161,11 +186,8 @@ class NewsView(LineView):
         before = self._best
         self._take(record)
         is_news = self._best != before or record.state in _WITH_A_REASON
-        if is_news or self._is_last():
+        if is_news or self._has_all():
             self._print(self._line(record))
-
-    def _is_last(self) -> bool:
-        return self._study is not None and self._done >= self._study.n_trials
 
 
 @dataclass
@@ -271,10 +293,13 @@ class LiveView(LineView):
         shown = self._choose(running, room if len(running) <= room else max(1, room - 1), now)
         bar, curve = max(8, min(24, width // 8)), min(_LONGEST_CURVE, width // 10)
         head = Table.grid(padding=(0, 1))
-        done = ProgressBar(total=self._study.n_trials, completed=self._done, width=bar)
+        n_trials, budget = self._study.n_trials, self._study.budget
+        used = 0.0 if budget is None else self._used() / budget
+        fraction = max(used, 0.0 if n_trials is None else self._done / n_trials)
+        done = ProgressBar(total=1.0, completed=min(1.0, fraction), width=bar)
         waiting = len(self._waiting())
         waits = f", {waiting} waiting" if waiting else ""
-        told = f"{self._done}/{self._study.n_trials}{waits}, {self._pace(now)}"
+        told = f"{self._progress()}{waits}, {self._pace(now)}"
         head.add_row("trials", done, Text(told, no_wrap=True))
         lines: list[RenderableType] = [head, Text(f"  {self._best}", style="green", no_wrap=True)]
         if len(running) == 1:
@@ -318,19 +343,23 @@ class LiveView(LineView):
     def _seconds_left(self, timed: int, seconds: float) -> float | None:
         """Return for how long the search goes on at this pace; None if that cannot be told.
 
-        It can once two trials have ended for each that runs at once; the first to end may be the short ones. How many
-        epochs trials will take nobody knows.
+        It can once two trials have ended for each that runs at once; the first to end may be the short ones. It cannot
+        with a limit on epochs or full training runs, as nobody knows how many trials that will be.
         """
         assert self._study is not None
-        if timed < max(1, 2 * self._most_at_once) or self._study.max_epochs is not None:
+        n_trials, is_limited = (
+            self._study.n_trials,
+            self._study.max_epochs is not None or self._study.budget is not None,
+        )
+        if n_trials is None or is_limited or timed < max(1, 2 * self._most_at_once):
             return None
         if self._has_waited:
             known = list(self._records.values())  # also of other searches
             begun = self._new.union(each.number for each in known if each.state is not TrialState.REFUSED)
-            left = (self._study.n_trials - len(begun)) * seconds / len(self._new)
+            left = (n_trials - len(begun)) * seconds / len(self._new)
         else:
             until_last = self._last_end - self._begin
-            left = (self._study.n_trials - self._done) * until_last / timed - (seconds - until_last)
+            left = (n_trials - self._done) * until_last / timed - (seconds - until_last)
         if self._study.timeout is not None:
             left = min(left, self._study.timeout - seconds)
         return left if left > 0 else None

@@ -25,7 +25,7 @@ from ..search.trial import TrialState
 from ..version import __version__
 from .places import places
 from .repeat import how_to_repeat
-from .tables import count_states, effort_in_words, format_duration, format_value
+from .tables import budget_in_words, count_states, effort_in_words, format_duration, format_value
 
 _PAGE = "page.html.jinja"
 
@@ -120,7 +120,10 @@ def _found(summary: SearchSummary) -> str:
 def _facts(summary: SearchSummary) -> list[tuple[str, str]]:
     settings = getattr(summary.study, "settings", {})
     spans = [span for each in summary.records for span in each.spans]
-    facts = [("objective", summary.study.description), ("trials", count_states(summary.records))]
+    facts = [
+        ("objective", summary.study.description),
+        ("trials", count_states(summary.records) + budget_in_words(summary.study, summary.records)),
+    ]
     facts += [(name, str(settings[name])) for name in ("sampler", "pruner", "backend") if settings.get(name)]
     if spans:
         begin, end = min(each.begin for each in spans), max(each.end for each in spans)

@@ -14,7 +14,13 @@ from ..search.folder import COMMAND_FILE
 from ..search.reading import read_own_json
 
 logger = logging.getLogger(__name__)
-_OPTIONS = {"n_trials": "--n-trials", "n_jobs": "--n-jobs", "backend": "--backend", "storage": "--storage"}
+_OPTIONS = {
+    "n_trials": "--n-trials",
+    "budget": "--budget",
+    "n_jobs": "--n-jobs",
+    "backend": "--backend",
+    "storage": "--storage",
+}
 
 
 class HowToRepeat(NamedTuple):

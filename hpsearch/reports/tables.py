@@ -14,6 +14,7 @@ from ..search.checked_json import printable
 from ..search.selection import best_records, closest, ranking
 from ..search.stored import StoredStudy
 from ..search.study import Study
+from ..search.training_budget import full_runs_of
 from ..search.trial import TrialRecord, TrialState
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -128,6 +129,13 @@ def count_states(records: Sequence[TrialRecord]) -> str:
     return f"{counted(len(records), 'trial')}: " + ", ".join(f"{count} {name}" for count, name in counts if count)
 
 
+def budget_in_words(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> str:
+    """Return, to follow on `count_states`, how much of the budget in full training runs is used; empty without one."""
+    if study.budget is None:
+        return ""
+    return f"; {full_runs_of(records):.3g} of {study.budget:g} full training runs"
+
+
 def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
     """Return, in sentences, for how long all trials were trained, and what it saved that not all trained to the end."""
     epochs, seconds = sum(each.epochs for each in records), sum(each.seconds for each in records)
@@ -146,11 +154,12 @@ def _epochs_in_full(record: TrialRecord) -> float:
     last = record.reports[-1]
     if record.state not in (TrialState.COMPLETE, TrialState.PRUNED):
         return record.epochs
-    return last.epoch * last.horizon / last.resource if last.resource and last.horizon else record.epochs
+    return last.epoch / last.fraction if last.fraction else record.epochs
 
 
 def _heading(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> str:
-    return f"{study.name}: {study.description}, scope {study.scope}\n{count_states(records)}"
+    counts = f"{count_states(records)}{budget_in_words(study, records)}"
+    return f"{study.name}: {study.description}, scope {study.scope}\n{counts}"
 
 
 def importance_table(importances: Mapping[str, float]) -> Table:

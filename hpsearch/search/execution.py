@@ -207,6 +207,7 @@ class Execution:
             traceback=trace,
             seconds=self._budget.seconds,
             epochs=0.0 if reporting is None else reporting.epochs,
+            fraction=0.0 if reporting is None else reporting.fraction,
             fallbacks=tuple(self._fallbacks),
             schedule=self._schedule,
             user_attrs=dict(trial.user_attrs),

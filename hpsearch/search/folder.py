@@ -153,6 +153,7 @@ class StudyFolder:
         }
         self.ended_before = 0 if earlier is None else earlier.get(_ENDED_BEFORE, 0)
         own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
+        own |= {} if study.budget is None else {"budget": study.budget}
         write_json(
             self.path / STUDY_FILE,
             {

@@ -36,7 +36,7 @@ from .ladder import Ladder
 from .own_files import is_own_folder, links_out, read_own_text
 from .space import SearchSpace
 from .stored_record import record_from_json
-from .study import DEFINE_BY_RUN
+from .study import DEFINE_BY_RUN, check_budget
 from .trial import TrialRecord
 
 STUDY_FILE = "study.json"
@@ -166,6 +166,14 @@ def _is_true_or_false(value: Any) -> bool:
     return value
 
 
+def _budget(value: Any) -> float:
+    try:
+        check_budget(value)
+    except StudyError as error:
+        raise Unreadable(str(error)) from error
+    return float(number(value))
+
+
 def _ladder(value: Any) -> dict[str, Any]:
     checks = {"fractions": items(number), "reduction_factor": whole, "complete_first": whole, "complete_every": whole}
     read = fields(value, checks, tuple(checks))
@@ -187,7 +195,8 @@ _SETTINGS: dict[str, Check] = {
     "constraints": lambda value: list(items(_constraint)(value)),
     "scope": one_of(SCOPES),
     "space": _space,
-    "n_trials": _at_least_one,
+    "n_trials": optional(_at_least_one),
+    "budget": _budget,
     "session": whole,
     "ended_before": whole,
     "uncounted_before": whole,

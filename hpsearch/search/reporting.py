@@ -45,6 +45,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         reports: the reports so far.
         schedule: with which arguments the trial was trained, from which update on.
         epochs: passes over the data so far.
+        fraction: of its training run that the trial has trained so far.
         pruned: whether the study stopped the trial.
         paused: whether the study lets it wait, with a checkpoint.
         is_ending: whether the last report was made at the end of the trial, be it by a budget or a callback.
@@ -76,7 +77,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._interruption = AgreedInterruption(budget.interruption, ranks)
         self.reports: list[Report] = []
         self.schedule: list[dict[str, Any]] = []
-        self.epochs = 0.0
+        self.epochs = self.fraction = 0.0
         self.pruned = self.paused = self.is_ending = False
         self.stop: Stop | None = None
 
@@ -103,7 +104,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
         kept = so_far_from_json(kept)
         self.reports = list(kept["reports"])
         self.schedule = list(kept["schedule"])
-        self.epochs = self.reports[-1].epoch if self.reports else 0.0  # until training begins, which knows better
+        last = self.reports[-1] if self.reports else None
+        # until training begins, which knows better
+        self.epochs, self.fraction = (last.epoch, min(1.0, last.fraction)) if last else (0.0, 0.0)
         self._budget.continue_after(float(kept["seconds"]))
         self._is_over = bool(kept["is_over"])
         self._paused_at = int(kept.get("paused_at", 0))
@@ -130,7 +133,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner."""
-        self.epochs = float(state.epoch or 0.0)
+        self.epochs, self.fraction = float(state.epoch or 0.0), min(1.0, self._fraction(state))
         self._continue_schedule(state.global_step)
         self.paused = self._was_told_to_pause
         control.should_training_stop = control.should_training_stop or self.is_at_its_end
@@ -142,7 +145,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         """Stop the trial if a budget is exhausted, or a signal ends the search."""
         self._ranks.check_connected()
         self._listener.on_progress(self._trial, state.global_step, state.max_steps)
-        self.epochs = float(state.epoch)
+        self.epochs, self.fraction = float(state.epoch), min(1.0, self._fraction(state))
         if self._budget.is_limited and self.stop is None and state.global_step < state.max_steps:
             self.stop = self._passed_budget(state.epoch)
         if self.stop is not None:
@@ -233,12 +236,14 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     def _horizon(self, args: Any, state: Any) -> float:
         """Return the resource at the end of the trial's training; 0 before its first update."""
+        return 0.0 if state.global_step == 0 else float(round(data_seen(args, state) / self._fraction(state), 6))
+
+    def _fraction(self, state: Any) -> float:
+        """Return the fraction of its training run that the trial has trained; `trial_max_epochs` shortens it."""
         if state.global_step == 0:
             return 0.0
-        epochs = float(state.epoch) * state.max_steps / state.global_step
-        limit = self._study.trial_max_epochs
-        share = float(state.epoch) / (epochs if limit is None else min(epochs, limit))
-        return float(round(data_seen(args, state) / share, 6))
+        trained, limit = state.global_step / state.max_steps, self._study.trial_max_epochs
+        return float(trained if limit is None else max(trained, float(state.epoch) / limit))
 
     def _value(self, objective: Objective, metrics: dict[str, float], what: str = "objective") -> float:
         """Return an objective of these metrics; NaN if its metric is not there this time, but evaluations were made."""

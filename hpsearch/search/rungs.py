@@ -20,12 +20,14 @@ Tuning (MLSys 2020), algorithm 2. Why which ladder: docs/how-search-decides.md.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from .agreement import Agreement, agreement
 from .ladder import Ladder
 from .standings import WITHOUT_RESULT, Standings
 from .study import Study
+from .training_budget import TrainingBudget, expected_trials
 from .trial import Report, TrialRecord, TrialState, Verdict
 
 # Rates trials by what is expected of them, of all the trials that are known: more is better.
@@ -44,10 +46,12 @@ class Rungs:
     Args:
         study: the settings; it has one objective.
         ladder: the rungs.
+        budget: limits promotions; None: there is no budget in full training runs.
     """
 
-    def __init__(self, study: Study, ladder: Ladder) -> None:
-        self._ladder, self._n_trials = ladder, study.n_trials
+    def __init__(self, study: Study, ladder: Ladder, budget: TrainingBudget | None = None) -> None:
+        self._ladder, self._budget, self._n_trials = ladder, budget, study.n_trials
+        self._expected = expected_trials(study.n_trials, study.budget)
         self._standings = Standings(study, ladder)
         self._agreements: dict[int, tuple[list[TrialRecord], Agreement]] = {}
 
@@ -77,16 +81,24 @@ class Rungs:
             return Verdict()
         trials = [trial, *others]
         standings, level = self._standings.of(trials), self._standings.top(trial)
-        if self._finite(level, [trial]) and (not standings.is_ranked(trial) or self._misleads(level)):
+        is_finite = bool(self._finite(level, [trial]))
+        if is_finite and not standings.is_ranked(trial):
             return Verdict()
-        if self._promotable(level, [trial, *standings.paused(level)], trials, promise) is trial:
-            return Verdict()
+        is_promoted = is_finite and self._misleads(level)
+        if not is_promoted:
+            is_promoted = self._promotable(level, [trial, *standings.paused(level)], trials, promise) is trial
+        if is_promoted:
+            return Verdict() if self._affordable(trials, [trial], at_rung=trial.number) else Verdict(pause=True)
         rank = standings.rank(level, trial.number)  # None: it would run to completion, but has diverged
         rank = standings.count(level) if rank is None else rank
         return Verdict(prune=True) if rank >= self._most(level) else Verdict(pause=True)
 
     def next(
-        self, trials: Sequence[TrialRecord], promise: Promise | None = None, is_last_chance: bool = False
+        self,
+        trials: Sequence[TrialRecord],
+        promise: Promise | None = None,
+        is_last_chance: bool = False,
+        ignores_budget: bool = False,
     ) -> TrialRecord | None:
         """Return the paused trial to resume now, of the highest rung that has one; None if there is none.
 
@@ -98,20 +110,31 @@ class Rungs:
                 holds the constraints is complete so far; one that has diverged only if all have. Then one that was
                 better at its rung than the best trial was there, until a ninth of all trials (a quarter, if half of
                 them are promoted from each rung) is complete, or three.
+            ignores_budget: return a trial that the budget cannot pay for, too.
         """
         standings = self._standings.of(trials)
-        levels = standings.levels()
-        for level in levels:
+        for level in standings.levels():
             paused = standings.paused(level)
+            if not ignores_budget:
+                paused = self._affordable(trials, paused)
             if self._misleads(level) and self._finite(level, paused):
                 return self._best_of(level, paused, trials, promise)
             promotable = self._promotable(level, paused, trials, promise)
             if promotable is not None:
                 return promotable
-        if not levels or not is_last_chance:
+        last = self.last(trials) if is_last_chance else None
+        if last is None or ignores_budget:
+            return last
+        return last if self._affordable(trials, [last]) else None
+
+    def last(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+        """Return the paused trial to complete if the search ended now; None if there is none. See `next`."""
+        standings = self._standings.of(trials)
+        levels = standings.levels()
+        if not levels:
             return None
         if standings.at_their_end():
-            enough = max(_LEAST, self._n_trials // self._ladder.reduction_factor**2)
+            enough = max(_LEAST, self._expected // self._ladder.reduction_factor**2)
             return None if standings.at_their_end() >= enough else self._ahead_of_the_best(levels, trials)
         at = next((each for each in levels if self._finite(each, standings.paused(each))), levels[0])
         paused = standings.paused(at)
@@ -119,6 +142,15 @@ class Rungs:
         if any(each.is_eligible for each in trials):  # one that was never at a rung, such as a shorter one
             hopeful = paused = [each for each in hopeful if _holds(each.reports[-1])]
         return min(hopeful or paused, key=lambda each: (standings.cost(at, each), each.number), default=None)
+
+    def _affordable(
+        self, trials: Sequence[TrialRecord], candidates: list[TrialRecord], at_rung: int | None = None
+    ) -> list[TrialRecord]:
+        """Return those of the candidates that the budget can pay for up to their next pause."""
+        if self._budget is None or not candidates:
+            return candidates
+        account = self._budget.account(trials, self.last(trials), at_rung)
+        return [each for each in candidates if account.affords(each)]
 
     def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return the paused trials that cannot be promoted: more trials are better than can be from their rung."""
@@ -252,8 +284,10 @@ class Rungs:
     def _most(self, level: int) -> int:
         """Return the most trials that can be promoted from a rung, with those that may still come to it.
 
-        While no ranked trial is at its end, some more: the best may fail.
+        While no ranked trial is at its end, some more: the best may fail. With a budget alone, all: it may be raised.
         """
+        if self._n_trials is None:
+            return sys.maxsize
         standings = self._standings
         to_come = standings.to_come(level) + max(0, self._n_trials - standings.begun)
         most = (standings.count(level) + to_come) // self._ladder.reduction_factor

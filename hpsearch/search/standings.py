@@ -170,8 +170,7 @@ class Standings:
 
     def _at(self, trial: TrialRecord, count: int) -> tuple[int, Cost]:
         report, reports = trial.reports[count - 1], trial.reports[:count]
-        is_far = report.step > 0 and report.horizon > 0
-        level = self._ladder.level(report.resource / report.horizon) if is_far else 0
+        level = self._ladder.level(report.fraction)
         is_told = says_how_good(reports, self._objectives[0])
         selected = select_report(reports, self._scope, self._objectives)
         if selected is None or (is_told and not math.isfinite(report.value)):

@@ -77,9 +77,16 @@ class StoredStudy:
         return str(self.settings["scope"])
 
     @property
-    def n_trials(self) -> int:
-        """How many trials the study is to have."""
-        return int(self.settings["n_trials"])
+    def n_trials(self) -> int | None:
+        """How many trials the study is to have; None: as many as its budget allows."""
+        n_trials: int | None = self.settings["n_trials"]
+        return n_trials
+
+    @property
+    def budget(self) -> float | None:
+        """The budget of the study in full training runs; None: no limit."""
+        budget: float | None = self.settings.get("budget")
+        return budget
 
     def described_space(self) -> dict[str, Any] | str:
         """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""

@@ -157,6 +157,7 @@ _FIELDS: dict[str, Check] = {
     "traceback": optional(text),
     "seconds": amount,
     "epochs": amount,
+    "fraction": optional(amount),
     "fallbacks": items(_fallback),
     "session": whole,
     "schedule": items(_part),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class Study:
         folder: ``<output_dir>/<name>``.
         space: a `SearchSpace`, or a function of a trial (define-by-run).
         objectives: what to optimise; most often one.
-        n_trials: trials in total, over all sessions of this study.
+        n_trials: trials in total, over all sessions of this study; None: as many as the budget allows.
+        budget: full training runs in total, over all sessions; see `hpsearch.search.training_budget`. None: no limit.
         scope: which reports of a trial give its value and its checkpoint.
         constraints: what the best trial must hold.
         pruning_objective: with several objectives, the one that prunes; None: nothing is pruned.
@@ -62,7 +64,7 @@ class Study:
     folder: Path
     space: SearchSpace | Callable[[Trial], Any]
     objectives: tuple[Objective, ...]
-    n_trials: int
+    n_trials: int | None
     scope: str = "last"
     constraints: tuple[Constraint, ...] = ()
     pruning_objective: Objective | None = None
@@ -78,11 +80,14 @@ class Study:
     start_with: tuple[Mapping[str, Any], ...] = ()
     preflight: bool = False
     uncounted_before: int = 0
+    budget: float | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")
         check_scope(self.scope)
-        check_whole("n_trials", self.n_trials, 1)
+        if self.n_trials is not None or self.budget is None:
+            check_whole("n_trials", self.n_trials, 1)
+        check_budget(self.budget)
         if self.keep_checkpoints is not None:
             check_whole("keep_checkpoints", self.keep_checkpoints, 0, "None or ")
         if self.max_failures is not None:
@@ -286,6 +291,17 @@ def check_whole(name: str, value: Any, least: int, also: str = "") -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise StudyError(f"{name} must be {also}a whole number of at least {least}, but got {value!r}.")
+
+
+def check_budget(budget: Any) -> None:
+    """Check that a budget is None or a number of full training runs.
+
+    Raises:
+        StudyError: it is not; less than 1 would complete no trial.
+    """
+    is_number = isinstance(budget, (int, float)) and not isinstance(budget, bool)
+    if budget is not None and not (is_number and math.isfinite(budget) and budget >= 1):
+        raise StudyError(f"budget must be None or a number of full training runs of at least 1, but got {budget!r}.")
 
 
 def flat(space: Any) -> dict[str, Any]:

@@ -80,6 +80,11 @@ class Report:
         return self.values[0]
 
     @property
+    def fraction(self) -> float:
+        """The fraction of its training run that the trial had trained; 0 if that is not known."""
+        return self.resource / self.horizon if self.step > 0 and self.horizon > 0 else 0.0
+
+    @property
     def comparable_resource(self) -> int | None:
         """The resource as the whole number that engines compare at; None where trials cannot be compared."""
         return int(self.resource) if float(self.resource).is_integer() else None
@@ -132,6 +137,8 @@ class TrialRecord:
         spans: when and where it was trained; a trial that waits at rungs has several. What ended with the process that
             searches is not among them.
         user_attrs: what the user's code has noted with `Trial.set_user_attr`.
+        fraction: the fraction of its training run that it trained, from 0 to 1; None in a record of hpsearch 0.8.0.
+            `trial_max_epochs` shortens the run.
     """
 
     number: int
@@ -154,6 +161,7 @@ class TrialRecord:
     schedule: tuple[dict[str, Any], ...] = ()
     spans: tuple[Span, ...] = ()
     user_attrs: dict[str, Any] = field(default_factory=dict)
+    fraction: float | None = None
 
     @property
     def value(self) -> float | None:
@@ -185,6 +193,7 @@ class TrialRecord:
             reports=known.reports,
             seconds=max(self.seconds, known.seconds),
             epochs=max(self.epochs, known.epochs),
+            fraction=max((each.fraction for each in (self, known) if each.fraction is not None), default=None),
             schedule=self.schedule or known.schedule,
             user_attrs={**known.user_attrs, **self.user_attrs},
         )

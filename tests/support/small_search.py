@@ -14,7 +14,9 @@ from tests.support.searching import AtStep, interrupt
 from tests.support.small_trainer import CountsModels, small_trainer
 
 
-def search(folder: Path, n_trials: int, *callbacks: Any, trainer: dict[str, Any] | None = None, **options: Any) -> Any:
+def search(
+    folder: Path, n_trials: int | None, *callbacks: Any, trainer: dict[str, Any] | None = None, **options: Any
+) -> Any:
     """Search for a learning rate with a small trainer; nothing is built, trained or evaluated but for its trials."""
     arguments = {"compute_objective": "loss", "pruner": "none", "preflight": False, "progress": False, **options}
     return small_trainer(folder, *callbacks, **(trainer or {})).hyperparameter_search(

@@ -15,6 +15,7 @@ from ...search.promotion import is_promoted
 from ...search.rungs import Promise, Rungs
 from ...search.runner import TrialRunner
 from ...search.study import Study
+from ...search.training_budget import TrainingBudget
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .curve_sampler import CurveSampler
 from .engine_trials import renew_trial
@@ -30,13 +31,22 @@ class AtRungs:
         engine: Optuna's study.
         ladder: the rungs.
         limit: on the number of paused trials and on the size of their checkpoints.
+        budget: in full training runs; None: no limit.
 
     Every method is called under the study's lock, but for the judge.
     """
 
-    def __init__(self, study: Study, engine: optuna.Study, ladder: Ladder, limit: PausedLimit) -> None:
+    def __init__(
+        self,
+        study: Study,
+        engine: optuna.Study,
+        ladder: Ladder,
+        limit: PausedLimit,
+        budget: TrainingBudget | None = None,
+    ) -> None:
         self._folder, self._engine, self._limit = study.folder, engine, limit
-        self._rungs = Rungs(study, ladder)
+        self._has_budget = budget is not None
+        self._rungs = Rungs(study, ladder, budget)
         self._misleading: set[float] = set()  # as announced
 
     def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
@@ -46,6 +56,16 @@ class AtRungs:
             if not self._rungs.is_at_rung(so_far, earlier) or is_promoted(self._folder, so_far.name):
                 return Verdict()
             renew_trial(self._engine, trial)
+            if not self._has_budget:
+                return judged(so_far, earlier)
+            with runner.locked():  # other searches reserve what this trial costs up to its next pause
+                runner.refresh()
+                said = judged(so_far, earlier)
+                if said == Verdict():
+                    runner.note(so_far)
+            return said
+
+        def judged(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
             others = [each for each in runner.known_trials() if each.number != so_far.number]
             return self._rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
 
@@ -81,6 +101,14 @@ class AtRungs:
         """
         promoted = self._rungs.next(trials, self._promise(trials), is_last_chance)
         return None if promoted is None else _first(paused, [promoted])
+
+    def lacks_budget(self, trials: Sequence[TrialRecord]) -> bool:
+        """Tell whether a trial would be promoted now if the budget could pay for it."""
+        return self._rungs.next(trials, self._promise(trials), is_last_chance=True, ignores_budget=True) is not None
+
+    def last(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+        """Return the paused trial that would be completed if the search ended now; None if there is none."""
+        return self._rungs.last(trials)
 
     def announce_misleading(self, trials: Sequence[TrialRecord], runner: TrialRunner) -> None:
         """Announce each rung that begins to mislead, and each that does no longer."""

@@ -20,6 +20,7 @@ from ...search.reading import read_settings
 from ...search.runner import TrialRunner
 from ...search.space import SearchSpace
 from ...search.study import Study
+from ...search.training_budget import TrainingBudget, expected_trials, full_runs_of
 from ...search.trial import TrialRecord
 from ..base import Backend
 from ..engine_options import EngineOption
@@ -204,8 +205,9 @@ class OptunaBackend(Backend):
         storage = open_own_or_other(self._storage, study.folder)
         settings = read_settings(study.folder)
         has_begun = bool(records) or not is_alone  # another search may be about to begin the first trial
-        self._defaults = Defaults.of(study, settings if has_begun else None, self._ladder, self._epochs)
-        self._recorded_defaults = self._defaults.to_json() if study.n_trials > TOO_FEW else None
+        has_rungs = self._prunes_by_rungs(study)
+        self._defaults = Defaults.of(study, settings if has_begun else None, self._ladder, self._epochs, has_rungs)
+        self._recorded_defaults = self._defaults.to_json() if _has_many(study) else None
         with quiet_optuna(), naming_the_storage(storage):
             aside += self._check_stored(study, storage, records)
             sampler = self._made_sampler(study)
@@ -227,8 +229,11 @@ class OptunaBackend(Backend):
             learned = [] if self._learned_from is None else learn(engine, self._learned_from, study)
             pruning = study.pruning_objective
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
-        has_rungs = self._prunes_by_rungs(study)
-        self._at_rungs = AtRungs(study, engine, self._defaults.ladder, self._limit) if has_rungs else None
+        ladder, budget = (self._defaults.ladder if has_rungs else None), None
+        if study.budget is not None:
+            points = self._points if study.trial_max_epochs is None else None  # they are of the whole schedule
+            budget = TrainingBudget(study.budget, ladder, points)
+        self._at_rungs = None if ladder is None else AtRungs(study, engine, ladder, self._limit, budget)
         self._trials = StoredTrials(
             study,
             engine,
@@ -238,11 +243,13 @@ class OptunaBackend(Backend):
             self._is_converged,
             may_give=self._sampler is None,
             may_repeat=self.may_repeat,
+            budget=budget,
         )
         return [
             *aside,
             *([_SETTINGS_LOST] if records and settings is None else []),
             *self._parallel.notes,
+            *([] if study.budget is None else [_described_budget(study.budget, records)]),
             _described_sampler(sampler, study),
             self._described_pruner(study),
             *([] if self._terminator is None else [self._described_terminator()]),
@@ -274,8 +281,8 @@ class OptunaBackend(Backend):
             with self.deciding(runner) as trials:
                 chosen = trials.next(runner)
             if chosen is None:
-                if trials.ended_early is not None:
-                    runner.announce(f"the search ends early: {trials.ended_early}")
+                if trials.ending is not None:
+                    runner.announce(trials.ending)
                 return
             if isinstance(chosen, OptunaTrial):
                 self._run(chosen, runner)
@@ -380,7 +387,7 @@ class OptunaBackend(Backend):
     def _prunes_by_rungs(self, study: Study) -> bool:
         """Tell whether trials pause at rungs: there is something to judge them by, and enough to choose from."""
         tries_everything = issubclass(self._sampler_kind, _TRY_EVERYTHING)
-        is_worth_it = study.n_trials > TOO_FEW and self._is_evaluated and not tries_everything
+        is_worth_it = _has_many(study) and self._is_evaluated and not tries_everything
         return self._has_rungs and is_worth_it and len(study.objectives) == 1
 
     def _models_in_full(self, study: Study) -> bool:
@@ -449,6 +456,17 @@ class OptunaBackend(Backend):
         if not is_of_optuna(optuna.load_study(study_name=name, storage=storage)):
             return []
         return [f"a new study beside {name!r}; to learn from that one: {warm_start_from(storage_url(storage), name)}"]
+
+
+def _has_many(study: Study) -> bool:
+    """Tell whether a study is expected to have more trials than those that all run to completion."""
+    return expected_trials(study.n_trials, study.budget) > TOO_FEW
+
+
+def _described_budget(budget: float, records: Sequence[TrialRecord]) -> str:
+    used = full_runs_of(records)
+    so_far = f", of which {used:.3g} are used" if used else ""
+    return f"budget {budget:g} full training run{'' if budget == 1 else 's'}{so_far}"
 
 
 def _said_of_rebuilt(count: int, total: int) -> str:

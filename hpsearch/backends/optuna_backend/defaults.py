@@ -12,6 +12,7 @@ from typing import Any
 from ...search.curves import count_at_random
 from ...search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from ...search.study import Study
+from ...search.training_budget import expected_trials
 
 # The time of the Gaussian process grows with the number of trials; larger searches without rungs use TPE.
 _MOST_IN_FULL = 200
@@ -42,6 +43,7 @@ class Defaults:
         settings: Mapping[str, Any] | None,
         ladder: Ladder | None = None,
         epochs: float | None = None,
+        pauses: bool = True,
     ) -> Defaults:
         """Return what `study.json` says; for a new study, what fits its settings; for one of 0.8.0, what that had.
 
@@ -51,11 +53,15 @@ class Defaults:
                 may choose anew.
             ladder: what the user asks for in this call; None: nothing.
             epochs: of each trial's training run; None: unknown.
+            pauses: whether trials pause at rungs.
         """
         if settings is None or (DEFAULTS in settings and settings[DEFAULTS] is None):
             is_limited = _is_limited(study)
-            at_random = count_at_random(study.n_trials, is_limited)
-            chosen = cls(ladder_for(study.n_trials, is_limited, epochs), at_random, study.n_trials <= _MOST_IN_FULL)
+            n_trials, budget = study.n_trials, study.budget
+            at_random = count_at_random(expected_trials(n_trials, budget, pauses), is_limited)
+            in_full = expected_trials(n_trials, budget, pauses=False)
+            ladder_of_study = ladder_for(expected_trials(n_trials, budget), is_limited, epochs)
+            chosen = cls(ladder_of_study, at_random, in_full <= _MOST_IN_FULL)
         elif DEFAULTS in settings:
             known = settings[DEFAULTS]
             chosen = cls(Ladder.from_json(known["ladder"]), known["at_random"], known["models_in_full"])
@@ -74,7 +80,9 @@ class Defaults:
 
     def first(self, study: Study) -> int:
         """Return how many trials are drawn at random before the model is asked, in a call with these settings."""
-        return at_random_in_0_8_0(study.n_trials, _is_limited(study)) if self.at_random is None else self.at_random
+        if self.at_random is not None:
+            return self.at_random
+        return at_random_in_0_8_0(expected_trials(study.n_trials, study.budget), _is_limited(study))
 
 
 def _is_limited(study: Study) -> bool:

@@ -108,8 +108,8 @@ class Dispatch:
             if chosen is None:
                 self._is_closing = True
                 self.is_over = not self.live
-                if trials.ended_early is not None:
-                    self._runner.announce(f"the search ends early: {trials.ended_early}")
+                if trials.ending is not None:
+                    self._runner.announce(trials.ending)
             self._look_again = time.monotonic() + _SECONDS_BETWEEN_LOOKS
             return None
 

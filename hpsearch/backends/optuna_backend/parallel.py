@@ -129,10 +129,10 @@ class Parallel:
                     "n_jobs says how many trials run at once."
                 )
 
-    def _slots_of(self, n_trials: int, gpus: int) -> tuple[tuple[Slot, ...], str]:
+    def _slots_of(self, n_trials: int | None, gpus: int) -> tuple[tuple[Slot, ...], str]:
         """Return the slots, at most one for each trial, and a note that describes them."""
         slots = slots_for(*self._wanted, gpus, self._least)
-        if len(slots) <= n_trials:
+        if n_trials is None or len(slots) <= n_trials:
             return slots, _described(slots)
         slots = slots_for(n_trials, self._wanted[1], None, gpus, least=1)
         return slots, f"{_described(slots)} (there are no more trials)"

@@ -16,6 +16,7 @@ from ...search.ending import Ended
 from ...search.repeats import EVERYTHING_TRIED
 from ...search.runner import TrialRunner
 from ...search.study import Study
+from ...search.training_budget import TrainingBudget
 from ...search.trial import TrialRecord, TrialState
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
@@ -52,9 +53,11 @@ class StoredTrials:
         is_converged: tells whether the search may end early.
         may_give: whether a configuration that was never tried may take the place of what the sampler proposes.
         may_repeat: whether a configuration may be trained again although its result is known.
+        budget: in full training runs; None: no limit.
 
     Attributes:
         ended_early: why `next` gave None although the total was not reached; None if it was.
+        exhausted: how much of the budget the trials have cost, if `next` gave None because of it; else None.
     """
 
     def __init__(
@@ -67,21 +70,30 @@ class StoredTrials:
         is_converged: Callable[[TrialRunner], bool],
         may_give: bool = False,
         may_repeat: bool = False,
+        budget: TrainingBudget | None = None,
     ) -> None:
         self._study, self._engine, self._sampling = study, engine, sampling
         self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
-        self._may_give, self._may_repeat = may_give, may_repeat
+        self._may_give, self._may_repeat, self._budget = may_give, may_repeat, budget
         self._ended = _Ended()
         self._ranges: RangesOfTrials | None = None
         self._is_compared: bool | None = None  # with another study; None: it is not known whether there is one
         self._has_said_limit = False
         self.ended_early: str | None = None
+        self.exhausted: str | None = None
+
+    @property
+    def ending(self) -> str | None:
+        """Why `next` gave None, to announce; None if there is nothing to announce."""
+        if self.ended_early is not None:
+            return f"the search ends early: {self.ended_early}"
+        return None if self.exhausted is None else f"the search ends: {self.exhausted}"
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
         """Return the trial to run next; WAIT while there is none, but others are still at theirs; None at the end.
 
         Half-done trials whose process is gone come first, then those that have waited at a rung and may go on. At the
-        end, those that still wait are pruned.
+        end, those that still wait are pruned, unless the budget in full training runs ends the search.
 
         Args:
             runner: records the trials.
@@ -105,30 +117,84 @@ class StoredTrials:
         half_done = sorted((each for each in left if each.number not in numbers), key=_is_paused)
         if self._at_rungs is None:  # they have waited in an earlier session, which had rungs
             half_done, paused = [*half_done, *paused], []
-        self.ended_early = runner.reason_to_stop()
+        self.exhausted, self.ended_early = None, runner.reason_to_stop()
         if self.ended_early is not None:
             if runner.used_up() is not None and runner.is_last():
                 self._stop_best_waiting(paused, runner, self.ended_early)
             return None
         started = counted + len(recovered) + len(paused) + len(alive)
-        if started < self._study.n_trials and half_done:
-            return self._take_over(half_done[0], runner)
-        promoted = self._promoted(paused, runner)
+        may_start, n_trials = True, self._study.n_trials
+        if n_trials is not None:
+            may_start = started < n_trials
+        resumed = self._payable(half_done, alive, runner) if may_start else []
+        if resumed:
+            return self._take_over(resumed[0], runner)
+        promoted = self._promoted(paused, alive, runner)
         if promoted is not None:
             return promoted
-        if started < self._study.n_trials:
+        is_payable = True
+        if may_start:
             waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
             self.ended_early = self._reason_not_to_begin(runner)
             if self.ended_early is None and not waiting and self._is_everything_tried(trials, alive, runner):
                 self.ended_early = EVERYTHING_TRIED
             if self.ended_early is None:
+                new = TrialRecord(waiting[0] if waiting else len(trials), "", TrialState.RUNNING, {})
+                is_payable = not half_done and self._affords(new, paused, alive, runner)
+            if self.ended_early is None and is_payable:
                 return self._begin(trials, waiting, runner, proposer)
         if alive:
             return WAIT
-        promoted = self._promoted(paused, runner, is_last_chance=True)
-        if promoted is None:
-            self._end_waiting(paused, runner)
-        return promoted
+        promoted = self._promoted(paused, alive, runner, is_last_chance=True)
+        if promoted is not None:
+            return promoted
+        if self._budget is not None:
+            counted_now = self._known(paused, alive, runner)
+            if not is_payable or (self._at_rungs is not None and self._at_rungs.lacks_budget(counted_now)):
+                self.exhausted = self._budget.exhausted(counted_now)
+                return None  # paused trials resume with a larger budget
+        self._end_waiting(paused, runner)
+        return None
+
+    def _payable(
+        self, half_done: Sequence[FrozenTrial], alive: Sequence[FrozenTrial], runner: TrialRunner
+    ) -> Sequence[FrozenTrial]:
+        """Return the half-done trials that the budget can pay for up to their next pause."""
+        if self._budget is None:
+            return half_done
+        new = {each.number: TrialRecord(each.number, "", TrialState.RUNNING, {}) for each in half_done}
+        records = {each: runner.earlier_record(each) or known for each, known in new.items()}
+        return [each for each in half_done if self._affords(records[each.number], [], alive, runner)]
+
+    def _affords(
+        self,
+        trial: TrialRecord,
+        paused: Sequence[FrozenTrial],
+        alive: Sequence[FrozenTrial],
+        runner: TrialRunner,
+    ) -> bool:
+        """Tell whether the budget can pay for a trial that is not running, up to its next pause."""
+        if self._budget is None:
+            return True
+        known = self._known(paused, alive, runner)
+        best = None if self._at_rungs is None else self._at_rungs.last(known)
+        return self._budget.account(known, best).affords(trial)
+
+    def _known(
+        self, paused: Sequence[FrozenTrial], alive: Sequence[FrozenTrial], runner: TrialRunner
+    ) -> tuple[TrialRecord, ...]:
+        """Return all trials as the budget counts them: those with a live process run, other half-done ones do not."""
+        numbers = {each.number for each in alive}
+        known = {each.number: each for each in runner.known_trials()}
+        known = {number: TrialRecord(number, "", TrialState.RUNNING, {}) for number in numbers} | known
+        will_resume = {TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED}
+        waiting = {each.number for each in paused}
+        for number, each in known.items():
+            if each.state in will_resume:
+                is_paused = each.state is TrialState.PAUSED and number in waiting
+                other = TrialState.PAUSED if is_paused else TrialState.INTERRUPTED
+                known[number] = replace(each, state=TrialState.RUNNING if number in numbers else other)
+        return tuple(known[number] for number in sorted(known))
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
         """Tell Optuna how a trial ended; one that was interrupted stays running there, to go on."""
@@ -250,7 +316,11 @@ class StoredTrials:
         return None if self._by_one is None else self._by_one.begin(runner.records, number)
 
     def _promoted(
-        self, paused: Sequence[FrozenTrial], runner: TrialRunner, is_last_chance: bool = False
+        self,
+        paused: Sequence[FrozenTrial],
+        alive: Sequence[FrozenTrial],
+        runner: TrialRunner,
+        is_last_chance: bool = False,
     ) -> OptunaTrial | None:
         """Take over the trial that has waited at a rung and may go on; None if there is none. Prune those without hope.
 
@@ -272,6 +342,8 @@ class StoredTrials:
         trials = self._at_rungs.trials(paused, runner) if pruned else trials
         if self._prune_surplus(paused, trials, runner):
             trials = self._at_rungs.trials(paused, runner)
+        if self._budget is not None:
+            trials = self._known(paused, alive, runner)
         promoted = self._at_rungs.next(paused, trials, is_last_chance)
         return None if promoted is None else self._take_over(promoted, runner)
 

@@ -1,0 +1,160 @@
+"""A budget in full training runs: what trials cost, and which of them may begin or resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpsearch import StudyError, TrialRecord
+from hpsearch.search.ladder import Ladder
+from hpsearch.search.training_budget import TrainingBudget, full_runs, full_runs_of, progress_in_words
+from hpsearch.search.trial import TrialState
+from tests.support.at_rungs import running, trial
+from tests.support.in_workers import search as search_in_workers
+from tests.support.searching import AtStep, HearsNotices
+from tests.support.small_search import records_of, search
+
+LADDER = Ladder((1 / 6, 1 / 2), 2)
+# Trials of eighteen epochs that are evaluated after 1, 3, 9 and 18 of them: they pause after 3 and after 9.
+POINTS = (1 / 18, 1 / 6, 1 / 2, 1.0)
+NEW = TrialRecord(9, "", TrialState.RUNNING, {})
+AT_A_SIXTH, AT_A_HALF = trial(1, 0.5, 0.4), trial(2, 0.5, 0.4, 0.3)
+COMPLETE = trial(3, 0.5, 0.4, 0.3, 0.2, state=TrialState.COMPLETE)
+FAILED = TrialRecord(4, "run-4", TrialState.FAILED, {}, fraction=0.4)
+SIX_EPOCHS: dict[str, Any] = {"num_train_epochs": 6}
+
+
+@pytest.mark.parametrize(
+    ("total", "trials", "best", "candidate", "is_affordable"),
+    [
+        # One trial can be completed, and it is the only one.
+        (1, [], None, NEW, True),
+        (0.99, [], None, NEW, False),
+        # A second one reaches its first rung, and one of the two can be completed.
+        (1.17, [running(1)], None, NEW, True),
+        (1.16, [running(1)], None, NEW, False),
+        # A running trial has reserved what brings it to its next pause, not more.
+        (1.51, [running(1, 0.5, 0.4)], None, NEW, True),
+        (1.49, [running(1, 0.5, 0.4)], None, NEW, False),
+        # The costs of trials of all states count.
+        (2.41, [COMPLETE, FAILED], None, NEW, True),
+        (2.39, [COMPLETE, FAILED], None, NEW, False),
+        # A promotion up to the next rung leaves enough to complete the promoted trial.
+        (1.0, [AT_A_SIXTH], AT_A_SIXTH, AT_A_SIXTH, True),
+        (0.99, [AT_A_SIXTH], AT_A_SIXTH, AT_A_SIXTH, False),
+        # Another one than the best also leaves enough to complete the best.
+        (2.0, [AT_A_SIXTH, AT_A_HALF], AT_A_SIXTH, AT_A_HALF, True),
+        (1.99, [AT_A_SIXTH, AT_A_HALF], AT_A_SIXTH, AT_A_HALF, False),
+        (1.17, [AT_A_SIXTH, AT_A_HALF], AT_A_HALF, AT_A_HALF, True),
+    ],
+)
+def test_a_trial_begins_or_resumes_if_its_next_pause_and_one_completion_can_be_paid(
+    total: float, trials: list[TrialRecord], best: TrialRecord | None, candidate: TrialRecord, is_affordable: bool
+) -> None:
+    assert TrainingBudget(total, LADDER, POINTS).account(trials, best).affords(candidate) is is_affordable
+
+
+@pytest.mark.parametrize(("total", "is_affordable"), [(1.99, False), (2.0, True)])
+def test_without_rungs_every_trial_needs_a_full_run(total: float, is_affordable: bool) -> None:
+    assert TrainingBudget(total).account([COMPLETE], None).affords(NEW) is is_affordable
+    assert TrainingBudget(total).account([running(1)], None).affords(NEW) is is_affordable
+
+
+def test_a_trial_that_completes_whatever_it_reports_needs_a_full_run() -> None:
+    hedged = Ladder((1 / 6, 1 / 2), 2, complete_first=1)
+    budget = TrainingBudget(1.2, hedged, POINTS)
+    assert not budget.account([running(0)]).affords(NEW)
+    assert TrainingBudget(2.0, hedged, POINTS).account([running(0)]).affords(NEW)
+
+
+def test_a_trial_at_a_rung_reserves_what_it_costs_from_there() -> None:
+    at_rung = running(1, 0.5, 0.4)
+    account = TrainingBudget(1.0, LADDER, POINTS).account([at_rung], None, at_rung=1)
+    assert account.affords(at_rung)
+    assert not TrainingBudget(0.99, LADDER, POINTS).account([at_rung], None, at_rung=1).affords(at_rung)
+
+
+def test_where_evaluations_are_unknown_the_latest_seen_at_a_rung_is_reserved() -> None:
+    unknown = TrainingBudget(1.9, LADDER)
+    assert not unknown.account([running(1)]).affords(NEW)  # it may be evaluated at its end only
+    seen = trial(1, 0.5, epochs=(6,))
+    assert unknown.account([seen, running(2)]).affords(NEW)  # a third each, and two thirds for one of them
+
+
+def test_a_trial_costs_what_it_has_trained_also_if_only_its_reports_tell() -> None:
+    assert [full_runs(each) for each in (AT_A_HALF, COMPLETE, FAILED, NEW)] == [0.5, 1.0, 0.4, 0.0]
+    study = _Study(n_trials=8, budget=20.0)
+    assert progress_in_words(study, [COMPLETE, FAILED]) == "2 of 8 trials and 1.4 of 20 full training runs"
+
+
+class _Study:
+    def __init__(self, n_trials: int | None, budget: float | None) -> None:
+        self.n_trials, self.budget = n_trials, budget
+
+
+@pytest.mark.parametrize("budget", [0, 0.5, -3, math.nan, math.inf, True, "20"])
+def test_a_budget_that_completes_no_trial_is_refused_before_any_work(tmp_path: Path, budget: Any) -> None:
+    with pytest.raises(StudyError, match=r"budget must be None or a number of full training runs of at least 1"):
+        search(tmp_path, None, budget=budget)
+    assert not (tmp_path / "study").exists()
+
+
+def test_without_rungs_as_many_trials_train_as_there_are_runs(tmp_path: Path) -> None:
+    events = HearsNotices()
+    records = records_of(search(tmp_path, None, budget=3, progress=events))
+    assert [each.state for each in records] == [TrialState.COMPLETE] * 3
+    assert "budget 3 full training runs" in events.notes
+    assert events.notices[-1] == "the search ends: the budget of 3 full training runs is exhausted (3)"
+
+
+def test_what_is_reached_first_ends_the_search(tmp_path: Path) -> None:
+    assert len(records_of(search(tmp_path / "trials", 2, budget=5))) == 2
+    assert len(records_of(search(tmp_path / "budget", 5, budget=2.5))) == 2
+
+
+def test_a_budget_buys_more_trials_where_they_pause_and_is_not_overshot(tmp_path: Path) -> None:
+    records = records_of(search(tmp_path, None, budget=4, pruner="rungs", trainer=SIX_EPOCHS))
+    assert len(records) > 4
+    assert 3.0 < full_runs_of(records) <= 4.0 + 1e-6
+    assert sum(each.state is TrialState.COMPLETE for each in records) >= 2
+    settings = json.loads((tmp_path / "study" / "study.json").read_text())
+    assert (settings["n_trials"], settings["budget"]) == (None, 4)
+    assert settings["defaults"]["ladder"]["complete_first"] == 1  # that of eight trials
+
+
+def test_a_larger_budget_continues_with_the_paused_trials(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"pruner": Ladder((1 / 6, 1 / 2), 2), "trainer": SIX_EPOCHS}
+    before = records_of(search(tmp_path, None, budget=2, **options))
+    paused = {each.number for each in before if each.state is TrialState.PAUSED}
+    assert paused
+    again = records_of(search(tmp_path, None, budget=2, **options))
+    assert [each.to_json() for each in again] == [each.to_json() for each in before]
+    events = HearsNotices()
+    after = records_of(search(tmp_path, None, budget=6, progress=events, **options))
+    assert any(each.startswith("budget 6 full training runs, of which ") for each in events.notes)
+    assert full_runs_of(before) <= 2.0 + 1e-6 < full_runs_of(after) <= 6.0 + 1e-6
+    assert any(each.number in paused and full_runs(each) > full_runs(before[each.number]) for each in after)
+
+
+def test_a_trial_that_fails_before_its_first_evaluation_costs_what_it_has_trained(tmp_path: Path) -> None:
+    failing = AtStep(_fail, run=0, step=3)
+    first, *others = records_of(search(tmp_path, None, failing, budget=3, trainer=SIX_EPOCHS))
+    assert (first.state, first.reports) == (TrialState.FAILED, ())
+    assert full_runs(first) in (2 / 24, 3 / 24)
+    assert [each.state for each in others] == [TrialState.COMPLETE] * 2
+
+
+def _fail() -> None:
+    raise RuntimeError("out of luck")
+
+
+@pytest.mark.process
+def test_two_workers_do_not_overshoot_the_budget(tmp_path: Path) -> None:
+    best = search_in_workers(tmp_path, None, budget=3, pruner=Ladder((1 / 6, 1 / 2), 2), n_jobs=2, trainer=SIX_EPOCHS)
+    records = records_of(best)
+    assert 2.0 < full_runs_of(records) <= 3.0 + 1e-6
+    assert any(each.state is TrialState.COMPLETE for each in records)

@@ -97,6 +97,19 @@ def test_options_of_a_run_change_the_plan(here: Path, told: Told) -> None:
     assert session["arguments"]["optim"] == "sgd"
 
 
+def test_a_budget_of_full_training_runs_is_an_option_of_run_and_resume(here: Path, told: Told) -> None:
+    options = ["--study-name", "paid", "--set", "num_train_epochs=1", "-n", "9"]
+    code, out, err = told("run", "first/study.py", "--budget", "1", *options)
+    assert code == 0, err
+    assert "1 of 1 full training runs" in out
+    assert told("resume", "runs/paid", "--budget", "2")[0] == 0
+    study = json.loads((here / "runs/paid/study.json").read_text())
+    assert (study["n_trials"], study["budget"]) == (9, 2.0)
+    assert states(here / "runs/paid") == ["complete"] * 2
+    assert "2 of 2 full training runs" in told("show", "runs/paid")[1]
+    assert told("run", "first/study.py", "--budget", "0.5", *options)[0] == 2
+
+
 @pytest.mark.process
 def test_a_study_file_that_no_worker_could_import_runs_in_workers(here: Path, told: Told) -> None:
     options = ["-n", "2", "-j", "2", "--study-name", "workers", "--set", "num_train_epochs=1"]

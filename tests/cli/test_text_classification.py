@@ -62,6 +62,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_a_study_of_toml_may_have_a_budget_in_place_of_a_number_of_trials(here: Path, told: Told) -> None:
+    (here / "study.toml").write_text(STUDY.replace("n_trials = 2", "budget = 1"))
+    code, out, err = told("run", "study.toml", "--set", "num_train_epochs=1")
+    assert code == 0, err
+    assert "1 trial: 1 complete; 1 of 1 full training runs" in out
+
+
 def test_a_csv_and_a_model_are_enough_and_the_best_model_knows_its_labels(here: Path, told: Told) -> None:
     code, out, err = told("run", "study.toml")
     assert code == 0, err

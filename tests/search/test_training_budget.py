@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from hpsearch import StudyError, TrialRecord
+from hpsearch.reports.tables import budget_in_words
 from hpsearch.search.ladder import Ladder
+from hpsearch.search.stored import StoredStudy
 from hpsearch.search.training_budget import TrainingBudget, full_runs, full_runs_of, progress_in_words
 from hpsearch.search.trial import TrialState
 from tests.support.at_rungs import running, trial
@@ -128,15 +130,15 @@ def test_a_budget_buys_more_trials_where_they_pause_and_is_not_overshot(tmp_path
 
 def test_a_larger_budget_continues_with_the_paused_trials(tmp_path: Path) -> None:
     options: dict[str, Any] = {"pruner": Ladder((1 / 6, 1 / 2), 2), "trainer": SIX_EPOCHS}
-    before = records_of(search(tmp_path, None, budget=2, **options))
+    before = records_of(search(tmp_path, None, budget=3, **options))
     paused = {each.number for each in before if each.state is TrialState.PAUSED}
     assert paused
-    again = records_of(search(tmp_path, None, budget=2, **options))
+    again = records_of(search(tmp_path, None, budget=3, **options))
     assert [each.to_json() for each in again] == [each.to_json() for each in before]
     events = HearsNotices()
-    after = records_of(search(tmp_path, None, budget=6, progress=events, **options))
-    assert any(each.startswith("budget 6 full training runs, of which ") for each in events.notes)
-    assert full_runs_of(before) <= 2.0 + 1e-6 < full_runs_of(after) <= 6.0 + 1e-6
+    after = records_of(search(tmp_path, None, budget=4, progress=events, **options))
+    assert any(each.startswith("budget 4 full training runs, of which ") for each in events.notes)
+    assert full_runs_of(before) <= 3.0 + 1e-6 < full_runs_of(after) <= 4.0 + 1e-6
     assert any(each.number in paused and full_runs(each) > full_runs(before[each.number]) for each in after)
 
 
@@ -150,6 +152,13 @@ def test_a_trial_that_fails_before_its_first_evaluation_costs_what_it_has_traine
 
 def _fail() -> None:
     raise RuntimeError("out of luck")
+
+
+def test_the_summary_and_the_table_of_a_stored_study_know_the_budget(tmp_path: Path) -> None:
+    best = search(tmp_path, None, budget=1)
+    stored = StoredStudy.read(tmp_path / "study")
+    assert (stored.n_trials, stored.budget) == (None, 1.0)
+    assert budget_in_words(stored, records_of(best)) == "; 1 of 1 full training runs"
 
 
 @pytest.mark.process

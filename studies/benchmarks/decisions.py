@@ -1,31 +1,38 @@
 """What a decision of the default search costs, in CPU time, as the number of trials grows.
 
     python -m studies.benchmarks.decisions [--trials 10000] [--workers 1000] [--evaluations 10] [--dimensions 5]
-        [--pruner rungs|none] [--window 500]
+        [--pruner rungs|none] [--known 0] [--window 500]
 
 The trials, the rungs, the model and the sampler are those of a search with Optuna; nothing is trained: the reports are
-made up, and the storage is in memory. A decision is whatever is decided between two pieces of training: what a free
-worker does next, with all parameters of a new trial, and whether a trial goes on after a report at a rung.
+made up, and the storage is in memory. A decision is what a free worker does next, with all parameters of a new trial,
+or whether a trial pauses after a report. What takes less than 0.1 ms, such as a report between rungs, is not counted.
+
+With `--known`, so many trials have ended before, with random parameters.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import itertools
 import math
 import resource
+import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState as EngineState
 
 from hpsearch.backends.optuna_backend.at_rungs import AtRungs
+from hpsearch.backends.optuna_backend.branches import branches_of
 from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
 from hpsearch.backends.optuna_backend.defaults import Defaults
 from hpsearch.backends.optuna_backend.paused_limit import PausedLimit
@@ -39,6 +46,9 @@ from hpsearch.search.runner import TrialRunner
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialRecord, TrialState
+
+# Seconds; what takes less is no decision.
+_NOTHING = 1e-4
 
 
 class MadeUpTrials:
@@ -100,70 +110,124 @@ def value_at(params: Mapping[str, Any], share: float, random: np.random.Generato
     return apart + (params["kind"] != "b") * 0.1 + 0.5 * math.exp(-4 * share) + 0.01 * float(random.standard_normal())
 
 
+class Decided:
+    """A search in which only decisions take time.
+
+    Args:
+        options: of the command line.
+        folder: of the study; nothing is written to it.
+    """
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._random, self._horizon = np.random.default_rng(0), options.evaluations
+        objectives = resolve_objectives("eval_loss", "minimize", has_metrics=True)
+        self._study = Study(
+            "decisions", folder, SearchSpace(parameters(options.dimensions)), objectives, options.trials
+        )
+        defaults = Defaults.of(self._study, None)
+        sampler = CurveSampler(0, objectives[0], defaults.first(self._study), branches=branches_of(self._study.space))
+        self._engine = optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
+        has_rungs = options.pruner == "rungs"
+        at_rungs = AtRungs(self._study, self._engine, defaults.ladder, PausedLimit()) if has_rungs else None
+        sampling = RepeatableSampling(sampler)
+        self._stored = StoredTrials(self._study, self._engine, sampling, None, at_rungs, lambda _: False)
+        self._trials, self._busy, self._order = (
+            MadeUpTrials(),
+            list[tuple[float, int, OptunaTrial]](),
+            itertools.count(),
+        )
+        self._now = 0.0
+        self.seconds: list[float] = []  # of each decision since they were last taken
+
+    def add_known(self, count: int) -> None:
+        """Add trials that have ended: every third one is complete, the others were pruned at their first rung."""
+        space: dict[str, BaseDistribution] = {
+            name: FloatDistribution(0, 1) for name in self._study.space.all_parameters()
+        }
+        space["kind"] = CategoricalDistribution(("a", "b", "c"))
+        for number in range(count):
+            params = {name: float(self._random.random()) for name in space} | {"kind": "abc"[number % 3]}
+            is_complete = number % 5 == 0
+            state = EngineState.COMPLETE if is_complete else EngineState.PRUNED
+            value = 0.5 if is_complete else None
+            self._engine.add_trial(
+                optuna.trial.create_trial(state=state, params=params, distributions=space, value=value)
+            )
+            record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, params)
+            for _ in range(self._horizon if is_complete else max(1, self._horizon // 6)):
+                record = self._evaluated(record)
+            self._trials.recover(_ended(record, TrialState.COMPLETE if is_complete else TrialState.PRUNED))
+
+    def occupy(self, worker_count: int) -> bool:
+        """Give a job to each of so many free workers; return whether there is anything left to do."""
+        for _ in range(worker_count):
+            with self._timed():
+                trial = self._stored.next(cast(TrialRunner, self._trials))
+                if isinstance(trial, OptunaTrial) and trial.earlier is None:
+                    self._study.suggest(trial)
+                    trial.keep()
+            if not isinstance(trial, OptunaTrial):
+                break
+            new = TrialRecord(trial.number, f"run-{trial.number}", TrialState.RUNNING, trial.params.values_by_name)
+            self._trials.recover(replace(trial.earlier or new, state=TrialState.RUNNING))
+            self._train(trial)
+        return bool(self._busy)
+
+    def step(self) -> bool:
+        """Let the next evaluation come; return whether its trial has left its worker."""
+        self._now, _, trial = heapq.heappop(self._busy)
+        record = self._evaluated(cast(TrialRecord, self._trials.earlier_record(trial.number)))
+        is_last = len(record.reports) == self._horizon
+        with self._timed():
+            verdict = trial.verdict(record, True, is_last)
+        if not (verdict.pause or verdict.prune or is_last):
+            self._trials.recover(record)
+            self._train(trial)
+            return False
+        state = TrialState.PAUSED if verdict.pause else TrialState.PRUNED if verdict.prune else TrialState.COMPLETE
+        record = _ended(record, state)
+        with self._timed():
+            self._stored.end(trial, record)
+        self._trials.recover(record)
+        return True
+
+    def _train(self, trial: OptunaTrial) -> None:
+        heapq.heappush(self._busy, (self._now + self._random.uniform(0.5, 1.5), next(self._order), trial))
+
+    def _evaluated(self, record: TrialRecord) -> TrialRecord:
+        epoch = len(record.reports) + 1
+        value = value_at(record.params, epoch / self._horizon, self._random)
+        metrics = {"num_parameters": 1000.0, "eval_loss": value}
+        report = Report((value,), epoch, epoch, epoch, metrics, horizon=self._horizon)
+        return replace(record, reports=(*record.reports, report), epochs=epoch)
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        begin = time.process_time()
+        yield
+        self.seconds.append(time.process_time() - begin)
+
+
+def _ended(record: TrialRecord, state: TrialState) -> TrialRecord:
+    return replace(record, state=state, values=record.reports[-1].values if state is TrialState.COMPLETE else ())
+
+
 def watch(options: argparse.Namespace, folder: Path) -> None:
     """Decide a whole search, and print what it cost."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    random, horizon = np.random.default_rng(0), options.evaluations
-    space = SearchSpace(parameters(options.dimensions))
-    objectives = resolve_objectives("eval_loss", "minimize", has_metrics=True)
-    study = Study("decisions", folder, space, objectives, options.trials)
-    defaults = Defaults.of(study, None)
-    sampler = CurveSampler(0, objectives[0], defaults.first(study))
-    engine = optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
-    at_rungs = AtRungs(study, engine, defaults.ladder, PausedLimit()) if options.pruner == "rungs" else None
-    stored = StoredTrials(study, engine, RepeatableSampling(sampler), None, at_rungs, lambda _: False)
-    made_up = MadeUpTrials()
-    runner = cast(TrialRunner, made_up)
-    order = itertools.count()
-    busy: list[tuple[float, int, OptunaTrial]] = []
-    idle, now, window = options.workers, 0.0, []
-    ended = 0
-    print(f"{'trials ended':>12}{'decisions':>12}{'CPU ms each':>14}{'worst':>8}{'memory MB':>12}")
-    while True:
-        while idle:
-            begin = time.process_time()
-            trial = stored.next(runner)
-            if isinstance(trial, OptunaTrial) and trial.earlier is None:
-                study.suggest(trial)
-                trial.keep()
-            window.append(time.process_time() - begin)
-            if not isinstance(trial, OptunaTrial):
-                break
-            idle -= 1
-            new = TrialRecord(trial.number, f"run-{trial.number}", TrialState.RUNNING, trial.params.values_by_name)
-            made_up.recover(replace(trial.earlier or new, state=TrialState.RUNNING))
-            heapq.heappush(busy, (now + random.uniform(0.5, 1.5), next(order), trial))
-        if not busy:
-            break
-        now, _, trial = heapq.heappop(busy)
-        record = cast(TrialRecord, made_up.earlier_record(trial.number))
-        epoch = len(record.reports) + 1
-        value = value_at(record.params, epoch / horizon, random)
-        report = Report((value,), epoch, epoch, epoch, {"num_parameters": 1000.0, "eval_loss": value}, horizon=horizon)
-        record = replace(record, reports=(*record.reports, report), epochs=epoch)
-        begin = time.process_time()
-        verdict = trial.verdict(record, True, epoch == horizon)
-        window.append(time.process_time() - begin)
-        if verdict.pause or verdict.prune or epoch == horizon:
-            idle += 1
-            state = TrialState.PAUSED if verdict.pause else TrialState.PRUNED if verdict.prune else TrialState.COMPLETE
-            record = replace(record, state=state, values=(value,) if state is TrialState.COMPLETE else ())
-            begin = time.process_time()
-            stored.end(trial, record)
-            window.append(time.process_time() - begin)
-            ended += 1
-        else:
-            heapq.heappush(busy, (now + random.uniform(0.5, 1.5), next(order), trial))
-        made_up.recover(record)
-        if ended and ended % options.window == 0 and (verdict.pause or verdict.prune or epoch == horizon):
-            used = [each for each in window if each > 1e-4]
+    search = Decided(options, folder)
+    search.add_known(options.known)
+    ended, free = options.known, options.workers
+    print(f"{'trials ended':>12}{'decisions':>12}{'CPU ms: mean':>14}{'worst':>8}{'memory MB':>12}")
+    while search.occupy(free):
+        free = search.step()
+        ended += free
+        if free and ended % options.window == 0:
+            decisions = [1e3 * each for each in search.seconds if each > _NOTHING]
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-            print(
-                f"{ended:12}{len(window):12}{1e3 * sum(window) / max(len(used), 1):14.1f}{1e3 * max(window):8.0f}"
-                f"{memory:12.0f}",
-                flush=True,
-            )
-            window = []
+            mean, worst = statistics.mean(decisions), max(decisions)
+            print(f"{ended:12}{len(decisions):12}{mean:14.1f}{worst:8.0f}{memory:12.0f}", flush=True)
+            search.seconds.clear()
 
 
 def parameters(dimensions: int) -> dict[str, Parameter]:
@@ -178,6 +242,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=10)
     parser.add_argument("--dimensions", type=int, default=5)
     parser.add_argument("--pruner", choices=["rungs", "none"], default="rungs")
+    parser.add_argument("--known", type=int, default=0, help="trials that have ended before")
     parser.add_argument("--window", type=int, default=500)
     with tempfile.TemporaryDirectory() as folder:
         watch(parser.parse_args(), Path(folder))

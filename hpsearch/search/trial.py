@@ -206,6 +206,8 @@ class TrialRecord:
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         if not self.user_attrs:
             del values["user_attrs"]
+        if self.fraction is None:
+            del values["fraction"]
         return dict(json.loads(json.dumps(values, default=str)))
 
 

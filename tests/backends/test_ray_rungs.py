@@ -16,6 +16,7 @@ from ray.tune.search.optuna import OptunaSearch
 from hpsearch import Float, TrialState
 from hpsearch.backends.ray_backend.run_folders import TUNE_FOLDER
 from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.training_budget import full_runs_of
 from tests.support.on_ray import ON_RAY
 from tests.support.searching import Events
 from tests.support.small_trainer import small_trainer
@@ -26,7 +27,7 @@ EPOCHS = 6  # pauses after 1 and 3 of them
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 
 
-def search(folder: Path, n_trials: int = 9, **options: Any) -> Any:
+def search(folder: Path, n_trials: int | None = 9, **options: Any) -> Any:
     return small_trainer(folder / "runs", num_train_epochs=EPOCHS).hyperparameter_search(
         RATE, "loss", n_trials=n_trials, **{**ON_RAY, "pruner": LADDER_OF_0_8_0, **options}
     )
@@ -52,6 +53,17 @@ def test_trials_that_wait_on_a_cluster_go_on_from_exactly_where_they_were(tmp_pa
     assert left == [f"run-{best.run_id}"]
     assert not list((tmp_path / "runs" / "study").glob(f"{TUNE_FOLDER}*"))
     assert not is_distant or not list((tmp_path / "place").rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("options", "least"), [({}, 4), ({"pruner": None, "scheduler": "asha"}, 3)], ids=["rungs", "asha"]
+)
+def test_a_budget_in_full_training_runs_ends_a_search_on_a_cluster(
+    tmp_path: Path, options: dict[str, Any], least: int
+) -> None:
+    records = search(tmp_path, None, budget=3, **options).run_summary.records
+    assert len(records) >= least
+    assert 2.0 < full_runs_of(records) <= 3.0 + 1e-6
 
 
 def loss_or_nothing(metrics: dict[str, float]) -> float:

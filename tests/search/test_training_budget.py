@@ -110,7 +110,7 @@ def test_without_a_budget_a_search_has_twenty_trials_by_default(tmp_path: Path) 
         def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
             raise RuntimeError(f"{study.n_trials} trials")
 
-    with pytest.raises(RuntimeError, match="^20 trials$"):
+    with pytest.raises(RuntimeError, match=r"^20 trials$"):
         search(tmp_path, None, progress=Ends())
 
 

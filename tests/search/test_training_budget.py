@@ -105,6 +105,15 @@ def test_a_budget_that_completes_no_trial_is_refused_before_any_work(tmp_path: P
     assert not (tmp_path / "study").exists()
 
 
+def test_without_a_budget_a_search_has_twenty_trials_by_default(tmp_path: Path) -> None:
+    class Ends(HearsNotices):
+        def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
+            raise RuntimeError(f"{study.n_trials} trials")
+
+    with pytest.raises(RuntimeError, match=r"^20 trials$"):
+        search(tmp_path, None, progress=Ends())
+
+
 def test_without_rungs_as_many_trials_train_as_there_are_runs(tmp_path: Path) -> None:
     events = HearsNotices()
     records = records_of(search(tmp_path, None, budget=3, progress=events))

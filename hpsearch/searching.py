@@ -31,6 +31,7 @@ from .search.study_callbacks import StudyCallback, check_callbacks
 from .search.trial import TrialRecord
 from .training.randomness import preserved_streams
 
+_DEFAULT_TRIALS = 20
 _STUDY = "study"  # the name of a study that is given none
 
 Metric = str | Callable[[dict[str, float]], float]
@@ -107,7 +108,7 @@ class Searching(ABC):
         self,
         hp_space: SpaceLike = None,
         compute_objective: Metric | Sequence[Metric] | None = None,
-        n_trials: int = 20,
+        n_trials: int | None = None,
         direction: str | Sequence[str | None] | None = None,
         backend: str | None = None,
         hp_name: Callable[[Any], str] | None = None,
@@ -148,7 +149,7 @@ class Searching(ABC):
                 these, or a function that returns a tuple, with a list of directions. Default: the evaluation loss;
                 with `compute_metrics`, the sum of all metrics except losses, speed and memory; for TRL's trainers of
                 online reinforcement learning (GRPO, RLOO), the reward.
-            n_trials: the study's total of trials; failed and pruned ones count.
+            n_trials: the study's total of trials; failed and pruned ones count. Default: 20.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
                 other metrics maximised.
             directions: a list of directions, as Optuna calls it; the same as `direction`.
@@ -163,7 +164,8 @@ class Searching(ABC):
             pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
             keep_checkpoints: how many of the best trials keep their weights on disk (with several objectives, 1 keeps
                 those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
-            timeout: seconds for this call; a trial that is running then is stopped at its next step.
+            timeout: seconds for this call; a trial that is running then is stopped at its next step. Without `n_trials`
+                and `max_epochs`, a trial's cost is its measured seconds, so the choices cannot be repeated.
             trial_timeout: seconds for one trial.
             max_epochs: passes over the data, of all trials of the study together.
             trial_max_epochs: passes over the data for one trial, whatever its `num_train_epochs`, which its
@@ -226,7 +228,7 @@ class Searching(ABC):
             folder=folder,
             space=space,
             objectives=objectives,
-            n_trials=n_trials,
+            n_trials=_DEFAULT_TRIALS if n_trials is None else n_trials,
             scope=self.args.ray_scope if scope is None else scope,
             constraints=bounds,
             pruning_objective=pruning,
@@ -241,6 +243,7 @@ class Searching(ABC):
             hp_name=hp_name,
             start_with=resolve_start(start_with, space, self._defaults),
             preflight=preflight,
+            costs_in_seconds=timeout is not None and n_trials is None and max_epochs is None,
         )
         check_space(study.space, self)
         with preserved_streams():

@@ -60,6 +60,8 @@ class Report:
         metrics: everything the evaluation produced.
         violations: by how much each constraint is broken; at most 0 if it holds.
         horizon: the resource at which the trial will have trained to its end; 0 if that is not known.
+        operations: floating-point operations that the training has cost so far, as `hpsearch.search.operations` counts
+            them; 0 if that is not known, as of a model that is not of transformers.
     """
 
     values: tuple[float, ...]
@@ -69,6 +71,7 @@ class Report:
     metrics: dict[str, float]
     violations: dict[str, float] = field(default_factory=dict)
     horizon: float = 0.0
+    operations: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.metrics, RecordedMetrics):

@@ -19,7 +19,7 @@ from ...search.objective import Objective
 from ...search.priors import Belief
 from ...search.selection import shares_and_costs
 from ...search.trial import TrialRecord, TrialState
-from ...search.work import WorkModel, work_model, work_of
+from ...search.work import WorkModel, in_one_unit, work_model, work_of
 from .branches import Branches, branches_shown
 from .cube import Cube, Tried
 from .engine_trials import trials_as_read
@@ -42,6 +42,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         first: so many trials are drawn at random before the model is asked.
         priors: where the best values of parameters are believed to be.
         branches: under which choices parameters exist; None: the trials show it.
+        by_seconds: the cost of trials is their measured seconds, not a count of operations.
 
     Attributes:
         trials: all trials of the study, as far as they are known; set before each choice.
@@ -54,7 +55,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
         first: int,
         priors: Mapping[str, Any] | None = None,
         branches: Branches | None = None,
+        by_seconds: bool = False,
     ) -> None:
+        self._by_seconds = by_seconds
         self._objective, self._priors, self._branches = objective, dict(priors or {}), branches
         self._first = first
         self._rng = LazyRandomState(seed)
@@ -102,7 +105,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         def valid(points: Array) -> Array:
             return tried.without(cube.valid(points))
 
-        work = _work(known, params, cube)
+        work = _work(known, params, cube, self._by_seconds)
         point = propose(curves, under_way, random, valid, self._models.of, belief, self._first, work)
         return {} if point is None else cube.params(point)
 
@@ -115,7 +118,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         cube = self._cube(space, trials, params)
         curves = self._curves(study, trials, cube)
         points = np.array([cube.point(params[each.number]) for each in candidates])
-        work = _work([each for each in trials if each.number in params], params, cube)
+        work = _work([each for each in trials if each.number in params], params, cube, self._by_seconds)
         return [float(each) for each in self._models.of(curves).improvement_for_work(points, work)]
 
     def most_expected(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> float | None:
@@ -195,7 +198,11 @@ def _shown(trial: TrialRecord, objective: Objective) -> Sequence[tuple[float, fl
     return shown
 
 
-def _work(trials: Sequence[TrialRecord], params: Mapping[int, Mapping[str, Any]], cube: Cube) -> WorkModel | None:
+def _work(
+    trials: Sequence[TrialRecord], params: Mapping[int, Mapping[str, Any]], cube: Cube, by_seconds: bool
+) -> WorkModel | None:
     """Return a model of how much work trials are, learnt from these."""
-    known = [(cube.point(params[each.number]), work) for each in trials if (work := work_of(each))]
-    return work_model(np.array([point for point, _ in known]), np.array([work for _, work in known]))
+    known = [(params[each.number], work) for each in trials if (work := work_of(each)) is not None]
+    works = in_one_unit([work for _, work in known], by_seconds)
+    points = [cube.point(had) for (had, _), work in zip(known, works, strict=True) if work > 0]
+    return work_model(np.array(points), np.array([each for each in works if each > 0]))

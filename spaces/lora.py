@@ -29,8 +29,8 @@ from hpsearch import Categorical, Float, Int, SearchSpace
 SPACE = SearchSpace(
     {
         # 1e-4 (QLoRA, 33B and 65B) and 2e-4 (QLoRA, 7B and 13B; LoRA on GPT-2, table 11), up to 5e-4 (LoRA on RoBERTa,
-        # table 9); twice as far on both sides is our choice. Prior: 2e-4, ten times that of `spaces.language_model`, as the
-        # best rate of LoRA is about ten times that of training in full, whatever the rank (Schulman et al.).
+        # table 9); twice as far on both sides is our choice. Prior: 2e-4, ten times that of `spaces.language_model`, as
+        # the best rate of LoRA is about ten times that of training in full, whatever the rank (Schulman et al.).
         "learning_rate": Float(5e-5, 1e-3, log=True, default=2e-4, prior=2e-4),
         # 1 to 64 in LoRA (table 6), 64 in QLoRA; 8 is the default of LoraConfig, and that of LoRA on RoBERTa (table 9).
         # From 4 on is our choice.

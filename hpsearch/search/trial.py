@@ -87,6 +87,10 @@ class Report:
         """The resource as the whole number that engines compare at; None where trials cannot be compared."""
         return int(self.resource) if float(self.resource).is_integer() else None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return its fields; without operations that are not known, as hpsearch 0.8.0 wrote it."""
+        return {name: each for name, each in vars(self).items() if name != "operations" or each}
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Report:
         """Read the dict that `dataclasses.asdict` gave, also after a journey through JSON."""
@@ -195,7 +199,7 @@ class TrialRecord:
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values; an argument that JSON does not know is given as text."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["reports"] = [vars(each) for each in self.reports]
+        values["reports"] = [each.to_json() for each in self.reports]
         values["state"] = self.state.value
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         if not self.user_attrs:

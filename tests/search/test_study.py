@@ -349,11 +349,10 @@ def test_a_fixed_trial_refuses_what_it_was_not_given() -> None:
 
 
 @pytest.mark.feature(1)
-def test_a_search_takes_the_documented_arguments_in_their_order_and_runs_twenty_trials_by_default() -> None:
+def test_a_search_takes_the_documented_arguments_in_their_order() -> None:
     parameters = inspect.signature(Trainer.hyperparameter_search).parameters
     documented = ["hp_space", "compute_objective", "n_trials", "direction", "backend", "hp_name"]
     assert list(parameters)[1:7] == documented
-    assert parameters["n_trials"].default == 20
     theirs = inspect.signature(transformers.Trainer.hyperparameter_search).parameters
     assert list(theirs)[1:7] == documented
 

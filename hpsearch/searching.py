@@ -165,7 +165,8 @@ class Searching(ABC):
             pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
             keep_checkpoints: how many of the best trials keep their weights on disk (with several objectives, 1 keeps
                 those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
-            timeout: seconds for this call; a trial that is running then is stopped at its next step.
+            timeout: seconds for this call; a trial that is running then is stopped at its next step. Without `n_trials`
+                and `max_epochs`, a trial's cost is its measured seconds, so the choices cannot be repeated.
             trial_timeout: seconds for one trial.
             max_epochs: passes over the data, of all trials of the study together.
             trial_max_epochs: passes over the data for one trial, whatever its `num_train_epochs`, which its
@@ -246,6 +247,7 @@ class Searching(ABC):
             start_with=resolve_start(start_with, space, self._defaults),
             preflight=preflight,
             budget=budget,
+            costs_in_seconds=timeout is not None and n_trials is None and max_epochs is None and budget is None,
         )
         check_space(study.space, self)
         with preserved_streams():

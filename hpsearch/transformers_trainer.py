@@ -95,7 +95,7 @@ class TransformersTrainer:
 
     def add_callback(self, callback: Any) -> None:
         """Add the callback that reports, last of all: it marks a checkpoint as whole."""
-        self._exact, self._relay = ExactResume(self._trainer), _Relay(callback)
+        self._exact, self._relay = ExactResume(self._trainer), _Relay(callback, self._trainer.store_flos)
         self._trainer.add_callback(_Turn(self._relay, of_others=False))
         self._trainer.add_callback(self._exact)
         self._trainer.add_callback(self._relay)
@@ -315,10 +315,14 @@ class _Relay(TrainerCallback):
     """Passes the events of a run on to the callback that reports, and leaves its state in every checkpoint.
 
     transformers would make a callback that keeps state anew when a run goes on, from nothing; this one is not told.
+
+    Args:
+        reporting: the callback that reports.
+        store_operations: adds the operations that were counted since the last call to the trainer's state.
     """
 
-    def __init__(self, reporting: ReportingCallback) -> None:
-        self.reporting = reporting
+    def __init__(self, reporting: ReportingCallback, store_operations: Callable[[], None]) -> None:
+        self.reporting, self._store_operations = reporting, store_operations
         self.when_it_begins: Callable[[], None] = lambda: None
         self.has_begun = self.is_turn_of_others = False
 
@@ -334,6 +338,7 @@ class _Relay(TrainerCallback):
         return self.reporting.on_step_end(args, state, control, **kwargs)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self._store_operations()  # transformers does so only before it logs and saves
         return self.reporting.on_evaluate(args, state, control, **kwargs)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ device: with several, they add up.
 `model_init` reads nothing: all of it are training arguments.
 
 Sources:
-    Devlin, Chang, Lee, Toutanova: BERT (NAACL 2019), appendix A.3.
+    Devlin, Chang, Lee, Toutanova: BERT (NAACL 2019), appendices A.2 and A.3.
     Liu et al.: RoBERTa (2019), table 10.
     Clark, Luong, Le, Manning: ELECTRA (ICLR 2020), and `configure_finetuning.py` of its code.
     He, Liu, Gao, Chen: DeBERTa (ICLR 2021), and `experiments/glue/mnli.sh` of its code.
@@ -26,8 +26,8 @@ SPACE = SearchSpace(
         "per_device_train_batch_size": Categorical((16, 32), default=16),
         # 2 to 4 (BERT, A.3), at most 10 (RoBERTa, table 10; ELECTRA for the smallest tasks of GLUE).
         "num_train_epochs": Int(2, 10, log=True, default=3),
-        # 0.01 (ELECTRA's code) and 0.1 (RoBERTa, table 10); down to none is our choice.
-        "weight_decay": Float(0.0, 0.1, default=0.01),
+        # 0.01 (BERT, A.2; ELECTRA's code) and 0.1 (RoBERTa, table 10); down to none is our choice.
+        "weight_decay": Float(0.0, 0.1, default=0.01, prior=0.01),
         # As a share of all updates: 0.06 (RoBERTa, table 10), 0.1 (Mosbach et al.; ELECTRA's code); down to none is our
         # choice. A value of 1 or more would be a number of updates.
         "warmup_steps": Float(0.0, 0.1, default=0.06, prior=0.06),

@@ -13,6 +13,7 @@ To add it to another space, leave out what that one says of the learning rate an
 Sources:
     Brown et al.: GPT-3 (NeurIPS 2020), appendix B; Liu et al.: RoBERTa (2019), tables 9 and 10.
     Choi et al.: On Empirical Comparisons of Optimizers for Deep Learning (2019).
+    Devlin, Chang, Lee, Toutanova: BERT (NAACL 2019), appendices A.2 and A.3.
     DeepOBS (Schneider, Balles, Hennig, ICLR 2019): the example of a random search, over SGD.
     Dosovitskiy et al.: ViT (ICLR 2021), table 4.
     Shazeer, Stern: Adafactor (ICML 2018), algorithm 6; the documentation of `transformers.Adafactor`.
@@ -23,9 +24,10 @@ Sources:
 from hpsearch import Categorical, Float, SearchSpace
 
 # 1e-5 to 3e-5 for AdamW (RoBERTa, table 10), 5e-5 the default of TrainingArguments, 1e-3 for Adafactor (documentation
-# of transformers). From 5e-6 on is our choice.
-_ADAPTIVE_RATE = Float(5e-6, 1e-3, log=True, default=5e-5)
-# 0.001 to 0.06 for SGD (ViT, table 4), 0.01 the default of PyTorch's Adagrad. Up to 0.1 is our choice.
+# of transformers). From 5e-6 on is our choice. Prior: 5e-5, which is in the grid of BERT (A.3) as well.
+_ADAPTIVE_RATE = Float(5e-6, 1e-3, log=True, default=5e-5, prior=5e-5)
+# 0.001 to 0.06 for SGD (ViT, table 4), 0.01 the default of PyTorch's Adagrad. Up to 0.1 is our choice. No prior, as
+# the best rate of SGD depends on the model.
 _LARGE_RATE = Float(1e-3, 1e-1, log=True, default=1e-2)
 # 0.5 to 1 (DeepOBS); only up to 0.99 is our choice. 0.9 for SGD (ViT, table 4) and for RMSprop (EfficientNetV2).
 _MOMENTUM = Float(0.5, 0.99, default=0.9, prior=0.9)
@@ -41,8 +43,8 @@ SPACE = SearchSpace(
                     "adam_beta2": Float(0.95, 0.999, default=0.999),
                     # 1e-8 (default of PyTorch), 1e-6 (RoBERTa, table 9); Choi et al. find that it is worth tuning.
                     "adam_epsilon": Float(1e-8, 1e-6, log=True, default=1e-8),
-                    # 0.01 (default of PyTorch), 0.1 (RoBERTa, table 10); down to none is our choice.
-                    "weight_decay": Float(0.0, 0.1, default=0.01),
+                    # 0.01 (default of PyTorch; BERT, A.2), 0.1 (RoBERTa, table 10); down to none is our choice.
+                    "weight_decay": Float(0.0, 0.1, default=0.01, prior=0.01),
                 },
                 "adafactor": {
                     "learning_rate": _ADAPTIVE_RATE,

@@ -15,6 +15,7 @@ from .agreed_interruption import AgreedInterruption
 from .budgets import Stop, TrialBudget
 from .listener import SearchListener
 from .objective import Objective
+from .operations import operations_so_far
 from .others import OtherTrials
 from .ranks import Ranks
 from .scoped_weights import ScopedWeights
@@ -232,6 +233,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             metrics=recorded(metrics),
             violations={each.name: self._violation(each, metrics) for each in self._study.constraints},
             horizon=self._horizon(args, state),
+            operations=operations_so_far(state, model),
         )
 
     def _horizon(self, args: Any, state: Any) -> float:

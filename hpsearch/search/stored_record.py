@@ -140,6 +140,7 @@ _FIELDS_OF_A_REPORT: dict[str, Check] = {
     "metrics": mapping(_metric),
     "violations": mapping(number),
     "horizon": amount,
+    "operations": amount,
 }
 _FIELDS: dict[str, Check] = {
     "number": _trial_number,

@@ -55,6 +55,8 @@ class Study:
         start_with: parameters of the first trials; where some are missing, the sampler chooses.
         uncounted_before: failed trials with smaller numbers do not count, and are not those of `start_with`.
         preflight: whether one training step and two batches of evaluation are tried before the first trial.
+        costs_in_seconds: whether the cost of a trial, which it has to be worth, is its measured seconds; else it is a
+            count of operations, which is the same when the search is repeated.
 
     Raises:
         StudyError: a setting is out of range.
@@ -81,6 +83,7 @@ class Study:
     preflight: bool = False
     uncounted_before: int = 0
     budget: float | None = None
+    costs_in_seconds: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")

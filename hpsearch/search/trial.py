@@ -60,6 +60,8 @@ class Report:
         metrics: everything the evaluation produced.
         violations: by how much each constraint is broken; at most 0 if it holds.
         horizon: the resource at which the trial will have trained to its end; 0 if that is not known.
+        operations: floating-point operations that the training has cost so far, as `hpsearch.search.operations` counts
+            them; 0 if that is not known, as of a model that is not of transformers.
     """
 
     values: tuple[float, ...]
@@ -69,6 +71,7 @@ class Report:
     metrics: dict[str, float]
     violations: dict[str, float] = field(default_factory=dict)
     horizon: float = 0.0
+    operations: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.metrics, RecordedMetrics):
@@ -88,6 +91,10 @@ class Report:
     def comparable_resource(self) -> int | None:
         """The resource as the whole number that engines compare at; None where trials cannot be compared."""
         return int(self.resource) if float(self.resource).is_integer() else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its fields; without operations that are not known, as hpsearch 0.8.0 wrote it."""
+        return {name: each for name, each in vars(self).items() if name != "operations" or each}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Report:
@@ -201,7 +208,7 @@ class TrialRecord:
     def to_json(self) -> dict[str, Any]:
         """Return JSON-ready values; an argument that JSON does not know is given as text."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["reports"] = [vars(each) for each in self.reports]
+        values["reports"] = [each.to_json() for each in self.reports]
         values["state"] = self.state.value
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         if not self.user_attrs:

@@ -1,9 +1,11 @@
-"""How much work a training is with these parameters, learnt from how much others were.
+"""Predict the cost of a training run from its hyperparameters.
 
-The work of a training is its model's size times its epochs: not its seconds, which are others each time, so that a
-search makes the same choices when it is repeated. The logarithm of the work is fitted by ridge regression, as a
-polynomial of second degree of the parameters in the unit cube, without products: it goes with powers of what makes a
-model large, such as layers and their width, which are searched on a logarithmic scale or over a small range.
+The cost of a training run is the number of its floating-point operations (see `hpsearch.search.operations`), or, where
+that is not known, the number of weights times the passes over the data. Measured seconds differ each time: they are the
+cost only in a search that `timeout` alone limits, which cannot be repeated anyway. The logarithm of the cost is fitted
+by ridge regression, as a polynomial of second degree of the parameters in the unit cube, without products: it goes with
+powers of what makes a model large, such as layers and their width, which are searched on a logarithmic scale or over a
+small range.
 
 What is expected of a trial is divided by the square root of its work: a trial of four times the work has to promise
 twice as much. By the work itself, as Snoek, Larochelle, Adams do (Practical Bayesian Optimization of Machine Learning
@@ -11,6 +13,10 @@ Algorithms, NeurIPS 2012, section 3.2), was no better; docs/how-search-decides.m
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,20 +58,54 @@ def work_model(points: Array, works: Array) -> WorkModel | None:
     return WorkModel(points, works)
 
 
-def work_of(trial: TrialRecord) -> float | None:
-    """Return the work of a trial's whole training: weights times epochs; None if that is not known yet.
+class Work(NamedTuple):
+    """The cost of a trial's whole training run in each unit; 0 where it is not known.
+
+    Attributes:
+        operations: floating-point operations; see `hpsearch.search.operations`.
+        passes: the number of weights times the passes over the data.
+        seconds: as measured, extrapolated from what the trial has trained.
+    """
+
+    operations: float = 0.0
+    passes: float = 0.0
+    seconds: float = 0.0
+
+
+def work_of(trial: TrialRecord) -> Work | None:
+    """Return the cost of a trial's whole training run, by its last report; None if that is not known yet.
 
     >>> from hpsearch import Report, TrialState
-    >>> halfway = Report((0.5,), 2, 20, 2.0, {"num_parameters": 1000}, horizon=4)
-    >>> work_of(TrialRecord(0, "run-0", TrialState.PAUSED, {}, reports=(halfway,)))
-    4000.0
+    >>> halfway = Report((0.5,), 2, 20, 2.0, {"num_parameters": 1000}, horizon=4, operations=6e6)
+    >>> work_of(TrialRecord(0, "run-0", TrialState.PAUSED, {}, reports=(halfway,), seconds=30.0))
+    Work(operations=12000000.0, passes=4000.0, seconds=60.0)
     """
-    measured = (each for each in trial.reports if each.metrics.get(NUM_PARAMETERS))
-    known = [each for each in measured if each.horizon > 0 and each.resource > 0]
-    if not known:
+    last = next((each for each in reversed(trial.reports) if each.horizon > 0 and each.resource > 0), None)
+    if last is None:
         return None
-    last = known[-1]
-    return float(last.metrics[NUM_PARAMETERS] * last.epoch * last.horizon / last.resource)
+    runs = last.resource / last.horizon
+    epochs = last.epoch / runs
+    seconds = trial.seconds * epochs / (max(trial.epochs, last.epoch) or math.inf)
+    return Work(last.operations / runs, last.metrics.get(NUM_PARAMETERS, 0.0) * epochs, seconds)
+
+
+def in_one_unit(works: Sequence[Work], by_seconds: bool = False) -> list[float]:
+    """Return the costs of trials in one unit, to compare them; 0 where a cost is not known.
+
+    The unit is operations if they are known of all trials, else weights times passes: of trials of hpsearch 0.8.0, of
+    models that are not of transformers.
+
+    Args:
+        works: of the trials.
+        by_seconds: measured seconds, if they are known of all trials, come first.
+
+    >>> in_one_unit([Work(6e9, 4e3, 2.0), Work(2e9, 4e3, 1.0)]), in_one_unit([Work(6e9, 4e3, 2.0), Work(0.0, 4e3, 1.0)])
+    ([6000000000.0, 2000000000.0], [4000.0, 4000.0])
+    """
+    units = ("seconds", "operations", "passes") if by_seconds else ("operations", "passes")
+    known = (unit for unit in units if all(getattr(each, unit) > 0 for each in works))
+    unit = next(known, "passes")
+    return [getattr(each, unit) for each in works]
 
 
 def _features(points: Array) -> Array:

@@ -141,6 +141,7 @@ def _log_evaluate_save(trainer: Hooks, ignore_keys: list[str] | None) -> None:
         else:
             trainer.log(logs)
     if run.control.should_evaluate:
+        store_flos(run)  # callbacks that receive the evaluation see the count up to here
         is_best = best_model.track_best(run, _evaluate(trainer, ignore_keys))
         if run.args.save_strategy == SaveStrategy.BEST:
             run.control.should_save = run.control.should_save or is_best

@@ -141,7 +141,6 @@ def test_a_value_that_is_refused_only_under_another_choice(tmp_path: Path) -> No
         (StudyError, {"n_trials": 0}, ["n_trials", "0", "at least 1"]),
         (StudyError, {"n_trials": -1}, ["n_trials", "-1", "at least 1"]),
         (StudyError, {"n_trials": 2.5}, ["n_trials", "2.5", "whole number"]),
-        (StudyError, {"n_trials": None}, ["n_trials", "None", "whole number"]),
         (StudyError, {"timeout": 0}, ["timeout", "0", "above 0"]),
         (StudyError, {"timeout": -5.0}, ["timeout", "-5.0", "above 0"]),
         (StudyError, {"trial_timeout": -5}, ["trial_timeout", "-5", "above 0"]),

@@ -17,6 +17,7 @@ from hpsearch.search.reading import read_settings
 from hpsearch.search.study import Study
 from tests.support.searching import RATE, Events
 from tests.support.short_searches import search
+from tests.support.small_trainer import small_trainer
 
 
 class Said(Exception):
@@ -108,6 +109,32 @@ def test_a_search_without_evaluations_during_training_asks_the_model_of_curves(t
     events = Events()
     search(tmp_path, 4, pruner="rungs", preflight=False, progress=events, trainer={"eval_strategy": "no"})
     assert "sampler CurveSampler" in events.notes
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_said"),
+    [
+        ({"timeout": 60.0}, True),
+        ({"timeout": 60.0, "n_trials": 20}, False),
+        ({"timeout": 60.0, "max_epochs": 9}, False),
+        ({}, False),
+        ({"timeout": 60.0, "sampler": "random"}, False),
+    ],
+)
+def test_measured_seconds_are_the_cost_only_where_timeout_alone_limits_the_search_and_it_says_so(
+    tmp_path: Path, limits: dict[str, Any], is_said: bool
+) -> None:
+    class Ends(Events):
+        def on_search_begin(self, study: Any, records: Any, notes: Any) -> None:
+            assert study.n_trials == 20
+            raise Said([each for each in notes if "measured seconds" in each])
+
+    with pytest.raises(Said) as caught:
+        small_trainer(tmp_path).hyperparameter_search(
+            RATE, "loss", preflight=False, storage="journal", progress=Ends(), **limits
+        )
+    [notes] = caught.value.args
+    assert [("cannot be repeated" in each) for each in notes] == [True] * is_said
 
 
 def test_a_study_that_goes_on_keeps_what_it_was_begun_with() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hpsearch import Float, Int, Report, TrialRecord, TrialState
 from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
 from hpsearch.search.curves import Curve, LatestModel, propose
 from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.work import WorkModel, work_model, work_of
+from hpsearch.search.work import Work, WorkModel, in_one_unit, work_model, work_of
 from tests.support.small_trainer import TwoLayers, small_trainer
 
 
@@ -53,12 +53,30 @@ def report(epoch: float, metrics: Mapping[str, float], horizon: float = 18.0, va
 
 def test_the_work_is_that_of_the_whole_training_however_far_it_is() -> None:
     size = {"num_parameters": 500.0}
-    assert work_of(record(report(1, size))) == work_of(record(report(1, size), report(6, size))) == 9000.0
+    assert work_of(record(report(1, size))) == work_of(record(report(1, size), report(6, size))) == Work(passes=9000.0)
+    assert work_of(record(replace(report(6, size), operations=1e6))) == Work(3e6, 9000.0)
+    assert work_of(replace(record(report(6, size)), seconds=8.0, epochs=6.0)) == Work(0.0, 9000.0, 24.0)
+    assert work_of(replace(record(report(6, size)), seconds=8.0, epochs=8.0)) == Work(0.0, 9000.0, 18.0)  # interrupted
     by_samples = Report((0.5,), 640.0, 20, 2.0, size, horizon=1920.0)
-    assert work_of(record(by_samples)) == 3000.0
+    assert work_of(record(by_samples)) == Work(passes=3000.0)
     assert work_of(record()) is None
-    assert work_of(record(report(1, {}))) is None
+    assert work_of(record(report(1, {}))) == Work()
     assert work_of(record(report(0, size, horizon=0.0))) is None
+
+
+@pytest.mark.parametrize(
+    ("works", "by_seconds", "expected"),
+    [
+        ([Work(6.0, 4.0, 2.0), Work(2.0, 4.0, 1.0)], False, [6.0, 2.0]),
+        ([Work(6.0, 4.0, 2.0), Work(2.0, 4.0, 1.0)], True, [2.0, 1.0]),
+        ([Work(6.0, 4.0, 2.0), Work(0.0, 3.0, 1.0)], False, [4.0, 3.0]),  # one of hpsearch 0.8.0
+        ([Work(6.0, 4.0, 2.0), Work(2.0, 4.0, 0.0)], True, [6.0, 2.0]),
+        ([Work(0.0, 4.0, 2.0), Work(0.0, 0.0, 1.0)], False, [4.0, 0.0]),
+        ([], False, []),
+    ],
+)
+def test_trials_are_compared_in_one_unit(works: list[Work], by_seconds: bool, expected: list[float]) -> None:
+    assert in_one_unit(works, by_seconds) == expected
 
 
 def test_parameters_that_promise_the_same_are_proposed_where_they_are_less_work() -> None:
@@ -75,21 +93,45 @@ def test_parameters_that_promise_the_same_are_proposed_where_they_are_less_work(
     assert all(abs(point[0] - 0.3) < 0.1 for point in proposed(work))
 
 
-def test_of_trials_that_wait_one_of_four_times_the_length_has_to_promise_more() -> None:
+def with_epochs(trial: TrialRecord, times: float) -> TrialRecord:
+    return replace(trial, reports=(replace(trial.reports[0], epoch=times),))
+
+
+def with_operations(trial: TrialRecord, times: float) -> TrialRecord:
+    return replace(trial, reports=(replace(trial.reports[0], operations=1e9 * times),))
+
+
+def with_seconds(trial: TrialRecord, times: float) -> TrialRecord:
+    return replace(trial, seconds=10.0 * times)
+
+
+@pytest.mark.parametrize(
+    ("change", "by_seconds", "expected"),
+    [
+        (with_epochs, False, 2.0),
+        (with_operations, False, 2.0),
+        (with_seconds, True, 2.0),
+        (with_seconds, False, 1.0),
+        (with_operations, True, 2.0),  # as no seconds are known
+    ],
+)
+def test_of_trials_that_wait_one_of_four_times_the_cost_has_to_promise_more(
+    change: Callable[[TrialRecord, float], TrialRecord], by_seconds: bool, expected: float
+) -> None:
     study = optuna.create_study()
     between = {"x": optuna.distributions.FloatDistribution(0, 1), "y": optuna.distributions.FloatDistribution(0, 1)}
-    alike, longer = [], []
+    alike = []
     for number, (x, y) in enumerate(points(30)):
         study.add_trial(optuna.trial.create_trial(params={"x": x, "y": y}, distributions=between, value=0.0))
-        shown = report(1, {"num_parameters": 100.0}, value=(x - 0.3) ** 2)
-        alike.append(record(shown, number=number))
-        longer.append(record(replace(shown, epoch=4.0 if y > 0.5 else 1.0), number=number))
-    sampler = CurveSampler(0, resolve_objectives("loss", None, has_metrics=False)[0], first=8)
+        alike.append(record(report(1, {"num_parameters": 100.0}, value=(x - 0.3) ** 2), number=number))
+    is_long = np.array([y for _, y in points(30)]) > 0.5
+    longer = [change(trial, 4.0 if long else 1.0) for trial, long in zip(alike, is_long, strict=True)]
+    objective = resolve_objectives("loss", None, has_metrics=False)[0]
+    sampler = CurveSampler(0, objective, first=8, by_seconds=by_seconds)
     before = np.array(sampler.promise(study, alike, alike))
     ratio = np.array(sampler.promise(study, longer, longer)) / before
-    is_long = np.array([y for _, y in points(30)]) > 0.5
-    assert ratio[is_long].max() < ratio[~is_long].min()
-    assert np.median(ratio[~is_long]) / np.median(ratio[is_long]) == pytest.approx(2.0, rel=0.2)
+    assert np.median(ratio[~is_long]) / np.median(ratio[is_long]) == pytest.approx(expected, rel=0.2)
+    assert bool(ratio[is_long].max() < ratio[~is_long].min()) == (expected > 1)
 
 
 def build(trial: Any) -> TwoLayers:
@@ -103,7 +145,7 @@ def test_a_search_over_sizes_and_lengths_makes_the_same_choices_when_it_is_repea
         best = small_trainer(folder, model_init=build).hyperparameter_search(
             space, "loss", 10, storage="journal", progress=False
         )
-        assert len({work_of(each) for each in best.run_summary.records}) > 4
+        assert len({each.passes for each in map(work_of, best.run_summary.records) if each is not None}) > 4
         return [(each.params, each.state, each.values) for each in best.run_summary.records]
 
     assert search(tmp_path / "once") == search(tmp_path / "again")

@@ -138,6 +138,18 @@ def test_the_defaults_are_a_whole_configuration_inside_and_the_priors_among_them
         assert space.all_parameters()[parameter].default == belief
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("encoder", {"learning_rate", "weight_decay", "warmup_steps"}),
+        ("lora", {"learning_rate", "lora.r", "lora.alpha", "lora.dropout", "lora.target_modules"}),
+        ("optimizers", {"learning_rate", "weight_decay", "optim.momentum", "warmup_steps"}),
+    ],
+)
+def test_where_the_field_has_a_settled_default_it_is_the_prior(name: str, parameters: set[str]) -> None:
+    assert parameters <= SPACES[name].priors().keys()
+
+
 @every_space
 def test_200_random_draws_are_valid_arguments_and_reach_every_choice(name: str, tmp_path: Path) -> None:
     space, trainer = SPACES[name], trainer_for(name, tmp_path)

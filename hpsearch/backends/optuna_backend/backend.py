@@ -47,6 +47,10 @@ from .trial import OptunaTrial
 from .trials import StoredTrials
 
 _SETTINGS_LOST = "DAMAGED: study.json is lost, so the defaults (rungs, sampler) are those of a new study"
+_BY_SECONDS = (
+    "the cost of a trial is its measured seconds, as timeout= alone limits the search: its choices cannot be repeated "
+    "(with n_trials= the cost is a count of operations)"
+)
 # They take a trial that waits for one that is not done, and try the same again.
 _TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Options of `optuna.Study.optimize` on which nothing about the result depends.
@@ -251,6 +255,7 @@ class OptunaBackend(Backend):
             *self._parallel.notes,
             *([] if study.budget is None else [_described_budget(study.budget, records)]),
             _described_sampler(sampler, study),
+            *([_BY_SECONDS] if study.costs_in_seconds and isinstance(sampler, CurveSampler) else []),
             self._described_pruner(study),
             *([] if self._terminator is None else [self._described_terminator()]),
             *learned,
@@ -346,7 +351,8 @@ class OptunaBackend(Backend):
     def _made_sampler(self, study: Study) -> optuna.samplers.BaseSampler:
         if self._sampler is None and (self._prunes_by_rungs(study) or self._models_in_full(study)):
             branches = branches_of(study.space) if isinstance(study.space, SearchSpace) else None
-            return CurveSampler(study.seed, study.objective, self._defaults.first(study), study.priors(), branches)
+            first, by_seconds = self._defaults.first(study), study.costs_in_seconds
+            return CurveSampler(study.seed, study.objective, first, study.priors(), branches, by_seconds)
         several = self._parallel.is_wanted or self.runs_several_at_once
         return as_sampler(TPE if self._sampler is None else self._sampler, study.seed, several)
 

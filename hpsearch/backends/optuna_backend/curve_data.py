@@ -20,7 +20,7 @@ from ...search.curves import Curve
 from ...search.objective import Objective
 from ...search.selection import shares_and_costs
 from ...search.trial import TrialRecord, TrialState
-from ...search.work import WorkModel, work_model, work_of
+from ...search.work import Work, WorkModel, in_one_unit, work_model, work_of
 from .branches import Branches, branches_shown
 from .cube import Cube, Tried
 from .engine_trials import trials_as_read
@@ -56,7 +56,7 @@ class _Known:
     point: Array | None = None
     record: TrialRecord | None = None
     curve: Curve | None = None
-    work: float | None = None
+    work: Work | None = None
 
     @property
     def has_parameters(self) -> bool:
@@ -87,13 +87,14 @@ class CurveData:
     Args:
         objective: to optimize.
         branches: under which choices parameters exist; None: the trials show it.
+        by_seconds: whether the work of trials is measured in seconds.
 
     Attributes:
         space: the distributions of the parameters that always had the same one; without those of a single value.
     """
 
-    def __init__(self, objective: Objective, branches: Branches | None = None) -> None:
-        self._objective, self._branches = objective, branches
+    def __init__(self, objective: Objective, branches: Branches | None = None, by_seconds: bool = False) -> None:
+        self._objective, self._branches, self._by_seconds = objective, branches, by_seconds
         self._study: tuple[Any, int] | None = None
         self._begin()
 
@@ -208,12 +209,12 @@ class CurveData:
 
     def work(self, cube: Cube) -> WorkModel | None:
         """Return a model of how much work trials are, learnt from the last ones."""
-        known = [each for _, each in sorted(self._trials.items()) if each.work][-_MOST_WORKS:]
-        if len({each.work for each in known}) < 2:
+        known = [(each, each.work) for _, each in sorted(self._trials.items()) if each.work][-_MOST_WORKS:]
+        works = in_one_unit([work for _, work in known], self._by_seconds)
+        if len(set(works)) < 2:
             return None
-        return work_model(
-            np.array([self._point(each, cube) for each in known]), np.array([each.work for each in known])
-        )
+        points = [self._point(each, cube) for (each, _), work in zip(known, works, strict=True) if work > 0]
+        return work_model(np.array(points), np.array([work for work in works if work > 0]))
 
     def _cube_for(self, space: Mapping[str, BaseDistribution], trials: Sequence[TrialRecord]) -> Cube:
         """Return the cube of a space; trials that have reported have all of their parameters."""

@@ -34,6 +34,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         first: so many trials are drawn at random before the model is asked.
         priors: where the best values of parameters are believed to be.
         branches: under which choices parameters exist; None: the trials show it.
+        by_seconds: the cost of trials is their measured seconds, not a count of operations.
 
     Attributes:
         trials: all trials of the study, as far as they are known; set before each choice.
@@ -46,8 +47,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
         first: int,
         priors: Mapping[str, Any] | None = None,
         branches: Branches | None = None,
+        by_seconds: bool = False,
     ) -> None:
-        self._data, self._priors = CurveData(objective, branches), dict(priors or {})
+        self._data, self._priors = CurveData(objective, branches, by_seconds), dict(priors or {})
         self._first = first
         self._rng = LazyRandomState(seed)
         self._random = optuna.samplers.RandomSampler(seed)

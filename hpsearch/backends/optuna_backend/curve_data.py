@@ -255,7 +255,7 @@ class CurveData:
         if last is None or last.reports != record.reports or last.state is not record.state:
             shown = _shown(record, self._objective)
             known.curve = Curve(self._point(known, cube), shown, is_open) if shown else None
-            known.work = work_of(record)
+        known.work = work_of(record)
 
     def _point(self, known: _Known, cube: Cube) -> Array:
         if known.point is None:

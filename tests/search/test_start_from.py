@@ -237,7 +237,8 @@ def test_values_far_from_all_that_the_other_study_has_shown_are_said_once(tmp_pa
         "another task, a new study without start_from does better",
         said,
     )
-    assert found is not None and {*found.groups()} <= values and len({*found.groups()}) == 2, said
+    assert found is not None, said
+    assert {*found.groups()} <= values
     events = HearsNotices()
     search_for_70(tmp_path / "same", 5 if options else 3, start_from=study_about_70(), progress=events, **options)
     assert not any("start_from" in each for each in events.notices)

@@ -29,6 +29,8 @@ _REFINED, _VARIATIONS, _FINE_STEPS = 5, 30, (0.1, 0.05, 0.02)
 # With many observations, the hyperparameters are fitted to the first curves only, and again when their number has grown
 # by a quarter.
 _GROWTH = 1.25
+# Fewer curves are no plateau.
+_FEWEST = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,20 +196,22 @@ def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
 
 
 def is_plateau(curves: Sequence[Curve]) -> bool:
-    """Tell whether half of the curves are at their best no better than the best of all, and flat.
+    """Tell whether more than half of the curves tie with the best of all at their best, and are flat.
 
-    Such are models that predict at chance: their values differ by noise only.
+    Fewer than three curves are no plateau. Such are models that predict at chance: their values differ by noise only.
 
     >>> flat = [Curve(np.zeros(1), [(0.5, 0.6932 + noise), (1.0, 0.6931 - noise)]) for noise in (0.0, 2e-5, 5e-5)]
     >>> is_plateau(flat), is_plateau([*flat, Curve(np.ones(1), [(0.5, 0.69), (1.0, 0.5)])])
     (True, False)
     """
+    if len(curves) < _FEWEST:
+        return False
     best = min(curve.best for curve in curves)
     if math.isinf(best):
         return True
     tolerance = tolerance_of([curve.best for curve in curves if math.isfinite(curve.best)])
     tied = [curve for curve in curves if curve.best - best <= tolerance]
-    if 2 * len(tied) < len(curves):
+    if 2 * len(tied) <= len(curves):
         return False
     return all(curve.best == best for curve in tied) or bool(
         np.median([abs(curve.reports[0][1] - curve.best) for curve in tied if len(curve.reports) > 1] or [math.inf])

@@ -42,7 +42,9 @@ def epochs_of(recipe: Evaluated, study: Study) -> float | None:
     """Return the number of epochs of each trial's training run; None if it is unknown, or trials differ."""
     names, args = study.parameter_names(), recipe.args
     is_known = bool(names) and recipe.sets_arguments_by_name and not {"num_train_epochs", "max_steps"} & set(names)
-    return float(args.num_train_epochs) if is_known and args.max_steps <= 0 else None
+    if not is_known or args.max_steps > 0:
+        return None
+    return float(min(args.num_train_epochs, study.trial_max_epochs or math.inf))
 
 
 def evaluation_points(args: Any, samples: int | None, searched: Collection[str] = ()) -> tuple[float, ...] | None:

@@ -13,7 +13,7 @@ from scipy.optimize import check_grad
 from hpsearch import Categorical, Float, Int, SearchSpace
 from hpsearch.backends.optuna_backend.cube import Cube, Tried
 from hpsearch.search.curve_model import CurveModel, Observations, Posterior, fit
-from hpsearch.search.curves import MOST_AT_RANDOM, Curve, LatestModel, model_of, propose
+from hpsearch.search.curves import MOST_AT_RANDOM, Curve, LatestModel, is_plateau, model_of, propose
 from tests.support.small_trainer import small_trainer
 
 SHARES = (0.1, 0.3, 1.0)
@@ -252,6 +252,12 @@ def test_on_a_plateau_parameters_are_drawn_at_random_until_a_trial_has_left_it()
     chosen = [each for each in found if each is not None]
     assert len(chosen) > 5
     assert np.median([np.abs(each - left.point).max() for each in chosen]) < 0.25
+
+
+def test_few_curves_are_no_plateau() -> None:
+    assert not any(is_plateau(curves(count, shares=(1.0,))) for count in range(1, 8))
+    assert not is_plateau(at_chance(2))
+    assert is_plateau(at_chance(3))
 
 
 def test_values_at_chance_are_ties_for_the_model_and_others_of_a_large_offset_are_not() -> None:

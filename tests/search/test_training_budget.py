@@ -12,10 +12,13 @@ import pytest
 from hpsearch import StudyError, TrialRecord
 from hpsearch.reports.tables import budget_in_words
 from hpsearch.search.ladder import Ladder
+from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.space import SearchSpace
 from hpsearch.search.stored import StoredStudy
+from hpsearch.search.study import Study
 from hpsearch.search.training_budget import TrainingBudget, full_runs, full_runs_of, progress_in_words
 from hpsearch.search.trial import TrialState
-from tests.support.at_rungs import running, trial
+from tests.support.at_rungs import RATE, running, trial
 from tests.support.in_workers import search as search_in_workers
 from tests.support.searching import AtStep, HearsNotices
 from tests.support.small_search import records_of, search
@@ -176,3 +179,9 @@ def test_two_workers_do_not_overshoot_the_budget(tmp_path: Path) -> None:
     records = records_of(best)
     assert 2.0 < full_runs_of(records) <= 3.0 + 1e-6
     assert any(each.state is TrialState.COMPLETE for each in records)
+
+
+def test_a_budget_alone_needs_an_end_of_failures_that_cost_nothing() -> None:
+    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
+    with pytest.raises(StudyError, match="budget= without n_trials needs max_failures"):
+        Study("s", Path("s"), SearchSpace(RATE), objectives, None, budget=2, max_failures=None)

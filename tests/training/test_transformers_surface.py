@@ -16,8 +16,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "trainer.md"
 CLASSES = ["Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments"]
 # Why a call that transformers takes is taken otherwise.
 OTHER_SIGNATURES = {
-    "Trainer.hyperparameter_search": ["direction is None by default, not 'minimize'"],  # by the name of the metric
-    "Seq2SeqTrainer.hyperparameter_search": ["direction is None by default, not 'minimize'"],
+    # None means 20, or a budget; and the direction by the name of the metric.
+    "Trainer.hyperparameter_search": [
+        "n_trials is None by default, not 20",
+        "direction is None by default, not 'minimize'",
+    ],
+    "Seq2SeqTrainer.hyperparameter_search": [
+        "n_trials is None by default, not 20",
+        "direction is None by default, not 'minimize'",
+    ],
     # Ours takes optimizer_cls_and_kwargs before it, as the Trainer of both does.
     "Seq2SeqTrainer.__init__": ["preprocess_logits_for_metrics is in another place"],
 }

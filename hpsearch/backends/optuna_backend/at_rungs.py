@@ -18,7 +18,7 @@ from ...search.study import Study
 from ...search.training_budget import TrainingBudget
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .curve_sampler import CurveSampler
-from .engine_trials import renew_trial
+from .engine_trials import forget_trials, renew_trial
 from .paused_limit import PausedLimit
 from .trial import Judge
 
@@ -55,11 +55,13 @@ class AtRungs:
         def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
             if not self._rungs.is_at_rung(so_far, earlier) or is_promoted(self._folder, so_far.name):
                 return Verdict()
-            renew_trial(self._engine, trial)
             if not self._has_budget:
+                renew_trial(self._engine, trial)
                 return judged(so_far, earlier)
             with runner.locked():  # other searches reserve what this trial costs up to its next pause
                 runner.refresh()
+                forget_trials(self._engine)  # other searches may have begun some of those that the runner knows now
+                renew_trial(self._engine, trial)
                 said = judged(so_far, earlier)
                 if said == Verdict():
                     runner.note(so_far)

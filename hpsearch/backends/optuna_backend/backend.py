@@ -211,7 +211,8 @@ class OptunaBackend(Backend):
         has_begun = bool(records) or not is_alone  # another search may be about to begin the first trial
         has_rungs = self._prunes_by_rungs(study)
         self._defaults = Defaults.of(study, settings if has_begun else None, self._ladder, self._epochs, has_rungs)
-        self._recorded_defaults = self._defaults.to_json() if _has_many(study) else None
+        known_before = (settings or {}).get(DEFAULTS) if has_begun else None
+        self._recorded_defaults = self._defaults.to_json() if _has_many(study) else known_before
         with quiet_optuna(), naming_the_storage(storage):
             aside += self._check_stored(study, storage, records)
             sampler = self._made_sampler(study)

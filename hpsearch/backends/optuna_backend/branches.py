@@ -40,10 +40,10 @@ def branches_shown(trials: Sequence[Mapping[str, Any]], choices: Sequence[str]) 
     found: dict[str, list[Mapping[str, Any]]] = {}
     for name in some:
         for choice in choices:
-            with_it = [each.get(choice, _NONE) for each in trials if name in each]
-            without_it = [each[choice] for each in trials if name not in each and choice in each]
+            with_it = dict.fromkeys(each.get(choice, _NONE) for each in trials if name in each)
+            without_it = dict.fromkeys(each[choice] for each in trials if name not in each and choice in each)
             if without_it and not any(value is _NONE or value in without_it for value in with_it):
-                found[name] = [{choice: value} for value in dict.fromkeys(with_it)]
+                found[name] = [{choice: value} for value in with_it]
                 break
     return found
 

@@ -126,7 +126,7 @@ class StoredTrials:
         may_start, n_trials = True, self._study.n_trials
         if n_trials is not None:
             may_start = started < n_trials
-        resumed = self._payable(half_done, alive, runner) if may_start else []
+        resumed = self._payable(half_done, paused, alive, runner) if may_start else []
         if resumed:
             return self._take_over(resumed[0], runner)
         promoted = self._promoted(paused, alive, runner)
@@ -157,14 +157,18 @@ class StoredTrials:
         return None
 
     def _payable(
-        self, half_done: Sequence[FrozenTrial], alive: Sequence[FrozenTrial], runner: TrialRunner
+        self,
+        half_done: Sequence[FrozenTrial],
+        paused: Sequence[FrozenTrial],
+        alive: Sequence[FrozenTrial],
+        runner: TrialRunner,
     ) -> Sequence[FrozenTrial]:
         """Return the half-done trials that the budget can pay for up to their next pause."""
         if self._budget is None:
             return half_done
         new = {each.number: TrialRecord(each.number, "", TrialState.RUNNING, {}) for each in half_done}
         records = {each: runner.earlier_record(each) or known for each, known in new.items()}
-        return [each for each in half_done if self._affords(records[each.number], [], alive, runner)]
+        return [each for each in half_done if self._affords(records[each.number], paused, alive, runner)]
 
     def _affords(
         self,

@@ -93,8 +93,8 @@ class Study:
         check_budget(self.budget)
         if self.n_trials is None and self.max_failures is None:
             raise StudyError(
-                "budget= without n_trials needs max_failures: trials that fail before their first step cost nothing, so "
-                "that the search might never end. Pass n_trials too, or a number of failures."
+                "budget= without n_trials needs max_failures: trials that fail before their first step cost nothing, so"
+                " that the search might never end. Pass n_trials too, or a number of failures."
             )
         if self.keep_checkpoints is not None:
             check_whole("keep_checkpoints", self.keep_checkpoints, 0, "None or ")

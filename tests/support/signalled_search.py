@@ -24,7 +24,7 @@ from tests.support.small_trainer import TwoLayers, small_trainer, transformers_t
 from tests.support.warm_workers import warm_if_there_is_a_server
 
 TRIALS, STEPS = 3, 100
-SLOW_STEP, SECONDS = 10, 0.05
+SLOW_STEP, SECONDS, MOST_SECONDS = 10, 0.05, 60.0
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True)}
 OPTIONS: dict[str, dict[str, Any]] = {
     "inline": {},
@@ -36,7 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class TakesItsTime(TrainerCallback):
-    """Slows trials down from the tenth step on, and does something when the last of them has come there."""
+    """Slows trials down from the tenth step on, where they wait for each other; acts when the last has come there."""
 
     def __init__(self, folder: Path, trials: Collection[int], act: Callable[[], None] = lambda: None) -> None:
         self._folder, self._trials, self._act = folder, trials, act
@@ -49,6 +49,10 @@ class TakesItsTime(TrainerCallback):
             (self._folder / f"slow-{number}-{os.environ.get('RANK', '0')}").touch()
             if len(list(self._folder.glob("slow-*"))) == len(self._trials):
                 self._act()
+            until = time.monotonic() + MOST_SECONDS
+            while len(list(self._folder.glob("slow-*"))) < len(self._trials):  # in a worker that starts later
+                assert time.monotonic() < until, "the other trials have not come there"
+                time.sleep(SECONDS)
         time.sleep(SECONDS)
 
 

@@ -46,7 +46,7 @@ def test_ctrl_c_ends_the_quickstart_cleanly_and_the_same_command_continues(tmp_p
     assert "Traceback" not in output
     assert "Run the same command again to continue" in output
     output = finish(*command, folder=tmp_path)
-    assert "goes on after 1 of 3 trials" in output
+    assert "continues after 1 of 3 trials" in output
     assert "[3/3]" in output
 
 

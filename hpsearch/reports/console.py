@@ -66,12 +66,12 @@ class LineView(SearchListener):
         self._done, self._best, self._has_run = 0, "", False
 
     def on_search_prepare(self, study: Study) -> None:
-        """Print the objective at once: with much data it takes seconds until the search begins."""
+        """Print the objective at once: with much data, the search begins seconds later."""
         self._print(f"search {study.name!r}: {study.description}")
         self._is_announced = True
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
-        """Print the engine's choices and where a study goes on; the objective, if it was not printed."""
+        """Print the engine's choices and where a study continues; the objective, if it was not printed."""
         self._study, self._records = study, {record.number: record for record in records}
         self._under_way, self._has_run = set(), False
         self._count()
@@ -84,7 +84,7 @@ class LineView(SearchListener):
         elif records:
             half_done = [str(each.number) for each in records if each.state is TrialState.INTERRUPTED]
             first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""
-            self._print(f"  goes on after {progress_in_words(study, records)}{first}")
+            self._print(f"  continues after {progress_in_words(study, records)}{first}")
 
     def on_trial_begin(self, trial: Trial) -> None:
         """Know that the trial does not wait any more."""
@@ -341,9 +341,9 @@ class LiveView(LineView):
         return self._done - len(self._not_timed)
 
     def _seconds_left(self, timed: int, seconds: float) -> float | None:
-        """Return for how long the search goes on at this pace; None if that cannot be told.
+        """Return the seconds until the end of the search at this pace; None if they cannot be told.
 
-        It can once two trials have ended for each that runs at once; the first to end may be the short ones. It cannot
+        It can once two trials have ended per worker, as the first to end may be the short ones. It cannot
         with a limit on epochs or full training runs, as nobody knows how many trials that will be.
         """
         assert self._study is not None

@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 # The most observations that condition the model, and the most that determine its hyperparameters. The time grows with
 # the third power of both.
 _MOST, MOST_TO_FIT = 300, 100
-# When to stop looking for the hyperparameters: after so many steps, or one that gains less than this share of the loss.
+# The fit of the hyperparameters ends after this many steps, or after one that lowers the loss by a smaller fraction.
 _ITERATIONS, _GAIN = 25, 1e-4
 # The most running trials whose expected values are believed.
 _MOST_BELIEVED = 100

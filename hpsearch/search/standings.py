@@ -88,7 +88,7 @@ class Standings:
         self.begun = 0
 
     def of(self, trials: Iterable[TrialRecord]) -> Standings:
-        """Return these standings, brought up to date with all trials of the study; the same tuple is looked at once."""
+        """Return these standings with all trials of the study as they are now; a tuple is read once."""
         if trials is self._latest:
             return self
         known = tuple(trials)

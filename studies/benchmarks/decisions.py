@@ -7,7 +7,7 @@ The trials, the rungs, the model and the sampler are those of a search with Optu
 made up, and the storage is in memory. A decision is what a free worker does next, with all parameters of a new trial,
 or whether a trial pauses after a report. What takes less than 0.1 ms, such as a report between rungs, is not counted.
 
-With `--known`, so many trials have ended before, with random parameters.
+With `--known`, this many trials with random parameters have ended before.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NOTHING = 1e-4
 
 
 class MadeUpTrials:
-    """Stands for a `TrialRunner` whose trials are trained in no time."""
+    """Replaces a `TrialRunner`; its trials take no time."""
 
     session = "benchmark"
 
@@ -159,7 +159,7 @@ class Decided:
             self._trials.recover(_ended(record, TrialState.COMPLETE if is_complete else TrialState.PRUNED))
 
     def occupy(self, worker_count: int) -> bool:
-        """Give a job to each of so many free workers; return whether there is anything left to do."""
+        """Assign trials to free workers; return whether any trial is running."""
         for _ in range(worker_count):
             with self._timed():
                 trial = self._stored.next(cast(TrialRunner, self._trials))
@@ -231,7 +231,7 @@ def watch(options: argparse.Namespace, folder: Path) -> None:
 
 
 def parameters(dimensions: int) -> dict[str, Parameter]:
-    """Return a space of so many numbers, and a choice."""
+    """Return a space of numbers, and a choice."""
     return {**{f"x{place}": Float(0, 1) for place in range(dimensions)}, "kind": Categorical(["a", "b", "c"])}
 
 

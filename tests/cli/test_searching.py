@@ -35,7 +35,7 @@ def test_resume_goes_on_from_anywhere_with_the_options_of_the_run(
     os.chdir(tmp_path)  # the fixture puts it back
     code, out, _ = told("resume", str(here / "runs/spirals"), "-n", str(TRIALS + 3))
     assert code == 0
-    assert f"goes on after {TRIALS} of {TRIALS + 3} trials" in out
+    assert f"continues after {TRIALS} of {TRIALS + 3} trials" in out
     records = [json.loads(path.read_text()) for path in (here / "runs/spirals").glob("*/trial.json")]
     assert len(records) == TRIALS + 3
     assert max(each["epochs"] for each in records) == 4.0  # of --set, not the nine of the file

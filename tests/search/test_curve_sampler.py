@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,3 +137,11 @@ def test_what_may_be_proposed_is_compared_at_the_point_that_will_be_recorded(
 def test_a_branch_of_a_choice_without_a_side_is_as_if_it_always_existed() -> None:
     cube = Cube({"momentum": OF_SGD}, {"momentum": [{"optim": "sgd"}]})
     assert cube.valid(np.array([[0.2]]))[0, 0] == pytest.approx(0.2)
+
+
+def test_a_study_of_optuna_with_this_sampler_can_be_pickled_and_optimized_in_threads() -> None:
+    study = optuna.create_study(sampler=CurveSampler(0, OBJECTIVE, first=1))
+    for _ in range(2):
+        study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=40, n_jobs=4)
+        study = pickle.loads(pickle.dumps(study))
+    assert [each.state for each in study.trials] == [optuna.trial.TrialState.COMPLETE] * 80

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,14 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self._random = optuna.samplers.RandomSampler(seed)
         self._models = LatestModel()
         self.trials: Sequence[TrialRecord] = ()
+        self._lock = threading.RLock()  # a program may optimize with a study of Optuna in several threads
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: each for name, each in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
 
     def reseed_rng(self) -> None:
         """Draw another seed."""
@@ -65,8 +74,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial | None
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that trials of this study have had, always with the same range."""
-        self._data.read(study, None if trial is None else trial.number)
-        return dict(self._data.space)
+        with self._lock:
+            self._data.read(study, None if trial is None else trial.number)
+            return dict(self._data.space)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -74,27 +84,29 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Choose values for these parameters together; none to choose at random."""
         if not search_space:
             return {}
-        self._data.read(study, trial.number)
-        seen = self._data.seen(self.trials, search_space, trial.number)
-        cube, tried = seen.cube, self._data.tried(seen.cube)
-        random = np.random.default_rng(self._rng.rng.randint(2**31))
-        believed = {name: value for name, value in self._priors.items() if name in search_space}
-        belief = Belief(cube.point(believed, elsewhere=np.nan), cube.choices(believed)) if believed else None
+        with self._lock:
+            self._data.read(study, trial.number)
+            seen = self._data.seen(self.trials, search_space, trial.number)
+            cube, tried = seen.cube, self._data.tried(seen.cube)
+            random = np.random.default_rng(self._rng.rng.randint(2**31))
+            believed = {name: value for name, value in self._priors.items() if name in search_space}
+            belief = Belief(cube.point(believed, elsewhere=np.nan), cube.choices(believed)) if believed else None
 
-        def valid(points: Array) -> Array:
-            return tried.without(cube.valid(points))
+            def valid(points: Array) -> Array:
+                return tried.without(cube.valid(points))
 
-        work = self._data.work(cube)
-        point = propose(seen.curves, seen.running, random, valid, self._models.of, belief, self._first, work)
-        return {} if point is None else cube.params(point)
+            work = self._data.work(cube)
+            point = propose(seen.curves, seen.running, random, valid, self._models.of, belief, self._first, work)
+            return {} if point is None else cube.params(point)
 
     def promise(
         self, study: optuna.Study, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord]
     ) -> Sequence[float]:
         """Return by how much each candidate is expected to improve on the best so far at its end, for its work."""
-        seen = self._seen(study, trials)
-        points, work = self._data.points(candidates, seen.cube), self._data.work(seen.cube)
-        return [float(each) for each in self._models.of(seen.curves).improvement_for_work(points, work)]
+        with self._lock:
+            seen = self._seen(study, trials)
+            points, work = self._data.points(candidates, seen.cube), self._data.work(seen.cube)
+            return [float(each) for each in self._models.of(seen.curves).improvement_for_work(points, work)]
 
     def most_expected(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> float | None:
         """Return the largest improvement on the best so far that is expected anywhere, in deviations of the ranks.
@@ -120,6 +132,8 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Return the prior, if no other trial of this study has had the parameter; else draw a value at random."""
-        if param_name in self._priors and not self._data.has_had(param_name, study, trial.number):
+        with self._lock:
+            is_first = param_name in self._priors and not self._data.has_had(param_name, study, trial.number)
+        if is_first:
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)

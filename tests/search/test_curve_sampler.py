@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,16 @@ def test_a_branch_of_a_choice_without_a_side_is_as_if_it_always_existed() -> Non
     assert cube.valid(np.array([[0.2]]))[0, 0] == pytest.approx(0.2)
 
 
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Threads take turns often, so that what they can do to each other happens here."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("eager_threads")
 def test_a_study_of_optuna_with_this_sampler_can_be_pickled_and_optimized_in_threads() -> None:
     study = optuna.create_study(sampler=CurveSampler(0, OBJECTIVE, first=1))
     for _ in range(2):

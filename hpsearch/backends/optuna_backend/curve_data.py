@@ -118,6 +118,8 @@ class CurveData:
             self._study = engine._storage, engine._study_id
             self._begin()
         is_other_space, trials = False, trials_as_read(engine)
+        if len(trials) < self._looked_at:  # Optuna keeps them by thread, and another thread has read later ones
+            return
         later = [*self._unfinished, *range(self._looked_at, len(trials))]  # those that had ended change no more
         self._unfinished = [number for number in later if not trials[number].state.is_finished()]
         self._looked_at = len(trials)

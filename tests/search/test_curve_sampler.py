@@ -12,6 +12,7 @@ import numpy as np
 import optuna
 import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from hpsearch import Categorical, Float, Report, SearchSpace, TrialRecord, TrialState
 from hpsearch.backends.optuna_backend import curve_sampler
@@ -19,6 +20,7 @@ from hpsearch.backends.optuna_backend.branches import branches_of, branches_show
 from hpsearch.backends.optuna_backend.cube import Cube
 from hpsearch.backends.optuna_backend.curve_data import CurveData
 from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
+from hpsearch.search import curves
 from hpsearch.search.objective import resolve_objectives
 
 [OBJECTIVE] = resolve_objectives("loss", "minimize", has_metrics=False)
@@ -156,3 +158,22 @@ def test_a_study_of_optuna_with_this_sampler_can_be_pickled_and_optimized_in_thr
         study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=40, n_jobs=4)
         study = pickle.loads(pickle.dumps(study))
     assert [each.state for each in study.trials] == [optuna.trial.TrialState.COMPLETE] * 80
+
+
+def test_decisions_leave_the_other_cores_to_the_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    def threads() -> list[int]:
+        return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+    def propose(*args: Any) -> Any:
+        counts.extend(threads())
+        return curves.propose(*args)
+
+    monkeypatch.setattr(curve_sampler, "propose", propose)
+    with threadpool_limits(2, "blas"):
+        study = study_of([{"x": x} for x in (0.1, 0.5, 0.9)], BETWEEN)
+        records = [record(number, TrialState.COMPLETE, (1.0, number / 3)) for number in range(3)]
+        proposals(CurveSampler(0, OBJECTIVE, first=1), study, records)
+        assert set(counts) == {1}
+        assert set(threads()) == {2}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
+from threadpoolctl import ThreadpoolController
 
 from ...search.curves import LatestModel, candidates, is_plateau, propose
 from ...search.objective import Objective
@@ -65,6 +68,11 @@ class CurveSampler(optuna.samplers.BaseSampler):
         vars(self).update(state)
         self._lock = threading.RLock()
 
+    @contextlib.contextmanager
+    def _decides(self) -> Iterator[None]:
+        with self._lock, _libraries().limit(limits=1):
+            yield
+
     def reseed_rng(self) -> None:
         """Draw another seed."""
         self._rng.rng.seed()
@@ -84,7 +92,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Choose values for these parameters together; none to choose at random."""
         if not search_space:
             return {}
-        with self._lock:
+        with self._decides():
             self._data.read(study, trial.number)
             seen = self._data.seen(self.trials, search_space, trial.number)
             cube, tried = seen.cube, self._data.tried(seen.cube)
@@ -103,7 +111,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self, study: optuna.Study, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord]
     ) -> Sequence[float]:
         """Return by how much each candidate is expected to improve on the best so far at its end, for its work."""
-        with self._lock:
+        with self._decides():
             seen = self._seen(study, trials)
             points, work = self._data.points(candidates, seen.cube), self._data.work(seen.cube)
             return [float(each) for each in self._models.of(seen.curves).improvement_for_work(points, work)]
@@ -113,16 +121,18 @@ class CurveSampler(optuna.samplers.BaseSampler):
 
         None on a plateau: half of the trials are at their best as good as the best of all, which teaches nothing.
         """
-        seen = self._seen(study, trials)
-        if is_plateau(seen.curves):
-            return None
-        points = seen.cube.valid(candidates(seen.curves, np.random.default_rng(len(seen.curves))))
-        return float(self._models.of(seen.curves).improvement(points).max())
+        with self._decides():
+            seen = self._seen(study, trials)
+            if is_plateau(seen.curves):
+                return None
+            points = seen.cube.valid(candidates(seen.curves, np.random.default_rng(len(seen.curves))))
+            return float(self._models.of(seen.curves).improvement(points).max())
 
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
-        self._data.read(study)
-        return bool(self._data.space) and len(self._data.seen(trials, self._data.space).curves) >= self._first
+        with self._lock:
+            seen = self._seen(study, trials)
+        return bool(self._data.space) and len(seen.curves) >= self._first
 
     def _seen(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> CurvesSeen:
         self._data.read(study)
@@ -137,3 +147,13 @@ class CurveSampler(optuna.samplers.BaseSampler):
         if is_first:
             return param_distribution.to_external_repr(param_distribution.to_internal_repr(self._priors[param_name]))
         return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    """Return the libraries of linear algebra in this process.
+
+    In several threads, these small matrices are no faster, the threads wait by computing and take the cores from the
+    trials, and what is chosen depends on the number of cores.
+    """
+    return ThreadpoolController().select(user_api="blas")

@@ -17,10 +17,12 @@ from studies.benchmarks.learning_curves import (
     Array,
     Known,
     LCBench,
+    ManyParameters,
     MissingCurves,
     SeveralLengths,
     SyntheticTasks,
     Task,
+    best_known,
 )
 from studies.benchmarks.recorded_curves import Grid, Scattered, TaskSet, Translation
 from studies.benchmarks.regret import Results, Run
@@ -233,6 +235,16 @@ def test_a_shorter_training_ends_sooner_and_lower_and_learns_faster_until_then()
         if side < 1.0:
             assert curve[lengths[-1] - 1] + 1 < own[lengths[-1] - 1] < curve[-1] - 1
     assert lengths == [5, 16, 52]
+
+
+def test_of_twenty_parameters_those_of_the_task_matter_alone_and_the_best_is_that_of_the_task() -> None:
+    core, task = SyntheticTasks().task("synthetic-1"), ManyParameters(SyntheticTasks()).task("synthetic-1")
+    points = np.random.default_rng(0).random((3, 20))
+    others = np.concatenate([points[:, : core.dimensions], 1 - points[:, core.dimensions :]], axis=1)
+    assert task.dimensions == 20
+    assert (task.curves(points) == task.curves(others)).all()
+    assert (task.curves(points) == core.curves(points[:, : core.dimensions])).all()
+    assert best_known(task) == best_known(core)
 
 
 def test_by_the_clock_a_training_that_takes_longer_has_shown_less_by_the_same_time() -> None:

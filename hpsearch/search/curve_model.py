@@ -10,7 +10,8 @@ what it has shown.
 
 Sources: Rasmussen, Williams: Gaussian Processes for Machine Learning (2006), chapters 2 and 5; Swersky, Snoek, Adams:
 Freeze-Thaw Bayesian Optimization (2014); for the ranks in place of values, Salinas, Shen, Perrone: A Quantile-based
-Approach for Hyperparameter Transfer Learning (ICML 2020).
+Approach for Hyperparameter Transfer Learning (ICML 2020); for the length scales of many parameters, Hvarfner, Hellsten,
+Nardi: Vanilla Bayesian Optimization Performs Great in High Dimensions (ICML 2024).
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _ITERATIONS, _GAIN = 25, 1e-4
 # The most running trials whose expected values are believed.
 _MOST_BELIEVED = 100
 # The priors of the logarithms of the hyperparameters, normal: the length scales of the parameters, a, b, c, the length
-# scale of the fraction, and the noise.
-_LENGTH, _LENGTH_SPREAD = np.log(0.6), 1.0
+# scale of the fraction, and the noise. The length scales grow with the square root of the dimension, as distances do.
+_LENGTH, _LENGTH_SPREAD, _FEW_DIMENSIONS = np.log(0.6), 1.0, 7
 _OTHERS = np.log([1.0, 0.3, 0.5, 0.7, 0.02])
 _OTHERS_SPREAD = np.array([1.0, 1.0, 1.0, 0.7, 1.5])
 _BOUNDS = [*[(-7.0, 4.0)] * 3, (-3.0, 3.0), (-9.0, 1.0)]
@@ -202,7 +203,8 @@ class Posterior:
 
     def __init__(self, points: Array, logs: Array, values: Array) -> None:
         dimensions = points.shape[1]
-        self.mean = np.concatenate([np.full(dimensions, _LENGTH), _OTHERS])
+        length = _LENGTH + 0.5 * np.log(max(dimensions / _FEW_DIMENSIONS, 1.0))
+        self.mean = np.concatenate([np.full(dimensions, length), _OTHERS])
         self._spread = np.concatenate([np.full(dimensions, _LENGTH_SPREAD), _OTHERS_SPREAD])
         self._values, self._size = values, len(values)
         # One row for each pair of observations: matrix products are fast.

@@ -58,6 +58,7 @@ class Task(ABC):
         epochs: of the longest training.
         n_configurations: how many different trainings there are; None: any number.
         known: what regret is measured by; None: `best_known` has to search for it.
+        core: the same task without the parameters that do nothing; None: there are none.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Task(ABC):
     epochs: int = EPOCHS
     n_configurations: int | None = None
     known: Known | None = None
+    core: Task | None = None
 
     @abstractmethod
     def curves(self, points: Array) -> Array:
@@ -294,12 +296,43 @@ class _WithLengths(Task):
         return np.interp(np.minimum(every, length) * np.sqrt(self.epochs / length), every, curve)
 
 
+class ManyParameters(Tasks):
+    """Tasks of another kind, with so many parameters that do nothing that there are twenty.
+
+    Args:
+        tasks: of which the parameters are those that matter.
+    """
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks, self.names = tasks, tasks.names
+
+    def task(self, name: str) -> Task:
+        """Return the task of this name, with more parameters."""
+        return _WithIrrelevant(self._tasks.task(name))
+
+
+class _WithIrrelevant(Task):
+    dimensions = 20
+
+    def __init__(self, core: Task) -> None:
+        self.core, self.name, self.epochs = core, core.name, core.epochs
+
+    def curves(self, points: Array) -> Array:
+        """Return the curves of the parameters that matter."""
+        return self.core.curves(points[:, : self.core.dimensions])
+
+    def times(self, points: Array) -> Array:
+        """Return the times of the parameters that matter."""
+        return self.core.times(points[:, : self.core.dimensions])
+
+
 _AT_RANDOM, _PARENTS, _CHILDREN = 3000, 40, 300
 _STEPS = (0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.05, 0.03, 0.03, 0.02, 0.02, 0.01)
 
 
 def best_known(task: Task) -> float:
     """Return the best score at any epoch that a long search finds: at random, then around the best, ever closer."""
+    task = task.core or task
     random = np.random.default_rng(1)
     points = random.random((_AT_RANDOM, task.dimensions))
     scores = task.curves(points).max(axis=1)

@@ -7,9 +7,9 @@
 Ours is the search code of this project: its rungs decide which trials pause and go on, its model of learning curves
 chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies, or with `--clock seconds`
 the time that it takes with its parameters; whoever is free asks for the next job. To choose, to save and to load takes
-no time. With `--curves lcbench+lengths` the length of the training is one more parameter; `taskset` and `nmt` are
-curves of real trainings. `--half fit` takes every other task, by name, and `--half check` the others, so that what is
-chosen on some tasks can be checked on others.
+no time. With `--curves lcbench+lengths` the length of the training is one more parameter, with `lcbench+many` there are
+twenty, of which most do nothing; `taskset` and `nmt` are curves of real trainings. `--half fit` takes every other task,
+by name, and `--half check` the others, so that what is chosen on some tasks can be checked on others.
 
 Measured is regret: the best score known for the task, less the best one seen so far, at any epoch of any trial. For
 accuracies it is in points of percent, for losses see `recorded_curves`. Budgets are in trainings of full length, such
@@ -54,6 +54,7 @@ from .learning_curves import (
     Array,
     Known,
     LCBench,
+    ManyParameters,
     MissingCurves,
     SeveralLengths,
     SyntheticTasks,
@@ -65,7 +66,8 @@ from .recorded_curves import TaskSet, Translation
 from .regret import Results, Run, plot, show, write
 from .strategies import ALL_STRATEGIES, NO_END, STRATEGIES, Strategy
 
-_CURVES = ["lcbench", "lcbench+lengths", "synthetic", "synthetic+lengths", "taskset", "nmt"]
+_CURVES = ["lcbench", "lcbench+lengths", "lcbench+many", "synthetic", "synthetic+lengths", "synthetic+many"]
+_CURVES += ["taskset", "nmt"]
 _HALVES = ["fit", "check"]
 # Trainings at random, of which the mean time is that of one.
 _TO_TIME = 300
@@ -105,11 +107,12 @@ class Searched(NamedTuple):
 @functools.cache
 def tasks_of(curves: str, data: Path | None = None) -> Tasks:
     """Return the tasks, which each process reads once; from the folder beside the project if none is given."""
-    kind, _, lengths = curves.partition("+")
+    kind, _, change = curves.partition("+")
     tasks = _READERS[kind](data or DATA[kind]) if kind in _READERS else SyntheticTasks()
-    return SeveralLengths(tasks) if lengths else tasks
+    return _CHANGES[change](tasks) if change else tasks
 
 
+_CHANGES: dict[str, Callable[[Tasks], Tasks]] = {"lengths": SeveralLengths, "many": ManyParameters}
 _READERS: dict[str, Callable[[Path], Tasks]] = {"lcbench": LCBench, "taskset": TaskSet, "nmt": Translation}
 
 

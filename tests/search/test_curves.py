@@ -46,6 +46,12 @@ def test_the_gradient_is_that_of_the_loss() -> None:
         assert check_grad(lambda x: posterior.loss(x)[0], lambda x: posterior.loss(x)[1], at) < 1e-4 * slope
 
 
+@pytest.mark.parametrize(("dimensions", "length"), [(1, 0.6), (7, 0.6), (28, 1.2)])
+def test_more_parameters_are_believed_to_matter_less_each(dimensions: int, length: float) -> None:
+    posterior = Posterior(random().random((3, dimensions)), np.zeros(3), np.arange(3.0))
+    assert np.exp(posterior.mean[:dimensions]) == pytest.approx(np.full(dimensions, length))
+
+
 def test_early_reports_tell_which_parameters_are_good_at_the_end() -> None:
     model = model_of(curves(20, shares=(0.1,)))
     good, bad = np.array([[0.3, 0.3]]), np.array([[0.9, 0.9]])

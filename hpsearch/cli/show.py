@@ -15,8 +15,10 @@ from rich.text import Text
 from ..errors import StudyError, nearest_name, one_of
 from ..files import finite
 from ..reports.tables import budget_in_words, count_states, format_value, sparkline
+from ..search.advice import advice
 from ..search.best_run import SearchSummary
 from ..search.dataframe import markdown_table
+from ..search.rung_agreements import agreement_sentences
 from ..search.trial import TrialRecord, TrialState
 from ..stored_studies import open_study
 from .which_study import say_problems, study_folder
@@ -64,6 +66,9 @@ def show(
             console.print(line, soft_wrap=True)
         if len(chosen) > limit:
             console.print(f"{len(chosen) - limit} more: --limit {len(chosen)}", style="dim")
+        for about in (agreement_sentences, advice):
+            for sentence in about(summary.study, summary.records):
+                console.print(Text(sentence), soft_wrap=True)
     say_problems(summary)
 
 

@@ -20,6 +20,7 @@ from ..files import write_text
 from ..search.advice import advice
 from ..search.best_run import SearchSummary
 from ..search.provenance import without_secrets
+from ..search.rung_agreements import agreement_sentences
 from ..search.stored import StoredStudy
 from ..search.trial import TrialState
 from ..version import __version__
@@ -100,6 +101,7 @@ def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[
     if importances:
         name, share = next(iter(importances.items()))
         sentences.append(f"Most depends on {name}: {share:.0%} of the variation of {summary.objective.name}.")
+    sentences += agreement_sentences(summary.study, summary.records)
     sentences += advice(summary.study, summary.records)
     failed = summary.count(TrialState.FAILED)
     sentences.append(f"{failed} trial{'s' if failed != 1 else ''} failed." if failed else "No trial failed.")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ..errors import SpaceError
+from .earlier_best import earlier_best
 from .objective import Objective
 from .parameters import Float, Int
 from .selection import best_records
@@ -26,21 +27,27 @@ class KnownStudy(Protocol):
     def objectives(self) -> tuple[Objective, ...]:
         """The objectives."""
 
+    @property
+    def scope(self) -> str:
+        """Which reports of a trial give its value and its checkpoint."""
+
     def described_space(self) -> dict[str, Any] | str:
         """Return the space as JSON-ready values, by parameter."""
 
 
 def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
-    """Return sentences about the best trial's parameters, and about pruned trials that were better; empty: none.
+    """Return sentences about the best trial's parameters, about pruned trials that were better, and about the scope.
 
-    With several objectives, nothing is said: another trial is best by each of them.
+    Empty: there is nothing to say, as with several objectives, where another trial is best by each of them.
     """
     best = best_records(records, study.objectives) if len(study.objectives) == 1 else []
     if not best:
         return []
+    earlier = earlier_best(records, study.objectives, study.scope)
     return [
         *_at_the_ends(study.described_space(), best[0].params),
-        *_pruned_ahead(study.objectives[0], best[0], records),
+        *_pruned_ahead(study.objectives[0], best[0], records, best[0].value if earlier is None else earlier.value),
+        *([] if earlier is None else [earlier.describe()]),
     ]
 
 
@@ -76,15 +83,25 @@ def _end(parameter: Float | Int, value: float) -> str | None:
     return "lower" if value - low <= margin and not is_bound else None
 
 
-def _pruned_ahead(objective: Objective, best: TrialRecord, records: Sequence[TrialRecord]) -> list[str]:
-    """Return a sentence about the best pruned trial, if its last report is better than the result of the best trial."""
+def _pruned_ahead(
+    objective: Objective, best: TrialRecord, records: Sequence[TrialRecord], to_beat: float | None
+) -> list[str]:
+    """Return a sentence about the best pruned trial, if its last report is better than the result of the best trial.
+
+    Args:
+        objective: of the study.
+        best: the best trial.
+        records: all trials.
+        to_beat: the result of the best trial; where trials get worse before their end, the best report of all, as each
+            pruned trial looks good then.
+    """
     pruned = [
         each
         for each in records
         if each.state is TrialState.PRUNED
         and each.reports
         and all(by <= 0 for by in each.reports[-1].violations.values())
-        and objective.is_better(each.reports[-1].value, best.value)
+        and objective.is_better(each.reports[-1].value, to_beat)
     ]
     if not pruned:
         return []

@@ -65,6 +65,29 @@ class Agreement(NamedTuple):
         return self.pairs * 9 / (2 * self.trials + 5)
 
 
+def describe(fraction: float, found: Agreement, is_heeded: bool = True) -> str:
+    """Describe the agreement at a rung.
+
+    Args:
+        fraction: of the training run, at the rung.
+        found: the agreement.
+        is_heeded: whether the rung pauses no trial while it misleads.
+
+    >>> describe(1 / 6, Agreement(1, 3, 3)).partition(": ")[2], describe(1 / 6, Agreement(3, 3, 3)).partition(": ")[2]
+    ('until that changes, no trial is paused or pruned there', 'trials are paused there')
+    >>> describe(1 / 2, Agreement(10, 45, 10), is_heeded=False).partition(" (")[2]
+    'estimated agreement 0.34 ± 0.10)'
+    """
+    counted = (
+        f"after {fraction:.0%} of the training {found.agreeing} of {found.pairs} pairs of trials are in the order of "
+        f"their final values (estimated agreement {found.share:.2f} ± {found.deviation:.2f}"
+    )
+    if not is_heeded:
+        return f"{counted})"
+    then = "until that changes, no trial is paused or pruned there" if found.misleads else "trials are paused there"
+    return f"{counted}, at least {LEAST} is needed): {then}"
+
+
 def agreement(costs: Sequence[tuple[float, float]]) -> Agreement:
     """Count the pairs of trials that agree; fewer than three trials count as no pair.
 

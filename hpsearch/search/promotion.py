@@ -8,12 +8,11 @@ from pathlib import Path
 from ..errors import StudyError, one_of
 from ..files import write_text
 from .folder import STUDY_FILE, read_records, read_settings
+from .stored import TRIALS_WAIT
 from .trial import TrialRecord, TrialState
 
 # In the folder of a run.
 _MARK = "promoted"
-# In `study.json`: whether trials wait at rungs.
-_WAIT = "trials_wait"
 _MAY_BE_PROMOTED = (TrialState.PAUSED, TrialState.RUNNING, TrialState.INTERRUPTED)
 
 
@@ -42,7 +41,7 @@ def promote(study_folder: str | os.PathLike[str], number: int) -> None:
     settings = read_settings(folder)
     if settings is None:
         raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE}.")
-    if not settings.get(_WAIT):
+    if not settings.get(TRIALS_WAIT):
         raise StudyError(
             f"In the study in {str(folder)!r} no trial waits at a rung: its pruner is {settings.get('pruner')}, with "
             f"n_trials={settings.get('n_trials')}."

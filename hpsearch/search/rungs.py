@@ -23,7 +23,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from .agreement import Agreement, agreement
+from .agreement import Agreement
 from .ladder import Ladder
 from .standings import WITHOUT_RESULT, Standings
 from .study import Study
@@ -53,7 +53,6 @@ class Rungs:
         self._ladder, self._budget, self._n_trials = ladder, budget, study.n_trials
         self._expected = expected_trials(study.n_trials, study.budget)
         self._standings = Standings(study, ladder)
-        self._agreements: dict[int, tuple[list[TrialRecord], Agreement]] = {}
 
     def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
         """Tell whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""
@@ -192,11 +191,9 @@ class Rungs:
         results = [self._standings.sign * each.values[0] for each in trials if each.is_eligible]
         return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
 
-    def misleading(self, trials: Sequence[TrialRecord]) -> dict[float, Agreement]:
-        """Return the misleading rungs, as fractions of the training run, with the agreement at each."""
-        self._standings.of(trials)
-        levels = enumerate(self._ladder.fractions, start=1)
-        return {fraction: self._agreement(level) for level, fraction in levels if self._misleads(level)}
+    def agreements(self, trials: Sequence[TrialRecord]) -> dict[float, Agreement]:
+        """Return the agreement at each rung, by the fraction of the training run; empty if the rungs do not heed it."""
+        return self._standings.of(trials).agreements() if self._ladder.is_hedged else {}
 
     def count_since_improvement(self, trials: Iterable[TrialRecord]) -> int:
         """Return the number of trials that reached a rung, or failed, since the last new best at any rung.
@@ -221,18 +218,7 @@ class Rungs:
 
     def _misleads(self, level: int) -> bool:
         """Tell whether the ranks at a rung agree too little with the final ranks."""
-        return self._ladder.is_hedged and self._agreement(level).misleads
-
-    def _agreement(self, level: int) -> Agreement:
-        complete = [each for _, each in sorted(self._standings.complete_at[level].items())]
-        records = [each.trial for each in complete]
-        known, found = self._agreements.get(level, ([], None))
-        if found is None or len(known) != len(records) or any(a is not b for a, b in zip(known, records, strict=True)):
-            sign = self._standings.sign
-            costs = [(each.costs[level].value, sign * each.trial.values[0]) for each in complete if each.trial.values]
-            found = agreement(costs)
-            self._agreements[level] = records, found
-        return found
+        return self._ladder.is_hedged and self._standings.agreement(level).misleads
 
     def _ahead_of_the_best(self, levels: Sequence[int], trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the best paused trial, of the highest rung, that came there better than the best trial had.

@@ -12,10 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .agreement import Agreement, agreement
 from .budgets import OF_THE_TRIAL
 from .ladder import Ladder
 from .objective import MINIMIZE
 from .selection import cost_of, loss_of, says_how_good, select_report
+from .stored import StoredStudy
 from .study import Study
 from .trial import Report, TrialRecord, TrialState
 
@@ -62,7 +64,7 @@ class Standings:
     """Keeps the trials of a study ordered at each rung.
 
     Args:
-        study: the settings; it has one objective.
+        study: the settings, also as read from the folder of a study; it has one objective.
         ladder: the rungs.
 
     Attributes:
@@ -70,9 +72,10 @@ class Standings:
         complete_at: for each level, the standings of the complete trials that were there, by number.
     """
 
-    def __init__(self, study: Study, ladder: Ladder) -> None:
+    def __init__(self, study: Study | StoredStudy, ladder: Ladder) -> None:
         self._ladder, self._scope, self._objectives = ladder, study.scope, study.objectives
         self._climbs: dict[int, tuple[Sequence[Report], list[tuple[int, Cost]]]] = {}
+        self._agreements: dict[int, tuple[list[TrialRecord], Agreement]] = {}
         self._forget()
 
     def _forget(self) -> None:
@@ -137,6 +140,23 @@ class Standings:
     def at_their_end(self) -> int:
         """Return the number of ranked trials with a result that ended as their own limits say."""
         return len(self._at_their_end)
+
+    def agreement(self, level: int) -> Agreement:
+        """Return how well the ranks of the complete trials at a rung agree with their final ranks."""
+        complete = [each for _, each in sorted(self.complete_at[level].items())]
+        records = [each.trial for each in complete]
+        known, found = self._agreements.get(level, ([], None))
+        if found is None or len(known) != len(records) or any(a is not b for a, b in zip(known, records, strict=True)):
+            costs = [
+                (each.costs[level].value, self.sign * each.trial.values[0]) for each in complete if each.trial.values
+            ]
+            found = agreement(costs)
+            self._agreements[level] = records, found
+        return found
+
+    def agreements(self) -> dict[float, Agreement]:
+        """Return the agreement at each rung, by the fraction of the training run."""
+        return {fraction: self.agreement(level) for level, fraction in enumerate(self._ladder.fractions, start=1)}
 
     def cost(self, level: int, trial: TrialRecord) -> Cost:
         """Return the cost of a trial when it came to a level; infinite if it was not there."""

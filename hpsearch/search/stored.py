@@ -11,10 +11,14 @@ from typing import Any
 from ..errors import StudyError, nearest_name
 from .constraints import Constraint
 from .folder import STUDY_FILE, read_settings, read_trials
+from .ladder import LADDER_OF_0_8_0, Ladder
 from .objective import Objective
 from .reading import Trials
 from .study import describe
 from .trial import TrialRecord
+
+# In `study.json`: whether trials wait at rungs.
+TRIALS_WAIT = "trials_wait"
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,14 @@ class StoredStudy:
         """The budget of the study in full training runs; None: no limit."""
         budget: float | None = self.settings.get("budget")
         return budget
+
+    @property
+    def ladder(self) -> Ladder | None:
+        """The rungs of the last call of the search; None: trials did not pause."""
+        if self.settings.get(TRIALS_WAIT) is not True:
+            return None
+        defaults = self.settings.get("defaults")
+        return LADDER_OF_0_8_0 if defaults is None else Ladder.from_json(defaults["ladder"])
 
     def described_space(self) -> dict[str, Any] | str:
         """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""

@@ -16,6 +16,7 @@ class Known:
     """A study, as far as advice asks for it."""
 
     constraints = ()
+    scope = "last"
 
     def __init__(self, space: Any = None, objective: Any = "accuracy") -> None:
         self.objectives = resolve_objectives(objective, None, has_metrics=True)

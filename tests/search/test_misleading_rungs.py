@@ -11,16 +11,21 @@ from typing import Any
 import optuna
 import pytest
 
-from hpsearch import Ladder, TrialRecord
+from hpsearch import Ladder, TrialRecord, open_study
 from hpsearch.backends.optuna_backend.at_rungs import AtRungs
 from hpsearch.backends.optuna_backend.paused_limit import PausedLimit
-from hpsearch.search.agreement import Agreement
+from hpsearch.cli import main
+from hpsearch.reports.page import write_report
+from hpsearch.search.agreement import Agreement, describe
 from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.rung_agreements import agreement_sentences
 from hpsearch.search.rungs import Rungs
 from hpsearch.search.space import SearchSpace
+from hpsearch.search.stored import StoredStudy
 from hpsearch.search.study import Study
 from hpsearch.search.trial import TrialState, Verdict
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, RATE, rungs, running, trial
+from tests.support.html_pages import parse_html, text_of
 from tests.support.searching import HearsNotices
 from tests.support.small_trainer import TwoLayers, small_trainer
 
@@ -29,6 +34,11 @@ HEDGED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=8)
 
 def hedged() -> Rungs:
     return rungs(n_trials=60, ladder=HEDGED)
+
+
+def misleading(known: Sequence[TrialRecord], ladder: Ladder = HEDGED) -> dict[float, Agreement]:
+    found = rungs(n_trials=60, ladder=ladder).agreements(known)
+    return {fraction: each for fraction, each in found.items() if each.misleads}
 
 
 def ended(*losses: Sequence[float]) -> list[TrialRecord]:
@@ -94,16 +104,16 @@ def test_a_trial_that_has_diverged_waits_also_at_a_rung_that_misleads() -> None:
 def test_trials_that_a_callback_has_ended_early_are_compared_by_what_they_ended_with() -> None:
     early = [trial(0, 0.1, 0.1, 0.1, state=TrialState.COMPLETE), trial(1, 0.2, 0.2, 0.2, state=TrialState.COMPLETE)]
     late = [trial(number, *[number / 10] * 4, state=TrialState.COMPLETE) for number in (3, 4)]
-    assert hedged().misleading([*early, *late]) == {}
+    assert misleading([*early, *late]) == {}
 
 
 def test_how_well_orders_agree_is_said_for_the_rungs_that_mislead() -> None:
-    assert hedged().misleading(AGREEING) == {}
-    assert hedged().misleading(MISLEADING) == dict.fromkeys(HEDGED.fractions, (0, 6, 4))
-    assert list(hedged().misleading(LATE)) == [1 / 18, 1 / 6]
-    assert rungs().misleading(MISLEADING) == {}
+    assert misleading(AGREEING) == {}
+    assert misleading(MISLEADING) == dict.fromkeys(HEDGED.fractions, (0, 6, 4))
+    assert list(misleading(LATE)) == [1 / 18, 1 / 6]
+    assert rungs().agreements(MISLEADING) == {}
     diverged = ended((math.inf, 0.5, 0.5, 0.5), (math.inf, 0.4, 0.4, 0.4))
-    assert hedged().misleading(diverged) == {}
+    assert misleading(diverged) == {}
 
 
 def test_at_a_rung_that_misleads_those_that_have_diverged_are_hopeless_as_elsewhere() -> None:
@@ -132,14 +142,57 @@ def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> Non
     at_rungs = AtRungs(study, optuna.create_study(), HEDGED, PausedLimit())
     for known in (AGREEING, LATE, LATE, AGREEING, AGREEING):
         at_rungs.announce_misleading(known, runner)
-    assert [each.split(" of the training ")[0] for each in notices] == ["after 6%", "after 17%"] * 2
-    assert [each.partition(" of the training ")[2] for each in notices[2:]] == [
-        "the order agrees again: trials are paused there"
-    ] * 2
+    assert notices == [
+        describe(fraction, Agreement(agreeing, 6, 4)) for agreeing in (0, 6) for fraction in HEDGED.fractions[:2]
+    ]
+    assert [each.partition("): ")[2] for each in notices[2:]] == ["trials are paused there"] * 2
 
 
-def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(tmp_path: Path) -> None:
-    events = HearsNotices()
+def stored(tmp_path: Path, **changes: Any) -> StoredStudy:
+    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
+    defaults = {"ladder": HEDGED.to_json(), "at_random": 8, "models_in_full": True}
+    settings = {"scope": "last", "trials_wait": True, "defaults": defaults, **changes}
+    return StoredStudy(tmp_path, settings, objectives, ())
+
+
+def test_of_a_stored_study_each_rung_is_described_that_three_complete_trials_were_at(tmp_path: Path) -> None:
+    first, second, third = HEDGED.fractions
+    late = [trial(number, *[number / 10] * 2, state=TrialState.COMPLETE) for number in range(3)]
+    for known, expected in (
+        (AGREEING, {first: (6, 6, 4), second: (6, 6, 4), third: (6, 6, 4)}),
+        (LATE, {first: (0, 6, 4), second: (0, 6, 4), third: (6, 6, 4)}),
+        (late, {first: (3, 3, 3), second: (3, 3, 3)}),
+        (AGREEING[:2], {}),
+        ([trial(number, 0.1, 0.2) for number in range(9)], {}),
+    ):
+        said = [describe(fraction, Agreement(*found)) for fraction, found in expected.items()]
+        assert agreement_sentences(stored(tmp_path), known) == [f"A{each[1:]}." for each in said]
+
+
+def test_without_trials_that_run_to_completion_no_sentence_says_that_a_rung_heeds_its_agreement(tmp_path: Path) -> None:
+    study = stored(tmp_path, defaults=None)  # of 0.8.0
+    said = agreement_sentences(study, MISLEADING)
+    assert said[0] == (
+        "After 6% of the training 0 of 6 pairs of trials are in the order of their final values (estimated agreement "
+        "0.39 ± 0.15)."
+    )
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize("changes", [{"trials_wait": False}, {"trials_wait": None}])
+def test_of_a_study_without_rungs_no_agreement_is_described(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert agreement_sentences(stored(tmp_path, **changes), AGREEING) == []
+
+
+def test_of_settings_that_are_not_from_a_folder_no_agreement_is_described() -> None:
+    objectives = resolve_objectives("loss", "minimize", has_metrics=True)
+    assert agreement_sentences(Study("s", Path("s"), SearchSpace(RATE), objectives, 60), AGREEING) == []
+
+
+@pytest.fixture(scope="module")
+def misled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder of a study whose early losses are in the reverse order of the last ones, and its search's notices."""
+    folder, events = tmp_path_factory.mktemp("misled"), HearsNotices()
 
     def overfits(metrics: dict[str, float]) -> float:
         early = overfits.rate  # type: ignore[attr-defined]
@@ -149,14 +202,37 @@ def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(tmp_path
         overfits.rate = trial.params["learning_rate"]  # type: ignore[attr-defined]
         return TwoLayers(2)
 
-    best = small_trainer(tmp_path, num_train_epochs=EPOCHS, model_init=model_init).hyperparameter_search(
+    small_trainer(folder, num_train_epochs=EPOCHS, model_init=model_init).hyperparameter_search(
         RATE, overfits, 12, "minimize", pruner="rungs", preflight=False, progress=events, storage="journal"
     )
-    said = [each for each in events.notices if "pairs of trials are in the order" in each]
+    return folder / "study", events.notices
+
+
+def test_a_search_whose_early_losses_mislead_says_so_and_prunes_nothing(misled: tuple[Path, list[str]]) -> None:
+    folder, notices = misled
+    said = [each for each in notices if "pairs of trials are in the order" in each]
     assert said == [
         f"after {share} of the training 0 of 3 pairs of trials are in the order of their final values (estimated "
         "agreement 0.47 ± 0.16, at least 0.6 is needed): until that changes, no trial is paused or pruned there"
         for share in ("17%", "50%")
     ]
-    assert {each.state for each in best.run_summary.records} == {TrialState.COMPLETE}
-    assert len(best.run_summary.records) == 12
+    records = open_study(folder).records
+    assert {each.state for each in records} == {TrialState.COMPLETE}
+    assert len(records) == 12
+
+
+def test_the_report_and_show_say_of_all_trials_what_the_search_said_of_those_so_far(
+    misled: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = misled
+    sentences = [
+        f"After {share} of the training 0 of 66 pairs of trials are in the order of their final values (estimated "
+        "agreement 0.15 ± 0.07, at least 0.6 is needed): until that changes, no trial is paused or pruned there."
+        for share in ("17%", "50%")
+    ]
+    assert main(["show", str(folder)]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("After")] == sentences
+    pytest.importorskip("plotly")
+    write_report(open_study(folder), folder / "report.html")
+    page = text_of(parse_html((folder / "report.html").read_text(encoding="utf-8")).find(".//main"))
+    assert " ".join(sentences) in " ".join(page.split())

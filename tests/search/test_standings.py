@@ -62,7 +62,7 @@ def test_a_search_that_has_seen_all_that_happened_decides_as_one_that_sees_it_no
             decided += now is not None
         assert kept.hopeless(trials) == fresh.hopeless(trials)
         assert kept.paused(trials) == fresh.paused(trials)
-        assert kept.misleading(trials) == fresh.misleading(trials)
+        assert kept.agreements(trials) == fresh.agreements(trials)
         for judged in trials[::5]:
             others = [each for each in trials if each is not judged]
             at_work = replace(judged, state=TrialState.RUNNING)

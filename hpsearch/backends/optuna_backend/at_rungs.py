@@ -8,7 +8,7 @@ from dataclasses import replace
 import optuna
 from optuna.trial import FrozenTrial
 
-from ...search.agreement import LEAST
+from ...search.agreement import describe
 from ...search.ladder import Ladder
 from ...search.own_files import is_own_folder
 from ...search.promotion import is_promoted
@@ -114,17 +114,11 @@ class AtRungs:
 
     def announce_misleading(self, trials: Sequence[TrialRecord], runner: TrialRunner) -> None:
         """Announce each rung that begins to mislead, and each that does no longer."""
-        misleading = self._rungs.misleading(trials)
-        for fraction, found in misleading.items():
-            if fraction not in self._misleading:
-                runner.announce(
-                    f"after {fraction:.0%} of the training {found.agreeing} of {found.pairs} pairs of trials are in "
-                    f"the order of their final values (estimated agreement {found.share:.2f} ± {found.deviation:.2f}, "
-                    f"at least {LEAST} is needed): until that changes, no trial is paused or pruned there"
-                )
-        for fraction in self._misleading - misleading.keys():
-            runner.announce(f"after {fraction:.0%} of the training the order agrees again: trials are paused there")
-        self._misleading = set(misleading)
+        agreements = self._rungs.agreements(trials)
+        misleading = {fraction for fraction, found in agreements.items() if found.misleads}
+        for fraction in sorted(misleading ^ self._misleading):
+            runner.announce(describe(fraction, agreements[fraction]))
+        self._misleading = misleading
 
     def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return the waiting trials that will not go on, whatever comes."""

@@ -19,6 +19,7 @@ from ...search.ladder import TOO_FEW, Ladder
 from ...search.reading import read_settings
 from ...search.runner import TrialRunner
 from ...search.space import SearchSpace
+from ...search.stored import TRIALS_WAIT
 from ...search.study import Study
 from ...search.training_budget import TrainingBudget, expected_trials, full_runs_of
 from ...search.trial import TrialRecord
@@ -270,7 +271,7 @@ class OptunaBackend(Backend):
             "backend": self.name,
             "sampler": type(study.sampler).__name__,
             "pruner": RUNGS if self._has_rungs else type(study.pruner).__name__,
-            "trials_wait": self._at_rungs is not None,
+            TRIALS_WAIT: self._at_rungs is not None,
             DEFAULTS: self._recorded_defaults,
             "storage": storage_url(study._storage),
             "optuna_version": optuna.__version__,

@@ -41,6 +41,7 @@ benchmarks: $(VENV)/.dev
 	$(BIN)/python -m studies.benchmarks.trial
 	$(BIN)/python -m studies.benchmarks.import_time
 	$(BIN)/python -m studies.benchmarks.parallel
+	$(BIN)/python -m studies.benchmarks.long_search
 	$(BIN)/python -m studies.benchmarks.ray
 	$(BIN)/python -m studies.benchmarks.time_to_best
 	$(BIN)/python -m studies.benchmarks.report

@@ -1,6 +1,6 @@
 """What a search in two workers costs: ours, transformers' on Optuna and on Ray, and two bare processes, in one run.
 
-    python -m studies.benchmarks.parallel [--rounds 3] [--trials 20] [--work short text] [--long] [--memory]
+    python -m studies.benchmarks.parallel [--rounds 3] [--trials 20] [--work short text] [--memory]
     python -m studies.benchmarks.parallel --first-minute 5
 
 All sides train the same models on the same batches for as long. The bare processes hold nothing but a loop: forward,
@@ -12,9 +12,7 @@ interleaved and their order rotates; the ratios of each round are taken side by 
 2. The efficiency of two workers: the time of two bare processes over that from the first step to the last trial's end.
 3. Between two trials of a worker: from the last evaluation to the next first step, less `model_init` (target 60 ms).
 4. With `--memory`: a 500 MB dataset, and how much memory of each worker is its own (target: the model and 150 MB).
-5. With `--long`: 500 short trials, in which neither memory, nor files, nor threads, nor the time for a trial may grow.
-   Beside the time of the process that searches stands what Optuna alone needs, which is a part of it.
-6. With `--first-minute 5`, alone: the time from the call to the first line and to the first step in a program that has
+5. With `--first-minute 5`, alone: the time from the call to the first line and to the first step in a program that has
    imported hpsearch, with the first worker forked from it, and with the fork server as in 0.8 (target: 1 s for each).
 """
 
@@ -23,7 +21,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import itertools
 import json
 import logging
 import math
@@ -45,7 +42,6 @@ import psutil
 import torch
 import transformers
 from accelerate.state import GradientState
-from optuna.storages.journal import JournalFileBackend
 from torch.utils.data import DataLoader, RandomSampler
 from transformers import default_data_collator, get_scheduler
 
@@ -55,7 +51,6 @@ from .stamps import Stamps, TrialTimes, gaps, read_stamps
 from .step import Rows, make_data, make_model
 
 SLOTS = 2
-WINDOW = 50
 EVALUATIONS = 2
 
 
@@ -73,7 +68,13 @@ class Work:
         return make_model(self.hidden, self.layers)
 
 
-WORKS = {"tiny": Work(32, 1, 16, 8), "short": Work(32, 1, 140, 8), "text": Work(128, 2, 240, 16)}
+WORKS = {
+    "tiny": Work(32, 1, 16, 8),
+    "tenth": Work(32, 1, 34, 8),
+    "short": Work(32, 1, 140, 8),
+    "second": Work(32, 1, 340, 8),
+    "text": Work(128, 2, 240, 16),
+}
 
 
 def train_bare(work: Work, data: Any) -> None:
@@ -375,74 +376,6 @@ def measure_memory(megabytes: int) -> None:
     print(f"{megabytes} MB of training data: memory that is a worker's alone: {shown} (target 150 MB and the model)")
 
 
-class CoordinatorCost(hpsearch.SearchListener):
-    """Notes, after every so many trials, what this process has used, and its workers."""
-
-    def __init__(self) -> None:
-        self.marks: list[tuple[float, ...]] = []
-        self.ended = 0
-
-    def on_trial_end(self, record: Any) -> None:
-        self.ended += 1
-        if self.ended % WINDOW:
-            return
-        own, workers = psutil.Process(), [0.0, 0.0, 0.0]
-        for each in own.children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                found = each.memory_info().rss / 1e6, each.num_fds(), each.num_threads()
-                workers = [before + more for before, more in zip(workers, found, strict=True)]
-        self.marks.append(
-            (
-                own.memory_info().rss / 1e6,
-                float(own.num_fds()),
-                float(own.num_threads()),
-                *workers,
-                time.process_time() * 1e3,
-                time.perf_counter() * 1e3,
-            )
-        )
-
-
-def watch(trials: int) -> None:
-    """Print how this process and its workers change in a long search."""
-    cost = CoordinatorCost()
-    with tempfile.TemporaryDirectory() as folder:
-        stamps = WorkStamps(str(Path(folder, "stamps.jsonl")), WORKS["tiny"])
-        trainer = make_trainer(hpsearch, str(Path(folder, "out")), stamps, make_data(64))
-        sampler = optuna.samplers.RandomSampler(seed=0)
-        search_ours(trainer, trials, progress=cost, storage="journal", sampler=sampler)
-    names = ("memory MB", "files", "threads", *(f"workers' {name}" for name in ("MB", "files", "threads")))
-    names = (*names, "CPU ms/trial", "wall ms/trial")
-    print(f"{trials} short trials, journal storage, random sampler: the process that searches, after each {WINDOW}")
-    print(f"{'trials':>8}" + "".join(f"{name:>18}" for name in names))
-    rows, middles = [], []
-    for place, (before, now) in enumerate(itertools.pairwise(cost.marks), start=2):
-        row = (*now[:6], *((now[column] - before[column]) / WINDOW for column in (6, 7)))
-        rows.append(row)
-        middles.append((place - 0.5) * WINDOW)
-        print(f"{place * WINDOW:8}" + "".join(f"{each:18.1f}" for each in row), flush=True)
-    slopes = [statistics.linear_regression(middles, column).slope * 100 for column in zip(*rows, strict=True)]
-    print(f"{'in 100':>8}" + "".join(f"{each:+18.2f}" for each in slopes), flush=True)
-    alone, all_of_it = optuna_alone(trials), statistics.median(row[-2] for row in rows)
-    print(f"CPU ms/trial: {all_of_it:.1f} (target 5), {all_of_it / alone:.1f} times those of Optuna alone, {alone:.1f}")
-
-
-def optuna_alone(trials: int) -> float:
-    """Return the CPU milliseconds that Optuna needs to ask for a trial, and to be told its reports and its end."""
-    with tempfile.TemporaryDirectory() as folder:
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(Path(folder, "journal"))))
-        study = optuna.create_study(storage=storage, sampler=optuna.samplers.RandomSampler(seed=0))
-        begin = time.process_time()
-        for _ in range(trials):
-            trial = study.ask()
-            trial.suggest_float("learning_rate", 1e-5, 1e-3, log=True)
-            for report in range(EVALUATIONS):
-                trial.report(0.7, report)
-                trial.should_prune()
-            study.tell(trial, 0.7)
-        return (time.process_time() - begin) / trials * 1e3
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison; 0: none")
@@ -451,7 +384,6 @@ def main() -> None:
     parser.add_argument("--sides", nargs="*", choices=SIDES, default=list(SIDES))
     parser.add_argument("--megabytes", type=int, default=500, help="of training data, with --memory")
     parser.add_argument("--memory", action="store_true", help="measure the memory of workers with much data")
-    parser.add_argument("--long", action="store_true", help="watch 500 trials of ours")
     parser.add_argument("--first-minute", type=int, default=0, metavar="ROUNDS", help="time to the first step")
     parser.add_argument("--first-minute-of", choices=("forked", "served"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -464,8 +396,6 @@ def main() -> None:
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     start_workers()
-    if options.long:
-        watch(500)
     if options.memory:
         measure_memory(options.megabytes)
     if options.rounds:

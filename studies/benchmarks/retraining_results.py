@@ -158,7 +158,9 @@ def _pairs(lists: Iterable[Sequence[Any]]) -> list[Any]:
     return [tuple(each) for each in lists]
 
 
-def test_values(results: Results, races: Iterable[Race], seconds: float, seeds: Sequence[int]) -> list[list[float]]:
+def values_on_test_set(
+    results: Results, races: Iterable[Race], seconds: float, seeds: Sequence[int]
+) -> list[list[float]]:
     """Return, for each race, the test metrics of what it returns after this time, trained with each of the seeds.
 
     A search that returns nothing has the worst value there is. Races that lack one of the training runs are left out.

@@ -49,7 +49,15 @@ import torch
 from . import adapters
 from .races import DATA, OURS, PEER, SLOTS, new_process_for_each, quieten, ready_to_race
 from .real_tasks import TASKS, MissingData, Task
-from .retraining_results import Race, Results, Retraining, mean_shares, median_with_interval, returned_at, test_values
+from .retraining_results import (
+    Race,
+    Results,
+    Retraining,
+    mean_shares,
+    median_with_interval,
+    returned_at,
+    values_on_test_set,
+)
 from .watched_races import SIDES, last_value
 
 LORA = "lora"
@@ -189,7 +197,7 @@ def show(results: Results, options: argparse.Namespace) -> None:
 
 def _cell(results: Results, races: Sequence[Race], side: str, budget: float, retrainings: int) -> str:
     of_side = [each for each in races if each.side == side and each.seconds >= budget]
-    values = test_values(results, of_side, budget, new_seeds(retrainings))
+    values = values_on_test_set(results, of_side, budget, new_seeds(retrainings))
     if not values:
         return "-"
     median, low, high = median_with_interval(values)

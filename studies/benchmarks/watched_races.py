@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import time
@@ -17,7 +18,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
-from hpsearch import TrialRecord, TrialState
+from hpsearch import NoCompletedTrialError, TrialRecord, TrialState
 
 from .races import OURS, PEER, SLOTS, Record, direction_of, ours, peer
 from .real_tasks import Task
@@ -89,7 +90,9 @@ class Events(Record):
 def watched_ours(task: Task, seconds: float, folder: Path, seed: int) -> tuple[list[TrialEvents], dict[str, float]]:
     """Search with ours as it is by default, with two workers."""
     events = Events(task.metric, seconds)
-    ours(task, events, folder, seed)
+    # An error of a search would also take its storage along to a process where that no longer exists.
+    with contextlib.suppress(NoCompletedTrialError):
+        ours(task, events, folder, seed)
     return events.events, events.shares()
 
 
@@ -97,7 +100,7 @@ def watched_peer(task: Task, seconds: float, folder: Path, seed: int) -> tuple[l
     """Search with transformers' Trainer as it is by default, its median pruner included."""
     storage, record, begin = optuna.storages.InMemoryStorage(), Record(task.metric, seconds), datetime.now()
     peer(task, record, folder, seed, storage=storage, study_name=_STUDY)
-    return _events_of(optuna.load_study(study_name=_STUDY, storage=storage).trials, begin), {}
+    return events_of(optuna.load_study(study_name=_STUDY, storage=storage).trials, begin), {}
 
 
 def tpe(task: Task, seconds: float, folder: Path, seed: int) -> tuple[list[TrialEvents], dict[str, float]]:
@@ -113,7 +116,7 @@ def tpe(task: Task, seconds: float, folder: Path, seed: int) -> tuple[list[Trial
         loop.join()
     if any(loop.exitcode for loop in loops):
         raise RuntimeError(f"a loop of {task} ended with an error")
-    return _events_of(optuna.load_study(study_name=_STUDY, storage=_storage(journal)).trials, begin), {}
+    return events_of(optuna.load_study(study_name=_STUDY, storage=_storage(journal)).trials, begin), {}
 
 
 def truncated(task: Task, seconds: float, folder: Path, seed: int) -> tuple[list[TrialEvents], dict[str, float]]:
@@ -151,7 +154,7 @@ def _storage(journal: str) -> optuna.storages.JournalStorage:
     return optuna.storages.JournalStorage(JournalFileBackend(journal))
 
 
-def _events_of(trials: Iterable[FrozenTrial], begin: datetime) -> list[TrialEvents]:
+def events_of(trials: Iterable[FrozenTrial], begin: datetime) -> list[TrialEvents]:
     """Return the trials of a study of Optuna, which returns a trial for the value it was completed with."""
 
     def moment(time_of_day: datetime) -> float:

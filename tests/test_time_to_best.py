@@ -12,9 +12,10 @@ import pytest
 pytest.importorskip("sklearn")
 
 import hpsearch
-from studies.benchmarks import time_to_best
+from studies.benchmarks import races
+from studies.benchmarks.races import DATA, Record, best_of, peer
 from studies.benchmarks.real_tasks import TASKS, MissingData
-from studies.benchmarks.time_to_best import DATA, Between, Race, Record, best_of, peer, quartiles
+from studies.benchmarks.time_to_best import Between, Race, quartiles
 
 NEVER = Between(60, math.inf)
 
@@ -76,7 +77,7 @@ def test_a_record_keeps_what_is_better_than_all_before_while_there_is_time(metri
 def test_a_task_trains_with_parameters_of_its_space_in_ours_and_in_transformers(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time_to_best, "TRIALS", 2)
+    monkeypatch.setattr(races, "TRIALS", 2)
     try:
         task = dataclasses.replace(TASKS[name](DATA, epoch=32), epochs=1)
     except MissingData as missing:

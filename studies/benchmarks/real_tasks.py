@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 import transformers
 from torch.utils.data import Dataset
 
-from hpsearch import Categorical, Float, SearchSpace
+from hpsearch import Categorical, FixedTrial, Float, Int, SearchSpace
 
 from .. import digits
 
@@ -38,7 +38,8 @@ class Task:
         metric: the objective: accuracy, to be maximised, or loss, to be minimised.
         space: what is searched.
         model_init: builds a model for a trial, or one with default parameters.
-        train, dev: the data.
+        train, dev: the data of a search.
+        test: data that no search sees.
         epochs: of a training of full length.
     """
 
@@ -47,22 +48,23 @@ class Task:
     model_init: Callable[..., Any]
     train: Any
     dev: Any
+    test: Any
     epochs: int
 
-    def make_trainer(self, library: Any, folder: Path, callbacks: Sequence[Any] = ()) -> Any:
-        """Return a trainer of `hpsearch` or `transformers`, which prints nothing."""
-        args = library.TrainingArguments(
-            str(folder),
-            num_train_epochs=self.epochs,
-            per_device_eval_batch_size=128,
-            warmup_steps=0.0,  # not 0: transformers' search casts what it suggests to the type that was there
-            eval_strategy="epoch",
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=True,
-        )
+    def make_trainer(self, library: Any, folder: Path, callbacks: Sequence[Any] = (), **arguments: Any) -> Any:
+        """Return a trainer of `hpsearch` or `transformers`, which prints nothing; `arguments` replace the task's."""
+        of_the_task: dict[str, Any] = {
+            "num_train_epochs": self.epochs,
+            "per_device_eval_batch_size": 128,
+            "warmup_steps": 0.0,  # not 0: transformers' search casts what it suggests to the type that was there
+            "eval_strategy": "epoch",
+            "save_strategy": "no",
+            "logging_strategy": "no",
+            "report_to": "none",
+            "disable_tqdm": True,
+            "use_cpu": True,
+        }
+        args = library.TrainingArguments(str(folder), **{**of_the_task, **arguments})
         trainer = library.Trainer(
             model_init=self.model_init,
             args=args,
@@ -74,9 +76,24 @@ class Task:
         trainer.remove_callback(transformers.PrinterCallback)
         return trainer
 
+    def make_trainer_with(
+        self, params: dict[str, Any], folder: Path, callbacks: Sequence[Any] = (), **arguments: Any
+    ) -> Any:
+        """Return a trainer of transformers for one training run with these parameters of the space."""
+        task = replace(self, model_init=partial(self.model_init, FixedTrial(params)))
+        return task.make_trainer(transformers, folder, callbacks, **_arguments_of(params), **arguments)
+
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         """Ask a trial of Optuna for the parameters of the space and return those that are training arguments."""
-        return {name: value for name, value in self.space.suggest(_Asks(trial)).items() if "." not in name}
+        return _arguments_of(self.suggest_all(trial))
+
+    def suggest_all(self, trial: optuna.Trial) -> dict[str, Any]:
+        """Ask a trial of Optuna for the parameters of the space and return them."""
+        return self.space.suggest(_Asks(trial))
+
+
+def _arguments_of(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if "." not in name}
 
 
 class _Asks:
@@ -85,9 +102,11 @@ class _Asks:
     def __init__(self, trial: optuna.Trial) -> None:
         self._trial = trial
 
-    def suggest(self, name: str, parameter: Categorical | Float) -> Any:
+    def suggest(self, name: str, parameter: Categorical | Float | Int) -> Any:
         if isinstance(parameter, Categorical):
             return self._trial.suggest_categorical(name, parameter.choices)
+        if isinstance(parameter, Int):
+            return self._trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log)
         return self._trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log)
 
 
@@ -152,33 +171,39 @@ def make_digits(data: Path, epoch: int = 1197) -> Task:
     """Return the quickstart; it needs no folder."""
     splits = digits.load_data()
     train = splits["train"].select(range(epoch))
-    return Task("accuracy", digits.SPACE, digits.model_init, train, splits["dev"], 12)
+    return Task("accuracy", digits.SPACE, digits.model_init, train, splits["dev"], splits["test"], 12)
 
 
 def make_sst2(data: Path, epoch: int = 768) -> Task:
     """Return the sentiment of sentences, by the words that come up twice at least; two passes over the data."""
-    train, dev = (_read(data / "sst2" / f"{split}.tsv").splitlines() for split in ("train", "dev"))
+    train, dev, test = (read_data(data / "sst2" / f"{split}.tsv").splitlines() for split in ("train", "dev", "test"))
     counts = Counter(word for line in train for word in _words(line))
     kept = [word for word, count in counts.items() if count > 1]
     vocabulary = {word: place for place, word in enumerate(kept, start=_FIRST_WORD)}
     space = _space((16, 32, 64), {"model.hidden_size": Categorical((32, 64)), "model.dropout": Float(0.0, 0.5)})
     model_init = partial(sentence_classifier, len(vocabulary) + _FIRST_WORD)
-    return Task(
-        "accuracy", space, model_init, Rows(_sentences(train, vocabulary), epoch), Rows(_sentences(dev, vocabulary)), 18
-    )
+    train_rows = Rows(_sentences(train, vocabulary), epoch)
+    dev_rows, test_rows = (Rows(_sentences(lines, vocabulary)) for lines in (dev, test))
+    return Task("accuracy", space, model_init, train_rows, dev_rows, test_rows, 18)
 
 
 def make_text(data: Path, epoch: int = 192) -> Task:
     """Return the next character of Shakespeare's plays; a fifth of a pass over the first nine tenths of them."""
-    text = _read(data / "tinyshakespeare" / "input.txt")
+    text = read_data(data / "tinyshakespeare" / "input.txt")
     alphabet = {character: place for place, character in enumerate(sorted(set(text)))}
     characters = torch.tensor([alphabet[character] for character in text])
     blocks = characters[: len(text) // _BLOCK * _BLOCK].view(-1, _BLOCK)
-    train, dev = blocks[: len(blocks) * 9 // 10], blocks[len(blocks) * 9 // 10 :: 27]
+    train, rest = blocks[: len(blocks) * 9 // 10], blocks[len(blocks) * 9 // 10 :]
+    dev, test = rest[::27], rest[1::3]
     space = _space((8, 16, 32), {"model.n_embd": Categorical((32, 48, 64)), "model.dropout": Float(0.0, 0.3)})
     model_init = partial(character_model, len(alphabet))
-    train_rows, dev_rows = Rows({"input_ids": train, "labels": train}, epoch), Rows({"input_ids": dev, "labels": dev})
-    return Task("loss", space, model_init, train_rows, dev_rows, 18)
+    train_rows, dev_rows, test_rows = causal_rows(train, epoch), causal_rows(dev), causal_rows(test)
+    return Task("loss", space, model_init, train_rows, dev_rows, test_rows, 18)
+
+
+def causal_rows(blocks: torch.Tensor, epoch: int | None = None) -> Rows:
+    """Return blocks of tokens as rows of a causal language model, which shifts the labels by itself."""
+    return Rows({"input_ids": blocks, "labels": blocks}, epoch)
 
 
 TASKS: dict[str, Callable[..., Task]] = {"digits": make_digits, "sst2": make_sst2, "text": make_text}
@@ -207,7 +232,7 @@ def _words(line: str) -> list[str]:
     return line.split("\t")[0].split()
 
 
-def _read(file: Path) -> str:
+def read_data(file: Path) -> str:
     if not file.is_file():
         raise MissingData(f"{file.name} is not in {file.parent}")
     return file.read_text(encoding="utf-8")

@@ -20,37 +20,36 @@ other programs need the cores, set OMP_NUM_THREADS=1: else transformers' trainin
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import io
 import itertools
 import json
-import logging
 import math
-import multiprocessing
 import statistics
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
-import transformers
 
-import hpsearch
-import hpsearch.backends.optuna_backend  # which a search imports when it begins
-
+from .races import (
+    DATA,
+    OURS,
+    PEER,
+    TRIALS,
+    Record,
+    best_of,
+    new_process_for_each,
+    ours,
+    peer,
+    quieten,
+    ready_to_race,
+    search,
+)
 from .real_tasks import TASKS, MissingData, Task
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
-# More trials than there is time for.
-SLOTS, TRIALS = 2, 2000
 REFERENCE_SEED = 1000
-OURS, PEER = "ours", "peer"
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,6 @@ def quartiles(numbers: Sequence[Between]) -> list[Between]:
     lows, highs = sorted(each.low for each in numbers), sorted(each.high for each in numbers)
     places = [round(share * (len(numbers) - 1)) for share in (0.25, 0.5, 0.75)]
     return [Between(lows[place], highs[place]) for place in places]
-
-
-def best_of(metric: str, values: Sequence[float]) -> float:
-    """Return the best of these values; of none, the worst that there can be."""
-    return max(values, default=-math.inf) if metric == "accuracy" else min(values, default=math.inf)
 
 
 def is_near(metric: str, value: float, best: float) -> bool:
@@ -121,82 +115,11 @@ class Race:
         return best_of(metric, [value for _, value in self.rises])
 
 
-class Record(hpsearch.SearchListener, transformers.TrainerCallback):
-    """Writes down what a side sees from now on, while its time lasts: by what our search tells, or a trainer."""
-
-    def __init__(self, metric: str, seconds: float) -> None:
-        self.metric, self.seconds, self._begin = metric, seconds, time.perf_counter()
-        self.rises: list[tuple[float, float]] = []
-        self.trials = 0
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left."""
-        return self._begin + self.seconds - time.perf_counter()
-
-    def see(self, value: float) -> None:
-        """Note a value that is seen now."""
-        best = best_of(self.metric, [value for _, value in self.rises])
-        if self.left >= 0 and value != best and best_of(self.metric, [best, value]) == value:
-            self.rises.append((self.seconds - self.left, value))
-
-    def on_trial_begin(self, trial: Any) -> None:
-        self.trials += trial.earlier is None
-
-    def on_report(self, trial: Any, report: Any) -> None:
-        self.see(report.value)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trials += 1
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any) -> None:
-        self.see(metrics[f"eval_{self.metric}"])
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop |= self.left <= 0  # transformers' search would finish the trial
-
-
-def search(task: Task, record: Record, folder: Path, seed: int, **options: Any) -> list[dict[str, Any]]:
-    """Search with ours while there is time and return the parameters of the trials with a result, best first."""
-    if record.left <= 0:
-        return []
-    given = {"timeout": record.left, "n_jobs": SLOTS, "seed": seed, "progress": record, **options}
-    best = task.make_trainer(hpsearch, folder).hyperparameter_search(task.space, task.metric, **given)
-    return [each.params for each in best.run_summary.ranked()]
-
-
 def train_in_full(task: Task, record: Record, folder: Path, seed: int, chosen: list[dict[str, Any]]) -> None:
     """Train with each of these parameters, while there is time."""
     if chosen:
         name = f"full {seed}"
         search(task, record, folder, seed, study_name=name, pruner=None, start_with=chosen, n_trials=len(chosen))
-
-
-def ours(task: Task, record: Record, folder: Path, seed: int) -> None:
-    """Search as it is by default, with two workers."""
-    search(task, record, folder, seed, n_trials=TRIALS)
-
-
-def peer(task: Task, record: Record, folder: Path, seed: int) -> None:
-    """Search with transformers' Trainer as it is by default, in series, but with a seed."""
-
-    def model_init(trial: Any = None) -> Any:
-        if trial is not None:
-            task.suggest(trial)  # hp_space is asked later, and hears the same
-        return task.model_init(trial)
-
-    searched = dataclasses.replace(task, model_init=model_init)
-    with contextlib.redirect_stdout(io.StringIO()):
-        searched.make_trainer(transformers, folder, [record]).hyperparameter_search(
-            # A parameter that a trial does not have must be set too: else it has the value of the trial before.
-            hp_space=lambda trial: {"warmup_steps": 0.0, **task.suggest(trial)},
-            compute_objective=lambda metrics: metrics[f"eval_{task.metric}"],
-            n_trials=TRIALS,
-            direction="maximize" if task.metric == "accuracy" else "minimize",
-            backend="optuna",
-            timeout=record.left,
-            sampler=optuna.samplers.TPESampler(seed=seed),
-        )
 
 
 def truncated(task: Task, record: Record, folder: Path, seed: int) -> None:
@@ -237,19 +160,11 @@ class Plan:
 
     def carry_out(self) -> Race:
         """Run it, in a process that has run none before."""
-        quieten()
         task = TASKS[self.task](self.data)
-        with tempfile.TemporaryDirectory() as folder:
-            for library in (hpsearch, transformers):  # which import some modules only now
-                task.make_trainer(library, Path(folder))
+        with ready_to_race(task) as folder:
             record = Record(task.metric, self.seconds)
-            SIDES[self.side](task, record, Path(folder), self.seed)
+            SIDES[self.side](task, record, folder, self.seed)
         return Race(self.side, self.seed, self.seconds, record.trials, record.rises)
-
-
-def quieten() -> None:
-    logging.disable(logging.WARNING)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def plans_of(name: str, options: argparse.Namespace) -> Iterator[Plan]:
@@ -264,8 +179,7 @@ def plans_of(name: str, options: argparse.Namespace) -> Iterator[Plan]:
 def run(plans: Iterator[Plan]) -> list[Race]:
     """Run races one after the other, and tell on stderr what came of each."""
     races: list[Race] = []
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
+    with new_process_for_each() as processes:
         for plan in plans:
             race = processes.submit(plan.carry_out).result()
             races.append(race)

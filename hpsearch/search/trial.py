@@ -40,7 +40,12 @@ class TrialState(enum.StrEnum):
     @property
     def is_counted(self) -> bool:
         """True if the trial counts towards `n_trials`."""
-        return self not in (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED, TrialState.REFUSED)
+        return not self.is_open and self is not TrialState.REFUSED
+
+    @property
+    def is_open(self) -> bool:
+        """True if the trial is running, or may resume."""
+        return self in (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 
     @property
     def has_result(self) -> bool:

@@ -191,9 +191,13 @@ class TrialRecord:
         return configuration(self.params)
 
     def going_on_from(self, known: TrialRecord | None) -> TrialRecord:
-        """Return this record; of a trial that ended before it made a report, with what was known of it before."""
-        if known is None or self.reports:
+        """Return this record with what was known of the trial before: when it was trained, and if this one has no
+        report, the rest too.
+        """
+        if known is None:
             return self
+        if self.reports:
+            return replace(self, session=self.session or known.session, spans=self.spans or known.spans)
         return replace(
             self,
             params=self.params or known.params,
@@ -206,7 +210,9 @@ class TrialRecord:
             seconds=max(self.seconds, known.seconds),
             epochs=max(self.epochs, known.epochs),
             fraction=max((each.fraction for each in (self, known) if each.fraction is not None), default=None),
+            session=self.session or known.session,
             schedule=self.schedule or known.schedule,
+            spans=self.spans or known.spans,
             user_attrs={**known.user_attrs, **self.user_attrs},
         )
 

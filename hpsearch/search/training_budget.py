@@ -62,6 +62,17 @@ def full_runs_of(trials: Sequence[TrialRecord]) -> float:
     return sum(map(full_runs, trials))
 
 
+def is_exhausted(budget: float | None, trials: Sequence[TrialRecord]) -> bool:
+    """Tell whether a budget completes no further trial, neither a new one nor one that may resume; None: no limit.
+
+    >>> paused = TrialRecord(0, "run-0", TrialState.PAUSED, {}, fraction=0.5)
+    >>> [is_exhausted(budget, [paused]) for budget in (1.0, 0.9, None)], is_exhausted(1.0, [])
+    ([False, True, False], False)
+    """
+    furthest = max((full_runs(each) for each in trials if each.state.is_open), default=0.0)
+    return budget is not None and full_runs_of(trials) + 1.0 - furthest > budget + ROUNDING
+
+
 class Limited(Protocol):
     """A study: its total of trials, and its budget in full training runs."""
 

@@ -237,9 +237,8 @@ class OptunaBackend(Backend):
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
         ladder, budget = (self._defaults.ladder if has_rungs else None), None
         if study.budget is not None:
-            points = self._points if study.trial_max_epochs is None else None  # they are of the whole schedule
             folder = study.folder
-            budget = TrainingBudget(study.budget, ladder, points, lambda trial: is_promoted(folder, trial.name))
+            budget = TrainingBudget(study.budget, ladder, self._points, lambda trial: is_promoted(folder, trial.name))
         self._at_rungs = None if ladder is None else AtRungs(study, engine, ladder, self._limit, budget)
         self._trials = StoredTrials(
             study,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from transformers import TrainerCallback
 
@@ -15,6 +16,7 @@ from hpsearch import SearchInterrupted, StudyError, TrialRecord
 from hpsearch.reports.tables import budget_in_words
 from hpsearch.search.ladder import Ladder
 from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.sessions import Session
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.stored import StoredStudy
 from hpsearch.search.study import Study
@@ -22,7 +24,7 @@ from hpsearch.search.training_budget import TrainingBudget, full_runs, full_runs
 from hpsearch.search.trial import TrialState
 from tests.support.at_rungs import RATE, running, trial
 from tests.support.in_workers import search as search_in_workers
-from tests.support.searching import AtStep, HearsNotices
+from tests.support.searching import AtStep, HearsNotices, load
 from tests.support.small_search import records_of, search
 
 LADDER = Ladder((1 / 6, 1 / 2), 2)
@@ -150,11 +152,12 @@ def test_what_is_reached_first_ends_the_search(tmp_path: Path) -> None:
     assert len(records_of(search(tmp_path / "budget", 5, budget=2.5))) == 2
 
 
-def test_a_budget_buys_more_trials_where_they_pause_and_is_not_overshot(tmp_path: Path) -> None:
-    records = records_of(search(tmp_path, None, budget=4, pruner="rungs", trainer=SIX_EPOCHS))
+@pytest.mark.parametrize("limit", [{}, {"trial_max_epochs": 3}], ids=["to completion", "half of that"])
+def test_a_budget_buys_more_trials_where_they_pause_and_is_not_overshot(tmp_path: Path, limit: dict[str, Any]) -> None:
+    records = records_of(search(tmp_path, None, budget=4, pruner="rungs", trainer=SIX_EPOCHS, **limit))
     assert len(records) > 4
     assert 3.0 < full_runs_of(records) <= 4.0 + 1e-6
-    assert sum(each.state is TrialState.COMPLETE for each in records) >= 2
+    assert sum(each.state.has_result for each in records) >= 2
     settings = json.loads((tmp_path / "study" / "study.json").read_text())
     assert (settings["n_trials"], settings["budget"]) == (None, 4)
     assert settings["defaults"]["ladder"]["complete_first"] == 1  # that of eight trials
@@ -192,6 +195,40 @@ def test_what_is_noted_of_a_trial_at_a_rung_keeps_when_it_was_trained_before(tmp
     search(tmp_path, None, ReadsRecord(), **options)
     assert len(noted["reports"]) == 1  # it has passed a rung
     assert len(noted["spans"]) == 1
+
+
+def test_a_trial_at_a_rung_leaves_the_budget_to_trials_that_another_search_has_just_taken(tmp_path: Path) -> None:
+    class TakesTrials(HearsNotices, TrainerCallback):
+        """Another search that takes twenty new trials, which are not on disk yet, while one is about to reach a rung.
+
+        Its process dies when that trial has ended.
+        """
+
+        session = Session(tmp_path / "study")
+        steps = 0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if Path(args.output_dir).name == "run-5" and not self.ended_so_far():
+                self.steps = state.global_step
+            if self.steps == 3 and not self.session.is_alive(self.session.name):
+                self.session.begin()
+                about: dict[str, Any] = {"user_attrs": {"hpsearch:session": self.session.name}}
+                taken = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, **about)
+                load(tmp_path / "study").add_trials([taken] * 20)
+
+        def on_trial_end(self, record: TrialRecord) -> None:
+            super().on_trial_end(record)
+            if record.number == 5 and len(self.ended_so_far()) == 1:
+                self.session.end()
+
+        def ended_so_far(self) -> list[TrialRecord]:
+            return [each for each in self.ended if each.number == 5]
+
+    other = TakesTrials()
+    options: dict[str, Any] = {"budget": 6, "pruner": Ladder((1 / 6, 1 / 2), 2), "trainer": SIX_EPOCHS}
+    records = records_of(search(tmp_path, None, other, progress=other, **options))
+    assert other.steps == 4  # alone, it would be promoted
+    assert 5.0 < full_runs_of(records) <= 6.0 + 1e-6
 
 
 def test_a_trial_that_fails_before_its_first_evaluation_costs_what_it_has_trained(tmp_path: Path) -> None:

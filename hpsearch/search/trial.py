@@ -139,7 +139,7 @@ class TrialRecord:
         checkpoint: the folder of its scoped weights; None if not kept.
         reason: why it failed, was stopped or interrupted.
         traceback: of a failure.
-        seconds: wall time of its training, over all sessions, as far as its checkpoints know.
+        seconds: wall time of its training and evaluation, over all sessions, as far as its checkpoints know.
         epochs: passes over the data that it trained.
         fallbacks: what was changed each time it ran out of memory and was run again.
         session: with which of the arguments, versions and data in `study.json` it ended.

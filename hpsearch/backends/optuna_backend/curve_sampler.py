@@ -131,8 +131,9 @@ class CurveSampler(optuna.samplers.BaseSampler):
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
         with self._lock:
-            seen = self._seen(study, trials)
-        return bool(self._data.space) and len(seen.curves) >= self._first
+            self._data.read(study)
+            space = self._data.space
+            return bool(space) and len(self._data.seen(trials, space).curves) >= self._first
 
     def _seen(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> CurvesSeen:
         self._data.read(study)

@@ -36,7 +36,7 @@ from .search.runner import TrialRunner
 from .search.selection import best_records
 from .search.study import Study
 from .search.study_callbacks import CallsBack, StudyCallback
-from .search.training_budget import progress_in_words
+from .search.training_budget import TrainingBudget, is_exhausted, progress_in_words
 from .search.trial import TrialRecord
 from .surroundings import ctrl_c_as_interruption
 
@@ -257,23 +257,25 @@ def outdated(
         now: the arguments, versions, data and functions of this session.
     """
     best = best_records(records, study.objectives)
-    exhausted = SearchBudget(study).passed(sum(each.epochs for each in records))
-    n_trials = study.n_trials
-    has_all = n_trials is not None and sum(each.state.is_counted for each in records) >= n_trials
-    if not best or not (has_all or exhausted):
+    used_up = SearchBudget(study).passed(sum(each.epochs for each in records))
+    if study.n_trials is not None and sum(each.state.is_counted for each in records) >= study.n_trials:
+        why, larger = f"study {study.name!r} has all of its {study.n_trials} trials", "n_trials"
+    elif used_up is not None:
+        why, larger = f"of study {study.name!r}, {used_up.reason}", "max_epochs"
+    elif study.budget is not None and is_exhausted(study.budget, records):
+        why, larger = f"of study {study.name!r}, {TrainingBudget(study.budget).exhausted(records)}", "budget"
+    else:
+        return []
+    if not best:
         return []
     session = best[0].session
     is_there = session < len(earlier["sessions"])  # else the file was damaged, or written anew
     changes = differences_in_results(earlier["sessions"][session], now, but=()) if is_there else []
     if not changes:
         return []
-    why = f"study {study.name!r} has all of its {study.n_trials} trials"
-    if exhausted is not None and not has_all:
-        why = f"of study {study.name!r}, {exhausted.reason}"
     warning = (
         f"{why}, so nothing runs, but its best trial was trained before a change: {', '.join(changes)}. Pass another "
-        f"study_name= to search with the change, or a larger {'n_trials' if has_all else 'max_epochs'}= to add trials "
-        "to this study"
+        f"study_name= to search with the change, or a larger {larger}= to add trials to this study"
     )
     logger.warning("%s.", warning)
     return [warning]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -231,6 +232,7 @@ class LiveView(LineView):
         self._new: set[int] = set()
         self._has_waited = False
         self._most_at_once = 0
+        self._used_before = 0.0
         self._begin = self._last_end = clock()
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
@@ -239,6 +241,7 @@ class LiveView(LineView):
         self._running, self._shown, self._most_at_once = {}, set(), 0
         self._not_timed = {record.number for record in records if record.state.is_counted}
         self._new = set()
+        self._used_before = self._used()
         self._has_waited = any(each.state is TrialState.PAUSED for each in records)
         self._begin = self._last_end = self._clock()
         self._live.start()
@@ -270,7 +273,7 @@ class LiveView(LineView):
         self._has_waited |= record.state is TrialState.PAUSED
         if record.state is TrialState.REFUSED:
             self._new.discard(record.number)
-        if record.state.is_counted and has_begun:
+        if has_begun and (record.state.is_counted or record.state is TrialState.PAUSED):
             self._last_end = self._clock()
         elif record.state.is_counted:
             self._not_timed.add(record.number)
@@ -344,25 +347,32 @@ class LiveView(LineView):
         """Return the seconds until the end of the search at this pace; None if they cannot be told.
 
         It can once two trials have ended per worker, as the first to end may be the short ones. It cannot
-        with a limit on epochs or full training runs, as nobody knows how many trials that will be.
+        with a limit on epochs, as nobody knows how many trials that will be.
         """
         assert self._study is not None
-        n_trials, is_limited = (
-            self._study.n_trials,
-            self._study.max_epochs is not None or self._study.budget is not None,
-        )
-        if n_trials is None or is_limited or timed < max(1, 2 * self._most_at_once):
+        if self._study.max_epochs is not None or timed < max(1, 2 * self._most_at_once):
             return None
-        if self._has_waited:
-            known = list(self._records.values())  # also of other searches
-            begun = self._new.union(each.number for each in known if each.state is not TrialState.REFUSED)
-            left = (n_trials - len(begun)) * seconds / len(self._new)
-        else:
-            until_last = self._last_end - self._begin
-            left = (n_trials - self._done) * until_last / timed - (seconds - until_last)
+        left = []
+        if self._study.n_trials is not None:
+            left.append(self._seconds_of_trials(self._study.n_trials, timed, seconds))
+        if self._study.budget is not None:
+            used = self._used() - self._used_before
+            left.append(self._at_pace(self._study.budget - self._used(), used, seconds))
         if self._study.timeout is not None:
-            left = min(left, self._study.timeout - seconds)
-        return left if left > 0 else None
+            left.append(self._study.timeout - seconds)
+        return min(left) if 0 < min(left) < math.inf else None
+
+    def _seconds_of_trials(self, n_trials: int, timed: int, seconds: float) -> float:
+        if not self._has_waited:
+            return self._at_pace(n_trials - self._done, timed, seconds)
+        known = list(self._records.values())  # also of other searches
+        begun = self._new.union(each.number for each in known if each.state is not TrialState.REFUSED)
+        return (n_trials - len(begun)) * seconds / len(self._new)
+
+    def _at_pace(self, left: float, done: float, seconds: float) -> float:
+        """Return the seconds that the rest takes, as what was done took those until the last end of a trial."""
+        until_last = self._last_end - self._begin
+        return left * until_last / done - (seconds - until_last) if done > 0 else math.inf
 
 
 def _lines(shown: Sequence[_Running], bar: int, curve: int, now: float, with_parameters: bool) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from .constraints import Constraint
 from .selection import closest
+from .training_budget import is_exhausted
 from .trial import TrialRecord, TrialState
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
@@ -17,6 +18,7 @@ def explain_absence(
     records: Sequence[TrialRecord],
     constraints: Sequence[Constraint],
     max_epochs: float | None = None,
+    budget: float | None = None,
     call: str = "The same call",
 ) -> str:
     """Return why none of these trials may be the best, how the first one failed, and what continues the study.
@@ -25,14 +27,17 @@ def explain_absence(
         records: of the study, by number.
         constraints: of the study.
         max_epochs: the epochs that all trials may take together; None: no limit, or not known.
+        budget: the full training runs that all trials may take together; None: no limit.
         call: what continues the study, to begin a sentence with.
     """
     if not records:
         return f"No trial has run. {call} continues the study."
     sentences = [_overview(records, constraints), _first_reason(records)]
-    if any(not each.state.is_counted and each.state is not TrialState.REFUSED for each in records):
-        is_exhausted = max_epochs is not None and sum(each.epochs for each in records) >= max_epochs - _ROUNDING
-        sentences.append(f"{call}{' with a larger max_epochs' if is_exhausted else ''} continues the study.")
+    if any(each.state.is_open for each in records):
+        has_no_epochs = max_epochs is not None and sum(each.epochs for each in records) >= max_epochs - _ROUNDING
+        exhausted = {"max_epochs": has_no_epochs, "budget": is_exhausted(budget, records)}
+        larger = "".join(f" with a larger {name}" for name, is_so in exhausted.items() if is_so)
+        sentences.append(f"{call}{larger} continues the study.")
     return " ".join(each for each in sentences if each)
 
 

@@ -126,7 +126,8 @@ class SearchSummary:
         Args:
             call: what continues the study, to begin a sentence with.
         """
-        return explain_absence(self.records, self.study.constraints, getattr(self.study, "max_epochs", None), call)
+        study = self.study
+        return explain_absence(self.records, study.constraints, getattr(study, "max_epochs", None), study.budget, call)
 
     def __repr__(self) -> str:
         return f"SearchSummary({self.study.name!r}, {len(self.records)} trials)"

@@ -82,6 +82,7 @@ class TrialBudget:
         self._study, self._search, self._others = study, search, others
         self._clock, self.interruption = search.clock, search.interruption
         self._begin = self._clock()
+        self._is_training = False
         self._earlier_seconds = 0.0
 
     @property
@@ -94,16 +95,18 @@ class TrialBudget:
 
     @property
     def seconds(self) -> float:
-        """The time the trial has taken, sessions before this one included."""
+        """The time that training and evaluation have taken, sessions before this one included."""
         return self._earlier_seconds + self._clock() - self._begin
 
-    def begin_now(self) -> None:
-        """Count from now: what came before, such as a preflight, does not belong to the trial."""
-        self._begin = self._clock()
+    def begin_training(self) -> None:
+        """Count from here, if the trial has not trained in this session: without a preflight, or building the model."""
+        if not self._is_training:
+            self._begin, self._is_training = self._clock(), True
 
     def continue_after(self, seconds: float) -> None:
         """Go on from a checkpoint that was written after `seconds`; those of this session are known already."""
-        self._earlier_seconds = max(self._earlier_seconds, seconds - (self._clock() - self._begin))
+        known = self._clock() - self._begin if self._is_training else 0.0
+        self._earlier_seconds = max(self._earlier_seconds, seconds - known)
 
     def passed(self, epochs: float) -> Stop | None:
         """Return why to stop after this number of epochs of this trial, or None while its budget lasts."""

@@ -72,7 +72,7 @@ def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line
         TrialBudget(study, SearchBudget(study, told.seconds, interruption=line.interruption), told.others),
         OneProcess(),
         _Teller(trial, line),
-        on_fallback=lambda record: write_record(study.folder, record),
+        on_fallback=lambda record: write_record(study.folder, record.going_on_from(told.earlier)),
         plan=told.preflight,
     )
     trial.execution = execution

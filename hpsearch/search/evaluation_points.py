@@ -30,12 +30,20 @@ class Evaluated(Protocol):
 def points_of(recipe: Evaluated, study: Study) -> tuple[float, ...] | None:
     """Return after which fractions of its training each trial of a search is evaluated; None if that is not known.
 
-    The parameters of a function as space are not known, nor the arguments that user code makes of them.
+    The parameters of a function as space are not known, nor the arguments that user code makes of them. The training of
+    a trial ends after its `trial_max_epochs`.
     """
     names = study.parameter_names()
     if not (names and recipe.sets_arguments_by_name):
         return None
-    return evaluation_points(recipe.args, recipe.training_samples, names)
+    points = evaluation_points(recipe.args, recipe.training_samples, names)
+    if points is None or study.trial_max_epochs is None:
+        return points
+    epochs = epochs_of(recipe, study)
+    if epochs is None:
+        return None
+    shortened = (round(each * recipe.args.num_train_epochs / epochs, 6) for each in points)
+    return (*(each for each in shortened if each < 1.0), 1.0)
 
 
 def epochs_of(recipe: Evaluated, study: Study) -> float | None:

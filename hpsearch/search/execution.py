@@ -163,7 +163,6 @@ class Execution:
         if self._plan is not None and self._ranks.decide(lambda: not any(self.folder.glob("checkpoint-*"))):
             with ctrl_c_as_interruption():
                 said = preflight(self._base, self._study, self._trial, self._plan, self._ranks)
-            self._budget.begin_now()
             if self._ranks.is_main:
                 self._listener.on_notice(said)
         while True:

@@ -13,7 +13,6 @@ from .trial import TrialRecord, TrialState
 
 # In the folder of a run.
 _MARK = "promoted"
-_MAY_BE_PROMOTED = (TrialState.PAUSED, TrialState.RUNNING, TrialState.INTERRUPTED)
 
 
 def promote(study_folder: str | os.PathLike[str], number: int) -> None:
@@ -58,8 +57,8 @@ def promote(study_folder: str | os.PathLike[str], number: int) -> None:
 
 
 def _check_may_go_on(record: TrialRecord) -> None:
-    if record.state not in _MAY_BE_PROMOTED:
-        allowed = one_of(each.value for each in _MAY_BE_PROMOTED)
+    if not record.state.is_open:
+        allowed = one_of(each.value for each in TrialState if each.is_open)
         raise StudyError(
             f"Trial {record.number} is {record.state.value}; only one that is {allowed} can be promoted. To train its "
             f"parameters again, pass start_with={record.params!r} to another search."

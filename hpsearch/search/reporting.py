@@ -134,6 +134,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner."""
+        self._budget.begin_training()
         self.epochs, self.fraction = float(state.epoch or 0.0), min(1.0, self._fraction(state))
         self._continue_schedule(state.global_step)
         self.paused = self._was_told_to_pause

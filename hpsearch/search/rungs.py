@@ -20,7 +20,6 @@ Tuning (MLSys 2020), algorithm 2. Why which ladder: docs/how-search-decides.md.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from .agreement import Agreement
@@ -87,7 +86,7 @@ class Rungs:
         if not is_promoted:
             is_promoted = self._promotable(level, [trial, *standings.paused(level)], trials, promise) is trial
         if is_promoted:
-            return Verdict() if self._affordable(trials, [trial], at_rung=trial.number) else Verdict(pause=True)
+            return Verdict() if self._affordable(trials, [trial]) else Verdict(pause=True)
         rank = standings.rank(level, trial.number)  # None: it would run to completion, but has diverged
         rank = standings.count(level) if rank is None else rank
         return Verdict(prune=True) if rank >= self._most(level) else Verdict(pause=True)
@@ -142,13 +141,11 @@ class Rungs:
             hopeful = paused = [each for each in hopeful if _holds(each.reports[-1])]
         return min(hopeful or paused, key=lambda each: (standings.cost(at, each), each.number), default=None)
 
-    def _affordable(
-        self, trials: Sequence[TrialRecord], candidates: list[TrialRecord], at_rung: int | None = None
-    ) -> list[TrialRecord]:
+    def _affordable(self, trials: Sequence[TrialRecord], candidates: list[TrialRecord]) -> list[TrialRecord]:
         """Return those of the candidates that the budget can pay for up to their next pause."""
         if self._budget is None or not candidates:
             return candidates
-        account = self._budget.account(trials, self.last(trials), at_rung)
+        account = self._budget.account(trials, self.last(trials))
         return [each for each in candidates if account.affords(each)]
 
     def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -270,13 +267,15 @@ class Rungs:
     def _most(self, level: int) -> int:
         """Return the most trials that can be promoted from a rung, with those that may still come to it.
 
-        While no ranked trial is at its end, some more: the best may fail. With a budget alone, all: it may be raised.
+        While no ranked trial is at its end, some more: the best may fail. With a budget alone, all that have not
+        diverged: it may be raised.
         """
-        if self._n_trials is None:
-            return sys.maxsize
         standings = self._standings
-        to_come = standings.to_come(level) + max(0, self._n_trials - standings.begun)
-        most = (standings.count(level) + to_come) // self._ladder.reduction_factor
+        if self._n_trials is None:
+            most = standings.count_finite(level)
+        else:
+            to_come = standings.to_come(level) + max(0, self._n_trials - standings.begun)
+            most = (standings.count(level) + to_come) // self._ladder.reduction_factor
         return max(most, 1 if standings.at_their_end() else _LEAST)
 
 

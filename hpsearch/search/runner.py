@@ -281,16 +281,17 @@ class TrialRunner:
             plan=plan,
         )
 
-    def note(self, record: TrialRecord) -> None:
-        """Write how far a trial is that another process trains, where that could not be told from its checkpoints."""
+    def note(self, record: TrialRecord) -> TrialRecord:
+        """Write how far a trial is, where that could not be told from its checkpoints; return what was written."""
+        _, known = self._begun[record.number]
+        record = record.going_on_from(known)
         self._folder.write_record(record)
+        return record
 
     def _note_fallback(self, record: TrialRecord) -> None:
         """Write how far a trial is that has run out of memory, and is run again with less."""
-        begun, known = self._begun[record.number]
-        record = replace(record.going_on_from(known), spans=() if known is None else known.spans)
-        self._begun[record.number] = begun, record
-        self._folder.write_record(record)
+        begun, _ = self._begun[record.number]
+        self._begun[record.number] = begun, self.note(record)
 
     def stop_waiting(self, trial: Trial, record: TrialRecord, reason: str) -> TrialRecord:
         """Let a trial that waits at a rung stand with the result it has, and return its record, written to disk."""

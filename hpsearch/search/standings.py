@@ -121,6 +121,10 @@ class Standings:
         """Return the number of ranked trials that were at a level."""
         return len(self._order[level])
 
+    def count_finite(self, level: int) -> int:
+        """Return the number of ranked trials that had not diverged when they came to a level."""
+        return bisect_left(self._order[level], (Cost(math.inf, -math.inf), -1))
+
     def paused(self, level: int) -> list[TrialRecord]:
         """Return the trials that are paused at a level, by number."""
         return [each for _, each in sorted(self._paused[level].items())]

@@ -6,7 +6,7 @@ has trained, whatever its state. The budget ends no trial: it is checked before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -62,6 +62,17 @@ def full_runs_of(trials: Sequence[TrialRecord]) -> float:
     return sum(map(full_runs, trials))
 
 
+def is_exhausted(budget: float | None, trials: Sequence[TrialRecord]) -> bool:
+    """Tell whether a budget completes no further trial, neither a new one nor one that may resume; None: no limit.
+
+    >>> paused = TrialRecord(0, "run-0", TrialState.PAUSED, {}, fraction=0.5)
+    >>> [is_exhausted(budget, [paused]) for budget in (1.0, 0.9, None)], is_exhausted(1.0, [])
+    ([False, True, False], False)
+    """
+    furthest = max((full_runs(each) for each in trials if each.state.is_open), default=0.0)
+    return budget is not None and full_runs_of(trials) + 1.0 - furthest > budget + ROUNDING
+
+
 class Limited(Protocol):
     """A study: its total of trials, and its budget in full training runs."""
 
@@ -92,23 +103,22 @@ class TrainingBudget:
         total: the number of full training runs.
         ladder: where trials pause; None: trials do not pause.
         points: after which fractions of its training run each trial is evaluated; None: that is not known.
+        is_by_hand: tells whether the user has promoted a trial, which is then trained to completion in any case.
     """
 
     total: float
     ladder: Ladder | None = None
     points: tuple[float, ...] | None = None
+    is_by_hand: Callable[[TrialRecord], bool] = lambda trial: False
 
-    def account(
-        self, trials: Sequence[TrialRecord], best: TrialRecord | None = None, at_rung: int | None = None
-    ) -> Account:
+    def account(self, trials: Sequence[TrialRecord], best: TrialRecord | None = None) -> Account:
         """Return what is left of the budget.
 
         Args:
-            trials: all trials of the study; those whose state is RUNNING are running.
+            trials: all trials of the study; RUNNING are those that a process is at, INTERRUPTED other half-done ones.
             best: the paused trial that would be completed if the search ended now; None: none would be.
-            at_rung: the number of a running trial that is at a rung, where it may pause.
         """
-        return Account(self, trials, best, at_rung)
+        return Account(self, trials, best)
 
     def exhausted(self, trials: Sequence[TrialRecord]) -> str:
         """Describe, as the reason for the end of a search, how much of the budget its trials have cost."""
@@ -119,38 +129,45 @@ class TrainingBudget:
 class Account:
     """The budget that is left at one moment; see `TrainingBudget.account`."""
 
-    def __init__(
-        self,
-        budget: TrainingBudget,
-        trials: Sequence[TrialRecord],
-        best: TrialRecord | None,
-        at_rung: int | None,
-    ) -> None:
+    def __init__(self, budget: TrainingBudget, trials: Sequence[TrialRecord], best: TrialRecord | None) -> None:
         self._ladder, self._points, self._trials, self._best = budget.ladder, budget.points, trials, best
         self._first = min((each.number for each in trials), default=None)
-        running = [each for each in trials if each.state is TrialState.RUNNING and each.number != at_rung]
-        pauses = [(full_runs(each), self._next_pause(each)) for each in running]
-        reserved = sum(max(0.0, pause - trained) for trained, pause in pauses)
-        self._left = budget.total - full_runs_of(trials) - reserved
-        self._to_complete_running = max((1.0 - pause for _, pause in pauses), default=0.0)
+        self._left = budget.total - full_runs_of(trials)
+        self._by_hand = {each.number for each in trials if each.state.is_open and budget.is_by_hand(each)}
+        self._reserved = [
+            (each, self._to_next_pause(each))
+            for each in trials
+            if each.state in (TrialState.RUNNING, TrialState.INTERRUPTED) or each.number in self._by_hand
+        ]
 
     def affords(self, trial: TrialRecord) -> bool:
         """Tell whether a trial, a new one too, may train up to its next pause; what is reserved stays.
 
-        Reserved are the costs of running trials up to their next pauses, and the cost of completing one trial more:
-        the best paused one, or one that may become the best at its next pause.
+        Reserved are the costs of running and half-done trials up to their next pauses, and the cost of completing one
+        trial more: the best paused one, or one that may become the best at its next pause. Half-done trials come first:
+        from them, nothing is reserved for other half-done ones. A trial promoted by hand is trained in any case.
         """
-        trained, pause = full_runs(trial), self._next_pause(trial)
-        to_complete = max(self._to_complete_running, 1.0 - pause)
+        if trial.number in self._by_hand:
+            return True
+        others = [(each, cost) for each, cost in self._reserved if each.number != trial.number]
+        if trial.state is TrialState.INTERRUPTED:
+            others = [(each, cost) for each, cost in others if each.state is not TrialState.INTERRUPTED]
+        costs = [self._to_next_pause(trial), *(cost for _, cost in others)]
+        to_complete = max(from_pause for _, from_pause in costs)
         if self._best is not None and self._best.number != trial.number:
             to_complete = max(to_complete, 1.0 - full_runs(self._best))
-        return max(0.0, pause - trained) + to_complete <= self._left + ROUNDING
+        return sum(to_pause for to_pause, _ in costs) + to_complete <= self._left + ROUNDING
+
+    def _to_next_pause(self, trial: TrialRecord) -> tuple[float, float]:
+        """Return the cost of a trial up to its next pause, and from there to its completion."""
+        pause = self._next_pause(trial)
+        return max(0.0, pause - full_runs(trial)), 1.0 - pause
 
     def _next_pause(self, trial: TrialRecord) -> float:
         """Return the fraction of its training run after which a trial pauses next; 1 if it does not pause any more."""
         ladder = self._ladder
         first = trial.number if self._first is None else min(self._first, trial.number)
-        if ladder is None or ladder.completes(trial.number - first):
+        if ladder is None or trial.number in self._by_hand or ladder.completes(trial.number - first):
             return 1.0
         reported = trial.reports[-1].fraction if trial.reports else 0.0
         level = ladder.level(reported) + 1

@@ -40,7 +40,12 @@ class TrialState(enum.StrEnum):
     @property
     def is_counted(self) -> bool:
         """True if the trial counts towards `n_trials`."""
-        return self not in (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED, TrialState.REFUSED)
+        return not self.is_open and self is not TrialState.REFUSED
+
+    @property
+    def is_open(self) -> bool:
+        """True if the trial is running, or may resume."""
+        return self in (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 
     @property
     def has_result(self) -> bool:
@@ -134,7 +139,7 @@ class TrialRecord:
         checkpoint: the folder of its scoped weights; None if not kept.
         reason: why it failed, was stopped or interrupted.
         traceback: of a failure.
-        seconds: wall time of its training, over all sessions, as far as its checkpoints know.
+        seconds: wall time of its training and evaluation, over all sessions, as far as its checkpoints know.
         epochs: passes over the data that it trained.
         fallbacks: what was changed each time it ran out of memory and was run again.
         session: with which of the arguments, versions and data in `study.json` it ended.
@@ -186,9 +191,13 @@ class TrialRecord:
         return configuration(self.params)
 
     def going_on_from(self, known: TrialRecord | None) -> TrialRecord:
-        """Return this record; of a trial that ended before it made a report, with what was known of it before."""
-        if known is None or self.reports:
+        """Return this record with what was known of the trial before: when it was trained, and if this one has no
+        report, the rest too.
+        """
+        if known is None:
             return self
+        if self.reports:
+            return replace(self, session=self.session or known.session, spans=self.spans or known.spans)
         return replace(
             self,
             params=self.params or known.params,
@@ -201,7 +210,9 @@ class TrialRecord:
             seconds=max(self.seconds, known.seconds),
             epochs=max(self.epochs, known.epochs),
             fraction=max((each.fraction for each in (self, known) if each.fraction is not None), default=None),
+            session=self.session or known.session,
             schedule=self.schedule or known.schedule,
+            spans=self.spans or known.spans,
             user_attrs={**known.user_attrs, **self.user_attrs},
         )
 

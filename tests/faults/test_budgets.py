@@ -18,7 +18,7 @@ from tests.support.clock import Clock
 from tests.support.search_processes import assert_disk_and_storage_agree, assert_nothing_is_left_over, load
 from tests.support.searching import AtStep, interrupt, scripted, states
 from tests.support.small_search import Steps, records_of, search
-from tests.support.small_trainer import points, small_trainer
+from tests.support.small_trainer import CountsModels, points, small_trainer
 
 
 def test_a_trial_stops_at_the_update_that_uses_up_its_epochs(tmp_path: Path) -> None:
@@ -56,6 +56,16 @@ def test_a_schedule_is_that_of_the_epochs_asked_for(tmp_path: Path) -> None:
 
     search(tmp_path, 1, Watches(interrupt, -1, -1), trainer={"num_train_epochs": 4}, trial_max_epochs=1)
     assert rates == pytest.approx([1 - step / 16 for step in (1, 2, 3, 4)])
+
+
+def test_the_seconds_of_a_trial_are_those_of_training_and_evaluation(tmp_path: Path, clock: Clock) -> None:
+    slow_to_build = CountsModels(lambda trial: clock.move(100.0)())
+    changes = {"model_init": slow_to_build, "save_strategy": "epoch"}
+    with pytest.raises(SearchInterrupted):
+        search(tmp_path, 1, Steps(clock.move(2.0), 0, 3), AtStep(interrupt, 0, 6), trainer=changes, trial_timeout=50.0)
+    best = search(tmp_path, 1, Steps(clock.move(1.0), 0, 7), trainer=changes, trial_timeout=50.0)
+    assert states(best) == ["complete"]
+    assert [record.seconds for record in records_of(best)] == [3.0]
 
 
 def test_the_study_stops_at_the_update_that_uses_up_its_epochs(tmp_path: Path) -> None:

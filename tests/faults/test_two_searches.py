@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from optuna.terminator import BaseTerminator
 
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.ladder import LADDER_OF_0_8_0, Ladder
 from hpsearch.search.sessions import SILENCE_SECONDS
 from tests.support.search_processes import (
     Hold,
@@ -106,6 +106,28 @@ def test_what_waits_goes_on_in_another_process_when_the_one_that_began_it_is_kil
     ours = set(first.begun()) - {6}
     assert any(record["number"] in ours & set(second.begun()) for record in records), "none of the first's went on"
     assert 6 in second.begun()
+
+
+ONE_BUDGET: dict[str, Any] = {**WITH_RUNGS, "n_trials": None, "budget": 5, "pruner": Ladder((1 / 6, 1 / 2), 2)}
+
+
+@pytest.mark.parametrize("storage", ["sqlite", "journal"], indirect=True)
+@pytest.mark.parametrize("is_killed", [False, True], ids=["undisturbed", "killed"])
+def test_two_processes_do_not_overshoot_one_budget(tmp_path: Path, storage: Any, is_killed: bool) -> None:
+    with Searches(tmp_path) as searches:
+        if is_killed:
+            first = searches.start(storage=storage, hold=Hold(2, 3), **ONE_BUDGET)
+            first.wait_until_held()
+            second = searches.start(storage=storage, **ONE_BUDGET)
+            second.wait_until(lambda: len(second.ended()) >= 2)
+            first.kill()
+            second.result()
+        else:
+            for each in searches.start_together(2, storage=storage, **ONE_BUDGET):
+                each.result()
+    records = records_on_disk(tmp_path / "study")
+    assert {record["state"] for record in records} <= {"complete", "paused", "pruned"}
+    assert 4.0 < sum(record["fraction"] for record in records) <= 5.0 + 1e-6
 
 
 class TakesItsTime(BaseTerminator):

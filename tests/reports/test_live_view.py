@@ -278,6 +278,27 @@ def test_with_rungs_a_trial_that_goes_on_waits_no_more_and_the_time_left_is_that
     assert screen.lines[0].endswith("about 24 min left")
 
 
+@pytest.mark.parametrize(
+    ("n_trials", "cost", "told"),
+    [
+        (None, 0.5, "about 8 min left"),
+        (100, 0.5, "about 8 min left"),
+        (5, 0.5, "about 60 s left"),
+        (None, 0.0, "2.0 trials/min"),
+    ],
+)
+def test_with_a_budget_the_time_left_is_that_of_its_full_runs_left(
+    begin: Begin, n_trials: int | None, cost: float, told: str
+) -> None:
+    screen = begin(120, n_trials=n_trials, budget=10.0, records=[record(0, 0.5, fraction=1.0)])  # not of this session
+    for number in (1, 2):
+        assert "left" not in screen.lines[0]
+        screen.run(number)
+        screen.now += 30
+        screen.end(number, state=TrialState.PAUSED, fraction=cost)
+    assert screen.lines[0].endswith(told)
+
+
 def test_events_of_several_threads_and_the_display_do_not_disturb_each_other() -> None:
     console, stream = text_console(120, height=15, force_terminal=True)
     view, n_trials = LiveView(console), 300

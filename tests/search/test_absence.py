@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from hpsearch import Constraint, NoCompletedTrialError, TrialRecord, TrialState
+from hpsearch import Constraint, NoCompletedTrialError, SearchSummary, TrialRecord, TrialState
 from hpsearch.search.absence import explain_absence
 from tests.support.clock import Clock
 from tests.support.clock import clock as clock
+from tests.support.rendering import NoEngine, make_study
 from tests.support.searching import AtStep, states, without_result
 from tests.support.small_search import fails_in, search
 
@@ -65,6 +66,16 @@ LATE = trial(2, TrialState.INTERRUPTED, reason="the study's timeout of 9 s is ov
             "No trial has a result: 1 paused, 1 interrupted. The same call with a larger max_epochs continues the "
             "study.",
         ),
+        (
+            [trial(0, TrialState.FAILED, fraction=0.4), trial(1, TrialState.PAUSED, fraction=0.5)],
+            {"budget": 1.3},
+            "The same call with a larger budget continues the study.",
+        ),
+        (
+            [trial(0, TrialState.FAILED, fraction=0.4), trial(1, TrialState.PAUSED, fraction=0.5)],
+            {"budget": 1.4},
+            "The same call continues the study.",
+        ),
         ([trial(0, TrialState.REFUSED, reason="no such metric")], {}, "1 refused. Trial 0: no such metric."),
         (
             [broken(0, by=9.0), broken(3, by=2.0)],
@@ -82,6 +93,12 @@ LATE = trial(2, TrialState.INTERRUPTED, reason="the study's timeout of 9 s is ov
 )
 def test_what_is_said_of_a_study_without_a_best_trial(records: Any, about: dict[str, Any], said: str) -> None:
     assert explain_absence(records, [SMALL], **about).endswith(said)
+
+
+def test_a_summary_knows_the_budget_of_its_study() -> None:
+    paused = [trial(number, TrialState.PAUSED, fraction=0.5) for number in (0, 1)]
+    said = SearchSummary(make_study(None, budget=1.4), paused, NoEngine).explain_absence()
+    assert said.endswith("The same call with a larger budget continues the study.")
 
 
 @pytest.mark.parametrize("objective", ["loss", ["loss", "num_parameters"]])

@@ -109,9 +109,14 @@ def test_the_time_of_a_trial_counts_over_all_sessions_and_once() -> None:
     clock, study = Clock(), study_with(trial_timeout=3.0)
     trial = TrialBudget(study, SearchBudget(study, clock=clock), OtherTrials())
     clock.move(0.5)()
-    trial.continue_after(2.0)  # a checkpoint of an earlier session
-    assert trial.seconds == 2.0
+    trial.continue_after(1.5)  # a checkpoint of an earlier session
     clock.move(0.5)()
+    assert trial.seconds == 2.5  # if it fails now
+    trial.begin_training()
+    assert trial.seconds == 1.5
+    clock.move(1.0)()
+    trial.begin_training()  # after an error for want of memory
+    assert trial.seconds == 2.5
     trial.continue_after(2.5)  # one of this session, as after an error for want of memory
     assert (trial.seconds, trial.passed(0.0)) == (2.5, None)
     clock.move(0.5)()

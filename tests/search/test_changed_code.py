@@ -262,18 +262,25 @@ def test_a_model_of_another_size_is_no_change_if_a_trial_may_choose_it(
     ).has_fixed_model
 
 
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({"n_trials": 5, "max_epochs": 2}, "the study's 2 epochs are exhausted"),
+        ({"n_trials": None, "budget": 1}, "the budget of 1 full training run is exhausted (1)"),
+    ],
+)
 def test_a_study_whose_budget_is_exhausted_warns_of_a_change_too(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: dict[str, Any], said: str
 ) -> None:
-    search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(4)})
+    search(tmp_path, **limit, trainer={"model_init": init_with(4)})
     with caplog.at_level(logging.WARNING, logger="hpsearch"):
-        search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(4)})
+        search(tmp_path, **limit, trainer={"model_init": init_with(4)})
         assert not any("nothing runs" in each.getMessage() for each in caplog.records)
-        search(tmp_path, 5, max_epochs=2, trainer={"model_init": init_with(5)})
+        search(tmp_path, **limit, trainer={"model_init": init_with(5)})
     [warning] = [each.getMessage() for each in caplog.records if "nothing runs" in each.getMessage()]
-    assert "the study's 2 epochs are exhausted" in warning
+    assert said in warning
     assert "model_init was edited" in warning
-    assert "max_epochs=" in warning
+    assert f"a larger {list(limit)[-1]}=" in warning
 
 
 # Refused.

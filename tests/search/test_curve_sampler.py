@@ -79,6 +79,17 @@ def test_a_failure_is_the_worst_value_at_the_end_of_the_training(reports: Any) -
     assert curve.reports == [*reports[:1], (1.0, math.inf)]
 
 
+def test_a_curve_is_the_same_whether_its_trial_runs_is_paused_or_was_interrupted() -> None:
+    data = CurveData(OBJECTIVE)
+    data.read(study_of([{"x": 0.3}], BETWEEN))
+    running, paused, interrupted, complete = (
+        data.seen([record(0, state, (0.5, 0.1))], BETWEEN).curves[0]
+        for state in (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED, TrialState.COMPLETE)
+    )
+    assert running is paused is interrupted  # so the model of the curves stays, too
+    assert (interrupted.is_open, complete.is_open) == (True, False)
+
+
 def test_branches_are_what_the_space_says() -> None:
     inner = {"nesterov": Categorical({"yes": {"beta": Float(0.0, 1.0)}, "no": {}})}
     space = SearchSpace({"x": Float(0.0, 1.0), "optim": Categorical({"adam": {"beta": Float(0.0, 1.0)}, "sgd": inner})})

@@ -100,11 +100,11 @@ def test_the_rungs_that_are_said_are_those_that_the_points_reach(points: Any, ex
     assert LADDER_OF_0_8_0.describe(points).startswith(expected)
 
 
-def begun(folder: Any, space: Any, **changes: Any) -> str:
+def begun(folder: Any, space: Any, limits: Any = None, **changes: Any) -> str:
     """Return what a search says before its first trial."""
     events = Events()
     small_trainer(folder, **changes).hyperparameter_search(
-        space, "loss", 4, storage="journal", preflight=False, progress=events
+        space, "loss", 4, storage="journal", preflight=False, progress=events, **(limits or {})
     )
     return "; ".join(events.notes)
 
@@ -121,6 +121,14 @@ def test_a_search_with_one_evaluation_a_trial_says_that_nothing_can_be_pruned_an
     assert "one evaluation at the end of each trial: nothing can be pruned" in said
     assert "eval_strategy='steps' with eval_steps=0.05" in said
     assert "trials pause" not in said
+
+
+def test_the_rungs_of_a_trial_that_ends_early_are_those_of_what_it_trains(tmp_path: Path) -> None:
+    rate = {"learning_rate": Float(1e-3, 1e-1)}
+    for folder, limit, rungs in (("a", 3, "33% and 67%"), ("b", 2.5, "40% and 80%"), ("c", 9, "17% and 50%")):
+        said = begun(tmp_path / folder, rate, {"trial_max_epochs": limit}, num_train_epochs=6)
+        assert f"trials pause after {rungs} of their" in said
+    assert "nothing can be pruned" in begun(tmp_path / "d", rate, {"trial_max_epochs": 1}, num_train_epochs=6)
 
 
 def by_function(trial: Any) -> dict[str, Any]:

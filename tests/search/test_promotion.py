@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpsearch import Float, Report, SearchInterrupted, StudyError, Trial, TrialRecord, TrialState, promote
+from hpsearch import Float, Ladder, Report, SearchInterrupted, StudyError, Trial, TrialRecord, TrialState, promote
 from hpsearch.cli import main
-from tests.support.searching import Events
+from tests.support.searching import AtStep, Events, interrupt
 from tests.support.small_trainer import small_trainer
 
 EPOCHS = 6  # pauses after 1 and 3 of them
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 
 
-def search(folder: Path, **options: Any) -> Any:
-    return small_trainer(folder, num_train_epochs=EPOCHS).hyperparameter_search(
+def search(folder: Path, callbacks: Sequence[Any] = (), **options: Any) -> Any:
+    return small_trainer(folder, *callbacks, num_train_epochs=EPOCHS).hyperparameter_search(
         RATE, "loss", **{"n_trials": 9, "progress": False, "storage": "journal", **options}
     )
 
@@ -102,6 +102,17 @@ def test_one_that_is_promoted_while_nobody_searches_comes_first_in_the_next_sess
     events = Events()
     search(tmp_path, progress=events)
     assert next(each.number for each in events.ended if each.state is TrialState.COMPLETE) == number
+
+
+def test_one_that_is_promoted_and_interrupted_resumes_although_the_budget_is_exhausted(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_trials": None, "budget": 2, "pruner": Ladder((1 / 6, 1 / 2), 2)}
+    records = search(tmp_path, **options).run_summary.records
+    number = next(each.number for each in records if each.state is TrialState.PAUSED)
+    promote(tmp_path / "study", number)
+    with pytest.raises(SearchInterrupted) as interrupted:
+        search(tmp_path, callbacks=[AtStep(interrupt, run=0, step=17)], **options)
+    assert interrupted.value.best_run.run_summary.records[number].state is TrialState.INTERRUPTED
+    assert search(tmp_path, **options).run_summary.records[number].state is TrialState.COMPLETE
 
 
 def changed(folder: Path, **options: Any) -> Path:

@@ -93,6 +93,23 @@ def test_a_report_that_is_not_a_number_is_never_among_the_best(loss: float) -> N
     assert rungs().next([each for each in waiting if each.number >= 3]) is None
 
 
+@pytest.mark.parametrize("n_trials", [None, 6])
+def test_trials_that_have_diverged_are_pruned_with_a_budget_alone_too(n_trials: int | None) -> None:
+    judge = rungs(n_trials, budget=20.0)
+    finite, diverged = [trial(number, 0.5) for number in (0, 1, 2)], [trial(number, math.nan) for number in (3, 4)]
+    assert judge.hopeless([*finite, *diverged]) == diverged
+    assert judge.verdict(running(5, math.inf), [*finite, *diverged]) == PRUNE
+    assert judge.hopeless([*finite[:1], *diverged]) == []  # the best may fail
+    complete = trial(6, 0.1, 0.1, 0.1, 0.1, state=TrialState.COMPLETE)
+    assert rungs(None, budget=20.0).hopeless([complete, *diverged]) == diverged
+
+
+def test_with_a_budget_alone_all_others_stay_paused_as_it_may_be_raised() -> None:
+    waiting = [trial(number, 0.1 * number) for number in range(9)]
+    assert rungs(None, budget=1.0).hopeless(waiting) == []
+    assert rungs(None, budget=1.0).verdict(running(9, 5.0), waiting) == PAUSE
+
+
 def test_a_report_without_the_metric_judges_nobody_and_the_next_one_does() -> None:
     def sparse(number: int, *values: float) -> TrialRecord:
         found = running(number, *values, epochs=(1, 2, 3, 4))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from transformers import TrainerCallback
 
-from hpsearch import StudyError, TrialRecord
+from hpsearch import SearchInterrupted, StudyError, TrialRecord
 from hpsearch.reports.tables import budget_in_words
 from hpsearch.search.ladder import Ladder
 from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.sessions import Session
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.stored import StoredStudy
 from hpsearch.search.study import Study
@@ -20,13 +24,14 @@ from hpsearch.search.training_budget import TrainingBudget, full_runs, full_runs
 from hpsearch.search.trial import TrialState
 from tests.support.at_rungs import RATE, running, trial
 from tests.support.in_workers import search as search_in_workers
-from tests.support.searching import AtStep, HearsNotices
+from tests.support.searching import AtStep, HearsNotices, load
 from tests.support.small_search import records_of, search
 
 LADDER = Ladder((1 / 6, 1 / 2), 2)
 # Trials of eighteen epochs that are evaluated after 1, 3, 9 and 18 of them: they pause after 3 and after 9.
 POINTS = (1 / 18, 1 / 6, 1 / 2, 1.0)
 NEW = TrialRecord(9, "", TrialState.RUNNING, {})
+KILLED, KILLED_TOO = (TrialRecord(number, f"run-{number}", TrialState.INTERRUPTED, {}) for number in (5, 6))
 AT_A_SIXTH, AT_A_HALF = trial(1, 0.5, 0.4), trial(2, 0.5, 0.4, 0.3)
 COMPLETE = trial(3, 0.5, 0.4, 0.3, 0.2, state=TrialState.COMPLETE)
 FAILED = TrialRecord(4, "run-4", TrialState.FAILED, {}, fraction=0.4)
@@ -45,6 +50,13 @@ SIX_EPOCHS: dict[str, Any] = {"num_train_epochs": 6}
         # A running trial has reserved what brings it to its next pause, not more.
         (1.51, [running(1, 0.5, 0.4)], None, NEW, True),
         (1.49, [running(1, 0.5, 0.4)], None, NEW, False),
+        # So has one that was killed, as it resumes first; another one that was killed does not keep it from that.
+        (1.17, [KILLED], None, NEW, True),
+        (1.16, [KILLED], None, NEW, False),
+        (1.66, [KILLED, KILLED_TOO, AT_A_SIXTH], None, AT_A_SIXTH, False),
+        (1.67, [KILLED, KILLED_TOO, AT_A_SIXTH], None, AT_A_SIXTH, True),
+        (1.0, [KILLED, KILLED_TOO], None, KILLED, True),
+        (1.16, [KILLED, running(1)], None, KILLED, False),
         # The costs of trials of all states count.
         (2.41, [COMPLETE, FAILED], None, NEW, True),
         (2.39, [COMPLETE, FAILED], None, NEW, False),
@@ -78,9 +90,19 @@ def test_a_trial_that_completes_whatever_it_reports_needs_a_full_run() -> None:
 
 def test_a_trial_at_a_rung_reserves_what_it_costs_from_there() -> None:
     at_rung = running(1, 0.5, 0.4)
-    account = TrainingBudget(1.0, LADDER, POINTS).account([at_rung], None, at_rung=1)
-    assert account.affords(at_rung)
-    assert not TrainingBudget(0.99, LADDER, POINTS).account([at_rung], None, at_rung=1).affords(at_rung)
+    assert TrainingBudget(1.0, LADDER, POINTS).account([at_rung]).affords(at_rung)
+    assert not TrainingBudget(0.99, LADDER, POINTS).account([at_rung]).affords(at_rung)
+
+
+@pytest.mark.parametrize("promoted", [AT_A_SIXTH, running(1), replace(AT_A_SIXTH, state=TrialState.INTERRUPTED)])
+def test_a_trial_promoted_by_hand_reserves_its_completion_and_is_trained_in_any_case(promoted: TrialRecord) -> None:
+    trials = [promoted, replace(AT_A_SIXTH, number=7)]
+    for candidate, needed in ((NEW, 1.0), (trials[1], 5 / 6)):
+        total = full_runs_of(trials) + 1.0 - full_runs(promoted) + needed
+        for budget, is_affordable in ((total, True), (total - 0.01, False)):
+            by_hand = TrainingBudget(budget, LADDER, POINTS, lambda trial: trial.number == 1)
+            assert by_hand.account(trials).affords(candidate) is is_affordable
+            assert by_hand.account(trials).affords(promoted)
 
 
 def test_where_evaluations_are_unknown_the_latest_seen_at_a_rung_is_reserved() -> None:
@@ -130,11 +152,12 @@ def test_what_is_reached_first_ends_the_search(tmp_path: Path) -> None:
     assert len(records_of(search(tmp_path / "budget", 5, budget=2.5))) == 2
 
 
-def test_a_budget_buys_more_trials_where_they_pause_and_is_not_overshot(tmp_path: Path) -> None:
-    records = records_of(search(tmp_path, None, budget=4, pruner="rungs", trainer=SIX_EPOCHS))
+@pytest.mark.parametrize("limit", [{}, {"trial_max_epochs": 3}], ids=["to completion", "half of that"])
+def test_a_budget_buys_more_trials_where_they_pause_and_is_not_overshot(tmp_path: Path, limit: dict[str, Any]) -> None:
+    records = records_of(search(tmp_path, None, budget=4, pruner="rungs", trainer=SIX_EPOCHS, **limit))
     assert len(records) > 4
     assert 3.0 < full_runs_of(records) <= 4.0 + 1e-6
-    assert sum(each.state is TrialState.COMPLETE for each in records) >= 2
+    assert sum(each.state.has_result for each in records) >= 2
     settings = json.loads((tmp_path / "study" / "study.json").read_text())
     assert (settings["n_trials"], settings["budget"]) == (None, 4)
     assert settings["defaults"]["ladder"]["complete_first"] == 1  # that of eight trials
@@ -152,6 +175,60 @@ def test_a_larger_budget_continues_with_the_paused_trials(tmp_path: Path) -> Non
     assert any(each.startswith("budget 4 full training runs, of which ") for each in events.notes)
     assert full_runs_of(before) <= 3.0 + 1e-6 < full_runs_of(after) <= 4.0 + 1e-6
     assert any(each.number in paused and full_runs(each) > full_runs(before[each.number]) for each in after)
+
+
+def test_what_is_noted_of_a_trial_at_a_rung_keeps_when_it_was_trained_before(tmp_path: Path) -> None:
+    class Interrupts(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if Path(args.output_dir).name == "run-5" and state.global_step == 2:
+                raise KeyboardInterrupt
+
+    class ReadsRecord(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if Path(args.output_dir).name == "run-5" and state.global_step == 6:
+                noted.update(json.loads((Path(args.output_dir) / "trial.json").read_text()))
+
+    noted: dict[str, Any] = {}
+    options: dict[str, Any] = {"budget": 6, "pruner": Ladder((1 / 6, 1 / 2), 2), "trainer": SIX_EPOCHS}
+    with pytest.raises(SearchInterrupted):
+        search(tmp_path, None, Interrupts(), **options)
+    search(tmp_path, None, ReadsRecord(), **options)
+    assert len(noted["reports"]) == 1  # it has passed a rung
+    assert len(noted["spans"]) == 1
+
+
+def test_a_trial_at_a_rung_leaves_the_budget_to_trials_that_another_search_has_just_taken(tmp_path: Path) -> None:
+    class TakesTrials(HearsNotices, TrainerCallback):
+        """Another search that takes twenty new trials, which are not on disk yet, while one is about to reach a rung.
+
+        Its process dies when that trial has ended.
+        """
+
+        session = Session(tmp_path / "study")
+        steps = 0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if Path(args.output_dir).name == "run-5" and not self.ended_so_far():
+                self.steps = state.global_step
+            if self.steps == 3 and not self.session.is_alive(self.session.name):
+                self.session.begin()
+                about: dict[str, Any] = {"user_attrs": {"hpsearch:session": self.session.name}}
+                taken = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, **about)
+                load(tmp_path / "study").add_trials([taken] * 20)
+
+        def on_trial_end(self, record: TrialRecord) -> None:
+            super().on_trial_end(record)
+            if record.number == 5 and len(self.ended_so_far()) == 1:
+                self.session.end()
+
+        def ended_so_far(self) -> list[TrialRecord]:
+            return [each for each in self.ended if each.number == 5]
+
+    other = TakesTrials()
+    options: dict[str, Any] = {"budget": 6, "pruner": Ladder((1 / 6, 1 / 2), 2), "trainer": SIX_EPOCHS}
+    records = records_of(search(tmp_path, None, other, progress=other, **options))
+    assert other.steps == 4  # alone, it would be promoted
+    assert 5.0 < full_runs_of(records) <= 6.0 + 1e-6
 
 
 def test_a_trial_that_fails_before_its_first_evaluation_costs_what_it_has_trained(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ GO_ON, PAUSE, PRUNE = Verdict(), Verdict(pause=True), Verdict(prune=True)
 EPOCHS = 6  # pauses after 1 and 3 of them
 
 
-def rungs(n_trials: int = 30, scope: str = "last", ladder: Ladder = LADDER_OF_0_8_0) -> Rungs:
+def rungs(
+    n_trials: int | None = 30, scope: str = "last", ladder: Ladder = LADDER_OF_0_8_0, budget: float | None = None
+) -> Rungs:
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
-    return Rungs(Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, scope), ladder)
+    return Rungs(Study("s", Path("s"), SearchSpace(RATE), objectives, n_trials, scope, budget=budget), ladder)
 
 
 def trial(number: int, *losses: float, state: TrialState = TrialState.PAUSED, **changes: Any) -> TrialRecord:

@@ -18,7 +18,7 @@ from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.trial import Report, Span
 
 
-def make_study(n_trials: int = 3, **changes: Any) -> Study:
+def make_study(n_trials: int | None = 3, **changes: Any) -> Study:
     objectives = resolve_objectives("accuracy", None, has_metrics=True)
     settings = {"space": SearchSpace({"x": Float(0.0, 1.0)}), "objectives": objectives, **changes}
     return Study(name="digits", folder=Path("out/digits"), n_trials=n_trials, **settings)
@@ -58,7 +58,7 @@ class Screen:
         console, self.printed = text_console(width, height=height, force_terminal=True)
         self.view = LiveView(console, clock=lambda: self.now)
 
-    def begin(self, n_trials: int = 100, records: Sequence[TrialRecord] = (), **settings: Any) -> None:
+    def begin(self, n_trials: int | None = 100, records: Sequence[TrialRecord] = (), **settings: Any) -> None:
         self.view.on_search_begin(make_study(n_trials, **settings), records, [])
 
     def run(self, *numbers: int) -> list[FixedTrial]:
@@ -67,9 +67,9 @@ class Screen:
             self.view.on_trial_begin(trial)
         return trials
 
-    def end(self, *numbers: int, state: TrialState = TrialState.COMPLETE) -> None:
+    def end(self, *numbers: int, state: TrialState = TrialState.COMPLETE, fraction: float | None = None) -> None:
         for number in numbers:
-            self.view.on_trial_end(record(number, 0.5, state))
+            self.view.on_trial_end(record(number, 0.5, state, fraction=fraction))
 
     @property
     def lines(self) -> list[str]:

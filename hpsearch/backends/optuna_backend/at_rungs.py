@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import optuna
@@ -18,7 +18,7 @@ from ...search.study import Study
 from ...search.training_budget import TrainingBudget
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .curve_sampler import CurveSampler
-from .engine_trials import forget_trials, renew_trial
+from .engine_trials import renew_trial
 from .paused_limit import PausedLimit
 from .trial import Judge
 
@@ -45,30 +45,34 @@ class AtRungs:
         budget: TrainingBudget | None = None,
     ) -> None:
         self._folder, self._engine, self._limit = study.folder, engine, limit
-        self._has_budget = budget is not None
         self._rungs = Rungs(study, ladder, budget)
         self._misleading: set[float] = set()  # as announced
 
-    def judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge:
-        """Return what tells a trial at a rung whether to go on; `trial` is that trial, as Optuna has it."""
+    def judge(
+        self, runner: TrialRunner, trial: optuna.Trial, known_now: Callable[[], Sequence[TrialRecord]] | None = None
+    ) -> Judge:
+        """Return what tells a trial at a rung whether to go on.
+
+        Args:
+            runner: has the records.
+            trial: the trial, as Optuna has it.
+            known_now: reads all trials as they are now, of other searches too; None: there is no budget to share.
+        """
 
         def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
             if not self._rungs.is_at_rung(so_far, earlier) or is_promoted(self._folder, so_far.name):
                 return Verdict()
-            if not self._has_budget:
-                renew_trial(self._engine, trial)
-                return judged(so_far, earlier)
+            if known_now is None:
+                return judged(so_far, earlier, runner.known_trials())
             with runner.locked():  # other searches reserve what this trial costs up to its next pause
-                runner.refresh()
-                forget_trials(self._engine)  # other searches may have begun some of those that the runner knows now
-                renew_trial(self._engine, trial)
-                said = judged(so_far, earlier)
+                said = judged(so_far, earlier, known_now())
                 if said == Verdict():
                     runner.note(so_far)
             return said
 
-        def judged(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
-            others = [each for each in runner.known_trials() if each.number != so_far.number]
+        def judged(so_far: TrialRecord, earlier: TrialRecord | None, known: Sequence[TrialRecord]) -> Verdict:
+            renew_trial(self._engine, trial)
+            others = [each for each in known if each.number != so_far.number]
             return self._rungs.verdict(so_far, others, self._promise([so_far, *others]), earlier)
 
         return verdict

@@ -16,6 +16,7 @@ from ...search.ending import TrialEndedSearch
 from ...search.evaluation_points import epochs_of, points_of
 from ...search.execution import Searchable
 from ...search.ladder import TOO_FEW, Ladder
+from ...search.promotion import is_promoted
 from ...search.reading import read_settings
 from ...search.runner import TrialRunner
 from ...search.space import SearchSpace
@@ -237,8 +238,8 @@ class OptunaBackend(Backend):
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
         ladder, budget = (self._defaults.ladder if has_rungs else None), None
         if study.budget is not None:
-            points = self._points if study.trial_max_epochs is None else None  # they are of the whole schedule
-            budget = TrainingBudget(study.budget, ladder, points)
+            folder = study.folder
+            budget = TrainingBudget(study.budget, ladder, self._points, lambda trial: is_promoted(folder, trial.name))
         self._at_rungs = None if ladder is None else AtRungs(study, engine, ladder, self._limit, budget)
         self._trials = StoredTrials(
             study,

@@ -28,8 +28,6 @@ from .learning import is_taught, taught_curve
 
 Array = NDArray[np.float64]
 
-# Such trials may still be promoted, so their expected improvement will be needed.
-_OPEN = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 # The most trials that the work of a training run is learnt from, the last ones.
 _MOST_WORKS = 500
 
@@ -252,9 +250,10 @@ class CurveData:
 
     def _observe(self, known: _Known, record: TrialRecord, cube: Cube) -> None:
         """Take note of a trial as it is now."""
-        is_open = record.state in _OPEN
+        is_open = record.state.is_open  # then its expected improvement will be needed
         last, known.record = known.record, record
-        if last is None or last.reports != record.reports or last.state is not record.state:
+        is_same_state = last is not None and (last.state is record.state or (last.state.is_open and is_open))
+        if last is None or last.reports != record.reports or not is_same_state:
             shown = _shown(record, self._objective)
             known.curve = Curve(self._point(known, cube), shown, is_open) if shown else None
         known.work = work_of(record)

@@ -132,7 +132,8 @@ class CurveSampler(optuna.samplers.BaseSampler):
         """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
         with self._lock:
             self._data.read(study)
-            return bool(self._data.space) and len(self._data.seen(trials, self._data.space).curves) >= self._first
+            space = self._data.space
+            return bool(space) and len(self._data.seen(trials, space).curves) >= self._first
 
     def _seen(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> CurvesSeen:
         self._data.read(study)

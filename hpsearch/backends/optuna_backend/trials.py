@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -126,10 +127,10 @@ class StoredTrials:
         may_start, n_trials = True, self._study.n_trials
         if n_trials is not None:
             may_start = started < n_trials
-        resumed = self._payable(half_done, paused, alive, runner) if may_start else []
+        resumed = self._payable(half_done, left, runner) if may_start else []
         if resumed:
             return self._take_over(resumed[0], runner)
-        promoted = self._promoted(paused, alive, runner)
+        promoted = self._promoted(paused, left, runner)
         if promoted is not None:
             return promoted
         is_payable = True
@@ -140,65 +141,63 @@ class StoredTrials:
                 self.ended_early = EVERYTHING_TRIED
             if self.ended_early is None:
                 new = TrialRecord(waiting[0] if waiting else len(trials), "", TrialState.RUNNING, {})
-                is_payable = not half_done and self._affords(new, paused, alive, runner)
+                is_payable = not half_done and self._affords(new, self._known(left, runner))
             if self.ended_early is None and is_payable:
                 return self._begin(trials, waiting, runner, proposer)
         if alive:
             return WAIT
-        promoted = self._promoted(paused, alive, runner, is_last_chance=True)
+        promoted = self._promoted(paused, left, runner, is_last_chance=True)
         if promoted is not None:
             return promoted
         if self._budget is not None:
-            counted_now = self._known(paused, alive, runner)
-            if not is_payable or (self._at_rungs is not None and self._at_rungs.lacks_budget(counted_now)):
-                self.exhausted = self._budget.exhausted(counted_now)
+            known = self._known(left, runner)
+            if not is_payable or (self._at_rungs is not None and self._at_rungs.lacks_budget(known)):
+                self.exhausted = self._budget.exhausted(known)
                 return None  # paused trials resume with a larger budget
         self._end_waiting(paused, runner)
         return None
 
     def _payable(
-        self,
-        half_done: Sequence[FrozenTrial],
-        paused: Sequence[FrozenTrial],
-        alive: Sequence[FrozenTrial],
-        runner: TrialRunner,
+        self, half_done: Sequence[FrozenTrial], left: Sequence[FrozenTrial], runner: TrialRunner
     ) -> Sequence[FrozenTrial]:
         """Return the half-done trials that the budget can pay for up to their next pause."""
         if self._budget is None:
             return half_done
-        new = {each.number: TrialRecord(each.number, "", TrialState.RUNNING, {}) for each in half_done}
-        records = {each: runner.earlier_record(each) or known for each, known in new.items()}
-        return [each for each in half_done if self._affords(records[each.number], paused, alive, runner)]
+        known = self._known(left, runner)
+        records = {each.number: each for each in known}
+        return [each for each in half_done if self._affords(records[each.number], known)]
 
-    def _affords(
-        self,
-        trial: TrialRecord,
-        paused: Sequence[FrozenTrial],
-        alive: Sequence[FrozenTrial],
-        runner: TrialRunner,
-    ) -> bool:
+    def _affords(self, trial: TrialRecord, known: Sequence[TrialRecord]) -> bool:
         """Tell whether the budget can pay for a trial that is not running, up to its next pause."""
         if self._budget is None:
             return True
-        known = self._known(paused, alive, runner)
         best = None if self._at_rungs is None else self._at_rungs.last(known)
         return self._budget.account(known, best).affords(trial)
 
-    def _known(
-        self, paused: Sequence[FrozenTrial], alive: Sequence[FrozenTrial], runner: TrialRunner
-    ) -> tuple[TrialRecord, ...]:
-        """Return all trials as the budget counts them: those with a live process run, other half-done ones do not."""
-        numbers = {each.number for each in alive}
+    def _known(self, left: Sequence[FrozenTrial], runner: TrialRunner) -> tuple[TrialRecord, ...]:
+        """Return all trials; those that have not ended with their state in the storage, where others take them over.
+
+        Args:
+            left: the trials that have begun and have not ended, as the storage has them.
+            runner: has the records.
+        """
         known = {each.number: each for each in runner.known_trials()}
-        known = {number: TrialRecord(number, "", TrialState.RUNNING, {}) for number in numbers} | known
-        will_resume = {TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED}
-        waiting = {each.number for each in paused}
-        for number, each in known.items():
-            if each.state in will_resume:
-                is_paused = each.state is TrialState.PAUSED and number in waiting
-                other = TrialState.PAUSED if is_paused else TrialState.INTERRUPTED
-                known[number] = replace(each, state=TrialState.RUNNING if number in numbers else other)
+        for each in left:
+            record = known.get(each.number) or TrialRecord(each.number, "", TrialState.INTERRUPTED, {})
+            state = TrialState.INTERRUPTED
+            if _is_paused(each) and each.number in known:
+                state = TrialState.PAUSED
+            elif not _is_paused(each) and runner.is_alive(each.user_attrs.get(_SESSION)):
+                state = TrialState.RUNNING
+            if record.state.is_open:  # else its process died before it told the storage
+                known[each.number] = record if record.state is state else replace(record, state=state)
         return tuple(known[number] for number in sorted(known))
+
+    def known_now(self, runner: TrialRunner) -> tuple[TrialRecord, ...]:
+        """Return all trials as `next` would see them now; under the study's lock."""
+        runner.refresh()
+        _, unfinished = self._ended.count(read_trials(self._engine))
+        return self._known([each for each in unfinished if each.state is EngineState.RUNNING], runner)
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
         """Tell Optuna how a trial ended; one that was interrupted stays running there, to go on."""
@@ -314,7 +313,8 @@ class StoredTrials:
 
     def _judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge | None:
         """Return what tells a trial at a rung whether to go on; None where a pruner of Optuna does."""
-        return None if self._at_rungs is None else self._at_rungs.judge(runner, trial)
+        known_now = None if self._budget is None else functools.partial(self.known_now, runner)
+        return None if self._at_rungs is None else self._at_rungs.judge(runner, trial, known_now)
 
     def _judged(self, number: int, runner: TrialRunner) -> optuna.Trial | None:
         return None if self._by_one is None else self._by_one.begin(runner.records, number)
@@ -322,7 +322,7 @@ class StoredTrials:
     def _promoted(
         self,
         paused: Sequence[FrozenTrial],
-        alive: Sequence[FrozenTrial],
+        left: Sequence[FrozenTrial],
         runner: TrialRunner,
         is_last_chance: bool = False,
     ) -> OptunaTrial | None:
@@ -347,7 +347,7 @@ class StoredTrials:
         if self._prune_surplus(paused, trials, runner):
             trials = self._at_rungs.trials(paused, runner)
         if self._budget is not None:
-            trials = self._known(paused, alive, runner)
+            trials = self._known(left, runner)
         promoted = self._at_rungs.next(paused, trials, is_last_chance)
         return None if promoted is None else self._take_over(promoted, runner)
 

@@ -28,6 +28,7 @@ from .training import (
     evaluation,
     loop,
     losses,
+    operations,
     optimization,
     resume,
     samplers,
@@ -213,6 +214,18 @@ class Trainer(SearchableRecipe, Saving):
             return self.model.floating_point_ops(inputs)
         tokens = inputs.get(traits.main_input_name) if traits.flos_per_token else None
         return 0 if tokens is None else traits.flos_per_token * tokens.numel()
+
+    def operations_so_far(self) -> float:
+        """Return the cost of the latest run up to now in floating-point operations; 0 if it is not known.
+
+        As a search compares trials: see `hpsearch.training.operations`. An override of `floating_point_ops`, or one of
+        the model, is taken as it is.
+        """
+        run = self.run
+        is_overridden = getattr(self.floating_point_ops, "__func__", None) is not Trainer.floating_point_ops
+        samples = operations.samples_so_far(run.state, self.args, run.callback_handler.train_dataloader)
+        is_own_count = is_overridden or run.traits.counts_own_operations
+        return operations.operations_so_far(run.state, run.model, samples, is_own_count)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

@@ -33,7 +33,7 @@ from .progress_bars import no_progress_bars
 from .search.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
 from .search.reporting import ReportingCallback
 from .trackers import OURS, end_trial
-from .training import batch_size, weights
+from .training import batch_size, operations, weights
 from .training.acceleration import forget_loader
 from .training.checkpoints import STATE_FILE, TRIAL_FILE
 from .training.evaluation import checked_metrics
@@ -154,6 +154,14 @@ class TransformersTrainer:
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model that was trained."""
         return dict(self._trainer.evaluate())
+
+    def operations_so_far(self) -> float:
+        """Return the floating-point operations of the training run up to now; 0 if they are not known."""
+        trainer = self._trainer
+        count = getattr(trainer.floating_point_ops, "__func__", None)
+        samples = operations.samples_so_far(trainer.state, self.args, trainer.callback_handler.train_dataloader)
+        is_own_count = count is not transformers.Trainer.floating_point_ops
+        return operations.operations_so_far(trainer.state, self._core, samples, is_own_count)
 
     def evaluate_batches(self, count: int) -> dict[str, float]:
         """Evaluate the model on the first batches of each evaluation set; where there is none, as the trainer does."""

@@ -81,6 +81,9 @@ class Trainable(ReadsParameters, Protocol):
     def evaluate(self) -> dict[str, float]:
         """Evaluate the model that was trained."""
 
+    def operations_so_far(self) -> float:
+        """Return the floating-point operations of the training run up to now; 0 if they are not known."""
+
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
         """Return the checkpoints in a folder that training can resume from, newest first."""
 
@@ -318,6 +321,7 @@ class Execution:
             ranks=self._ranks,
             listener=ChecksReadParameters(self._listener, self._trial, recipe),
             record=lambda: self.record(TrialState.RUNNING),
+            operations_so_far=recipe.operations_so_far,
             fallbacks=self._fallbacks,
         )
         recipe.add_callback(self._reporting)

@@ -15,7 +15,6 @@ from .agreed_interruption import AgreedInterruption
 from .budgets import Stop, TrialBudget
 from .listener import SearchListener
 from .objective import Objective
-from .operations import operations_so_far
 from .others import OtherTrials
 from .ranks import Ranks
 from .scoped_weights import ScopedWeights
@@ -40,6 +39,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         ranks: the processes of the trial; the main one decides.
         listener: hears of progress and reports.
         record: returns the record of the trial as it is.
+        operations_so_far: returns the floating-point operations of its training run up to now; 0 if not known.
         fallbacks: what was changed each time the trial ran out of memory; checkpoints carry it, as they do the reports.
 
     Attributes:
@@ -64,9 +64,10 @@ class ReportingCallback(TrainerCallback, ExportableState):
         ranks: Ranks,
         listener: SearchListener,
         record: Callable[[], TrialRecord],
+        operations_so_far: Callable[[], float],
         fallbacks: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        self._fallbacks, self._record = list(fallbacks), record
+        self._fallbacks, self._record, self._operations_so_far = list(fallbacks), record, operations_so_far
         self._study, self._trial, self._eval_sets = study, trial, eval_sets
         self._budget, self._weights = budget, weights
         self._ranks, self._listener = ranks, listener
@@ -234,7 +235,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             metrics=recorded(metrics),
             violations={each.name: self._violation(each, metrics) for each in self._study.constraints},
             horizon=self._horizon(args, state),
-            operations=operations_so_far(state, model),
+            operations=self._operations_so_far(),
         )
 
     def _horizon(self, args: Any, state: Any) -> float:

@@ -65,7 +65,7 @@ class Report:
         metrics: everything the evaluation produced.
         violations: by how much each constraint is broken; at most 0 if it holds.
         horizon: the resource at which the trial will have trained to its end; 0 if that is not known.
-        operations: floating-point operations that the training has cost so far, as `hpsearch.search.operations` counts
+        operations: floating-point operations of the training so far, as `hpsearch.training.operations` counts
             them; 0 if that is not known, as of a model that is not of transformers.
     """
 

@@ -1,11 +1,11 @@
 """Predict the cost of a training run from its hyperparameters.
 
-The cost of a training run is the number of its floating-point operations (see `hpsearch.search.operations`), or, where
-that is not known, the number of weights times the passes over the data. Measured seconds differ each time: they are the
-cost only in a search that `timeout` alone limits, which cannot be repeated anyway. The logarithm of the cost is fitted
-by ridge regression, as a polynomial of second degree of the parameters in the unit cube, without products: it goes with
-powers of what makes a model large, such as layers and their width, which are searched on a logarithmic scale or over a
-small range.
+The cost of a training run is the number of its floating-point operations (see `hpsearch.training.operations`), or,
+where that is not known, the number of weights times the passes over the data. Measured seconds differ each time: they
+are the cost only in a search that `timeout` alone limits, which cannot be repeated anyway. The logarithm of the cost is
+fitted by ridge regression, as a polynomial of second degree of the parameters in the unit cube, without products: it
+goes with powers of what makes a model large, such as layers and their width, which are searched on a logarithmic scale
+or over a small range.
 
 What is expected of a trial is divided by the square root of its work: a trial of four times the work has to promise
 twice as much. By the work itself, as Snoek, Larochelle, Adams do (Practical Bayesian Optimization of Machine Learning
@@ -62,7 +62,7 @@ class Work(NamedTuple):
     """The cost of a trial's whole training run in each unit; 0 where it is not known.
 
     Attributes:
-        operations: floating-point operations; see `hpsearch.search.operations`.
+        operations: floating-point operations; see `hpsearch.training.operations`.
         passes: the number of weights times the passes over the data.
         seconds: as measured, extrapolated from what the trial has trained.
     """

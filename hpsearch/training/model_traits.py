@@ -17,6 +17,7 @@ from transformers.utils import can_return_loss, find_labels
 
 from ..arguments import TrainingArguments
 from ..errors import InvalidInputError
+from .operations import flos_per_token
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class ModelTraits:
             is_causal_lm=type(core).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values(),
             can_return_loss=can_return_loss(type(core)),
             signature_columns=[*parameters, *dict.fromkeys(["label", "label_ids", *label_names])],
-            flos_per_token=_flos_per_token(model),
+            flos_per_token=flos_per_token(model),
             counts_own_operations=_counts_own_operations(type(model)),
             main_input_name=getattr(model, "main_input_name", "input_ids"),
         )
@@ -109,10 +110,3 @@ def core_model(model: torch.nn.Module) -> Any:
 def _counts_own_operations(kind: type) -> bool:
     own = getattr(kind, "floating_point_ops", None)
     return own is not None and own is not getattr(PreTrainedModel, "floating_point_ops", None)
-
-
-def _flos_per_token(model: Any) -> int:
-    """Six operations per weight and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
-    if not hasattr(model, "num_parameters"):
-        return 0
-    return 6 * int(model.num_parameters(exclude_embeddings=True))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers
 
-from hpsearch import Categorical, Report, SearchInterrupted, tune
-from hpsearch.search.operations import operations_so_far
+from hpsearch import Categorical, Report, SearchInterrupted, Trainer, tune
 from hpsearch.search.stored_record import record_from_json
 from hpsearch.search.trial import TrialRecord, TrialState
+from hpsearch.training.operations import operations_per_token
 from tests.support.models import bert_classifier, classification_data
 from tests.support.searching import AtStep, interrupt
 from tests.support.small_trainer import small_trainer, transformers_trainer
@@ -34,47 +32,32 @@ def frozen_encoder() -> Any:
     return model
 
 
-@pytest.mark.parametrize(("trained", "factor"), [(100, 6), (50, 5), (0, 4)])
-def test_a_frozen_weight_costs_two_thirds_of_a_trained_one(trained: int, factor: int) -> None:
-    model = torch.nn.ParameterList(
-        torch.nn.Parameter(torch.zeros(10), requires_grad=at < trained) for at in range(0, 100, 10)
-    )
-    counted = SimpleNamespace(total_flos=6 * 100 * 7.0)  # of 7 tokens
-    assert operations_so_far(counted, model) == factor * 100 * 7
-
-
-def test_nothing_is_known_where_the_trainer_counts_nothing() -> None:
-    assert operations_so_far(SimpleNamespace(total_flos=0), torch.nn.Linear(2, 2)) == 0
-    assert operations_so_far(SimpleNamespace(total_flos=60.0), None) == 60
-
-
-def test_sums_in_other_parts_are_the_same_beyond_the_precision_of_floats() -> None:
-    part, model = 6.0 * (2**51 + 1), torch.nn.Linear(2, 2)
-    whole, parts = sum([part] * 9), sum([part] * 4) + sum([part] * 5)
-    counted = [
-        operations_so_far(SimpleNamespace(total_flos=each), model) for each in (whole, parts, math.fsum([part] * 9))
-    ]
-    assert len(set(counted)) == 1
-
-
 def counts(found: Any) -> list[list[float]]:
     return [[each.operations for each in record.reports] for record in found.run_summary.records]
 
 
-def operations(model: Any, samples: int) -> float:
-    """Six for each trained weight, four for each frozen one, and token."""
-    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
-    trained = sum(size for size, is_trained in sizes if is_trained) / sum(size for size, _ in sizes)
-    per_token = model.num_parameters(exclude_embeddings=True) * (6 * trained + 4 * (1 - trained))
-    return float(samples * LENGTH * per_token)
+def image_classifier() -> Any:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return transformers.ViTForImageClassification(
+        transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=2)
+    )
 
 
-@pytest.mark.parametrize("make", [bert_classifier, frozen_encoder])
-def test_every_report_has_the_operations_up_to_it(tmp_path: Path, make: Any) -> None:
+IMAGES = [{"pixel_values": torch.full((3, 8, 8), 0.1 * at), "labels": at % 2} for at in range(SAMPLES)]
+IMAGE_DATA = {"train_dataset": IMAGES, "eval_dataset": IMAGES[:4], "compute_metrics": None}
+
+
+@pytest.mark.parametrize(
+    ("make", "per_token"),
+    [
+        (bert_classifier, 6 * 9730),
+        (frozen_encoder, 2 * 688 + 4 * 16 + 6 * 2),  # encoder, weight and bias of the classifier
+    ],
+)
+def test_every_report_has_the_operations_up_to_it(tmp_path: Path, make: Any, per_token: int) -> None:
     trainer = small_trainer(tmp_path, model_init=make, **DATA)
     best = trainer.hyperparameter_search({"per_device_train_batch_size": Categorical([4, 8])}, "loss", 2, **QUIET)
-    whole = [operations(make(), samples=each * SAMPLES) for each in (1, 2)]
-    assert counts(best) == [pytest.approx(whole)] * 2
+    assert counts(best) == [[per_token * SAMPLES * LENGTH, per_token * 2 * SAMPLES * LENGTH]] * 2
 
 
 def test_trainers_of_transformers_count_the_same(tmp_path: Path) -> None:
@@ -88,10 +71,15 @@ def test_trainers_of_transformers_count_the_same(tmp_path: Path) -> None:
     assert counts(theirs)[0][0] > 0
 
 
-def test_a_trial_that_was_interrupted_has_the_operations_of_one_that_was_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "data"), [(bert_classifier, DATA), (frozen_encoder, DATA), (image_classifier, IMAGE_DATA)]
+)
+def test_a_trial_that_was_interrupted_has_the_operations_of_one_that_was_not(
+    tmp_path: Path, make: Any, data: dict[str, Any]
+) -> None:
     def search(folder: str, *callbacks: Any) -> Any:
         trainer = small_trainer(
-            tmp_path / folder, *callbacks, model_init=bert_classifier, save_strategy="steps", save_steps=3, **DATA
+            tmp_path / folder, *callbacks, model_init=make, save_strategy="steps", save_steps=3, **data
         )
         return trainer.hyperparameter_search({"learning_rate": Categorical([0.01])}, "loss", 1, **QUIET)
 
@@ -106,6 +94,51 @@ def test_a_model_that_is_not_of_transformers_is_not_counted(tmp_path: Path) -> N
     assert counts(best) == [[0.0, 0.0]]
 
 
+@pytest.mark.parametrize("batch_size", [4, 5])
+def test_images_count_by_sample_not_by_pixel(tmp_path: Path, batch_size: int) -> None:
+    per_sample = operations_per_token(image_classifier())
+    changes = {"per_device_train_batch_size": batch_size, **IMAGE_DATA}
+    trainer = small_trainer(tmp_path / "ours", model_init=image_classifier, **changes)
+    space = {"learning_rate": Categorical([0.01])}
+    best = trainer.hyperparameter_search(space, "loss", 1, **QUIET)
+    assert counts(best) == [[per_sample * SAMPLES, per_sample * 2 * SAMPLES]]
+
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer(tmp_path / "made", image_classifier(), **changes, **trial.params)
+
+    theirs = tune(make, space, output_dir=str(tmp_path / "out"), compute_objective="loss", n_trials=1, **QUIET)
+    assert counts(theirs) == counts(best)
+
+
+def test_a_count_of_the_users_own_is_taken_as_it_is(tmp_path: Path) -> None:
+    class Counts(Trainer):
+        def floating_point_ops(self, inputs: Any) -> int:
+            return 1000
+
+    class CountsToo(transformers.Trainer):
+        def floating_point_ops(self, inputs: Any) -> int:
+            return 1000
+
+    class Model(transformers.BertForSequenceClassification):
+        def floating_point_ops(self, inputs: Any) -> int:
+            return 1000
+
+    def frozen_model() -> Any:
+        model = Model(frozen_encoder().config)
+        model.bert.requires_grad_(False)
+        return model
+
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer(tmp_path / "made", frozen_encoder(), kind=CountsToo, **DATA, **trial.params)
+
+    space = {"learning_rate": Categorical([0.01])}
+    ours = small_trainer(tmp_path / "ours", kind=Counts, model_init=frozen_encoder, **DATA)
+    models = small_trainer(tmp_path / "models", model_init=frozen_model, **DATA)
+    found = [each.hyperparameter_search(space, "loss", 1, **QUIET) for each in (ours, models)]
+    found.append(tune(make, space, output_dir=str(tmp_path / "out"), compute_objective="loss", n_trials=1, **QUIET))
+    assert [counts(each) for each in found] == [[[4000, 8000]]] * 3  # of four batches an epoch
+
+
 def test_a_report_of_0_8_0_is_read_without_operations(tmp_path: Path) -> None:
     record = TrialRecord(
         0, "run-0", TrialState.COMPLETE, {}, values=(0.5,), reports=(Report((0.5,), 1, 1, 1.0, {}, operations=9.0),)
@@ -115,16 +148,3 @@ def test_a_report_of_0_8_0_is_read_without_operations(tmp_path: Path) -> None:
     del written["reports"][0]["operations"]
     [read] = record_from_json(written, tmp_path).reports
     assert asdict(read) == {**asdict(record.reports[0]), "operations": 0.0}
-
-
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
-def test_the_rank_of_an_adapter_is_visible() -> None:
-    peft = pytest.importorskip("peft")
-
-    def cost(rank: int) -> float:
-        settings = peft.LoraConfig(task_type="SEQ_CLS", r=rank, target_modules=["query", "value"])
-        model = peft.get_peft_model(bert_classifier(), settings)
-        return operations_so_far(SimpleNamespace(total_flos=6.0 * model.num_parameters(exclude_embeddings=True)), model)
-
-    assert 1.0 < cost(16) / cost(2) < 1.5
-    assert cost(2) < 0.8 * 6 * bert_classifier().num_parameters(exclude_embeddings=True)

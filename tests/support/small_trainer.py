@@ -48,12 +48,14 @@ class CountsModels:
         return TwoLayers()
 
 
-def small_trainer(folder: Path | str, *callbacks: Any, model_init: Any = None, **changes: Any) -> Trainer:
+def small_trainer(
+    folder: Path | str, *callbacks: Any, model_init: Any = None, kind: type[Trainer] = Trainer, **changes: Any
+) -> Trainer:
     """16 points in batches of 4 for two epochs, evaluated after each; `changes` are of the trainer or its arguments."""
     parts, arguments = _divided(changes)
     if "model" not in parts:
         parts["model_init"] = model_init or CountsModels()
-    trainer = Trainer(args=TrainingArguments(str(folder), **arguments), callbacks=list(callbacks), **parts)
+    trainer = kind(args=TrainingArguments(str(folder), **arguments), callbacks=list(callbacks), **parts)
     trainer.remove_callback(PrinterCallback)
     return trainer
 

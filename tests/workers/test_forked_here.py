@@ -289,7 +289,7 @@ def test_an_error_after_the_fork_leaves_no_child() -> None:
 
 
 def fork_after_a_bar() -> None:
-    """Print whether a worker is forked beside an open bar of tqdm, and after it, and whether the next one is watched."""
+    """Print whether a worker is forked beside an open bar and after it, and whether the next bar is watched."""
     found = []
     with tqdm(range(1)) as bar:
         found += [worker_process.fork_first_worker() is not None for _ in bar]

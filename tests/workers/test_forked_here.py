@@ -334,3 +334,12 @@ def search_with_a_module_that_registers(folder: Path) -> None:
 def test_where_the_forked_worker_cannot_load_the_trainer_one_from_the_server_does(tmp_path: Path) -> None:
     output, _ = warm.call(search_with_a_module_that_registers, tmp_path).communicate()
     assert output.endswith("['complete'] []\n"), output
+
+
+def test_the_log_says_why_no_worker_is_forked(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    monkeypatch.setattr(worker_process, "_server", None)
+    monkeypatch.setattr(forked_here.ForkConditions, "here", classmethod(lambda _: SAFE))
+    with caplog.at_level(logging.INFO, "hpsearch.workers"):
+        assert worker_process.fork_first_worker(most_memory=1e9) is None
+    assert "the program has 1000 MB of memory" in caplog.text

@@ -136,10 +136,10 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
         is_limited: whether time or epochs may end the search before.
         epochs: of each trial's training run; None: unknown, or trials differ.
 
-    With fewer than a hundred trials the rungs are late, half of the trials are promoted, and some run to completion, as
-    early reports rank few trials badly and may mislead in fine-tunings. With more, and where a limit ends the search,
-    early rungs pay, unless a training run has few epochs, as fine-tunings have: up to five. No rung is below one epoch,
-    where a training run has at least two. Figures: docs/how-search-decides.md.
+    With fewer than a hundred trials the rungs are late, half of the trials are promoted (from forty trials on a third),
+    and some run to completion, as early reports rank few trials badly and may mislead in fine-tunings. With more, and
+    where a limit ends the search, early rungs pay, unless a training run has few epochs, as fine-tunings have: up to
+    five. No rung is below one epoch, where a training run has at least two. Figures: docs/how-search-decides.md.
 
     >>> ladder_for(20).fractions == (1 / 6, 1 / 2), ladder_for(20, epochs=3).fractions == (1 / 3, 1 / 2)
     (True, True)
@@ -148,13 +148,14 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
     """
     is_early = (is_limited or n_trials >= _MANY) and (epochs is None or epochs <= 1 or epochs > _FEW_EPOCHS)
     first = min(max(1, n_trials // 5), 4)
-    chosen = _EARLY if is_early else Ladder((1 / 6, 1 / 2), 2, complete_first=first, complete_every=8)
+    factor = 2 if n_trials < _SEVERAL else 3
+    chosen = _EARLY if is_early else Ladder((1 / 6, 1 / 2), factor, complete_first=first, complete_every=8)
     if epochs is None or epochs < 2:
         return chosen
     return replace(chosen, fractions=tuple(sorted({max(each, 1 / epochs) for each in chosen.fractions})))
 
 
-_MANY, _FEW_EPOCHS = 100, 5
+_SEVERAL, _MANY, _FEW_EPOCHS = 40, 100, 5
 _EARLY = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=1, complete_every=16)
 
 

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
-import psutil
-
 from ..errors import StudyError
-from ..machine import WORKER
+from ..machine import WORKER, memory_of
 from ..search.assignment import Assignment
 from .payload import Payload
 from .process_settings import ProcessSettings
@@ -53,6 +51,7 @@ class Worker:
         slot: the part of the machine that it may use.
         trials: the number of trials that it has been given.
         is_ready: whether it has loaded the trainer and has no trial.
+        is_forked_here: whether its process was started already, so it was forked from the program.
 
     Raises:
         OSError, EOFError: the process cannot be started.
@@ -60,6 +59,7 @@ class Worker:
 
     def __init__(self, number: int, slot: Slot, payload: Payload, process: WorkerProcess | None = None) -> None:
         self.number, self.slot, self.trials, self.is_ready = number, slot, 0, False
+        self.is_forked_here = process is not None
         self._process = process or WorkerProcess()
         self.connection, self.sentinel = self._process.connection, self._process.sentinel
         self.send(Job(f"{WORKER} {number}", slot, payload, ProcessSettings.here()))
@@ -71,16 +71,8 @@ class Worker:
 
     @property
     def memory(self) -> int:
-        """Its resident memory in bytes, where possible without shared pages of files; 0 if it has ended."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            used = process.memory_info()
-            if hasattr(used, "shared"):
-                return int(used.rss) - int(used.shared)
-            with contextlib.suppress(psutil.AccessDenied):  # slower, and not for everybody everywhere
-                return int(process.memory_full_info().uss)
-            return int(used.rss)
-        return 0
+        """Its resident memory in bytes; 0 if it has ended."""
+        return memory_of(self.pid)
 
     @property
     def is_over(self) -> bool:
@@ -198,7 +190,8 @@ class Workers:
                     self.seconds_to_first = time.monotonic() - self._started_at
                     logger.info("First worker ready after %.1f s.", self.seconds_to_first)
                 self._failed_starts[worker.number] = 0
-            elif isinstance(message, Unusable) and self._has_begun:  # others could load it: perhaps memory was short
+            elif isinstance(message, Unusable) and (self._has_begun or worker.is_forked_here):
+                # Others could load it: perhaps memory was short. Or a module of the program cannot be imported twice.
                 self._replace(worker, message.reason)
             elif isinstance(message, Unusable):
                 raise StudyError(

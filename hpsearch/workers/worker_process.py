@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -20,18 +21,16 @@ import threading
 import weakref
 from multiprocessing.connection import Connection, wait
 from multiprocessing.spawn import get_executable
-from pathlib import Path
-from typing import Any
 
-from .forked_here import CannotFork, ForkConditions, fork_here
+from .forked_here import CannotFork, ForkConditions, end_monitors_of_bars, fork_here
 from .process_settings import module_path
+from .program_modules import is_of_program
 
 _FORK_IS_SAFE = sys.platform == "linux"
 _FIRST = "hpsearch.trainer"
 # The server imports what this process has imported of these packages and modules: trials need it, and it takes time.
 _PACKAGES = ("transformers.models.", "peft.")
 _MODULES = ("evaluate", "sentence_transformers", "sklearn.metrics", "transformers.trainer", "trl")
-_INSTALLED = {"site-packages", "dist-packages"}
 _MAIN = """
 import sys
 from multiprocessing.connection import Connection
@@ -115,11 +114,16 @@ class WorkerProcess:
         self._status.close()
 
 
-def fork_first_worker() -> WorkerProcess | None:
-    """Fork a worker from this process if that is safe, and faster than a server that has yet to import torch."""
+def fork_first_worker(most_memory: float = math.inf) -> WorkerProcess | None:
+    """Fork a worker from this process if that is safe, and faster than a server that has yet to import torch.
+
+    Args:
+        most_memory: the number of bytes with which a worker is replaced.
+    """
     if _server is not None and is_server_ready() and _server.is_running:
         return None
-    reason = ForkConditions.here().reason_against()
+    end_monitors_of_bars()
+    reason = ForkConditions.here().reason_against(most_memory)
     if reason is None:
         try:
             return WorkerProcess(is_forked_here=True)
@@ -211,12 +215,8 @@ class _ForkServer:
 def _imported_here() -> list[str]:
     """Return the modules that this process has imported and trials will need; files of the user are none of them."""
     known = list(sys.modules.items())
-    installed = (name for name, each in known if name in _MODULES and _INSTALLED & {*Path(_file(each)).parts})
+    installed = (name for name, each in known if name in _MODULES and not is_of_program(name, each))
     return sorted([*(name for name, _ in known if name.startswith(_PACKAGES)), *installed])
-
-
-def _file(module: Any) -> str:
-    return str(getattr(module, "__file__", None) or "")
 
 
 def _interpreter(

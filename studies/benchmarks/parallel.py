@@ -324,7 +324,7 @@ def first_minute(way: str) -> None:
     from hpsearch.backends.optuna_backend import parallel
 
     if way == "served":
-        parallel.fork_first_worker = lambda: None
+        parallel.fork_first_worker = lambda *_: None
     with tempfile.TemporaryDirectory() as folder:
         stamps, told = WorkStamps(str(Path(folder, "stamps.jsonl")), WORKS["tiny"]), Telling(way == "served")
         trainer = make_trainer(hpsearch, str(Path(folder, "out")), stamps, make_data(64))

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import importlib
 import json
 import logging
+import multiprocessing
 import os
 import re
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tqdm import tqdm
 from transformers import TrainerCallback
 
 from hpsearch.workers import forked_here, worker_process
-from hpsearch.workers.forked_here import CannotFork, ForkConditions
+from hpsearch.workers.forked_here import CannotFork, ForkConditions, changed_settings, fork_here
 from hpsearch.workers.worker_process import WorkerProcess
 from tests.support import warm
 from tests.support.in_workers import search
 from tests.support.searching import Diary, HearsNotices, states
 
-SAFE = ForkConditions(platform="linux", has_accelerator=False, threads=1, changed=())
+SAFE = ForkConditions(platform="linux", has_accelerator=False, threads=1, changed=(), memory=10**9)
 
 
 def test_a_worker_is_forked_where_nothing_is_known_against_it() -> None:
@@ -46,17 +51,72 @@ def test_no_worker_is_forked_where_it_might_hang_or_compute_other_numbers(change
     assert replace(SAFE, **change).reason_against() == reason
 
 
-def test_settings_of_torch_that_a_new_process_does_not_have_are_noticed() -> None:
-    assert ForkConditions.here().changed == ()
-    try:
-        torch.set_default_dtype(torch.float64)
-        torch.use_deterministic_algorithms(True)
-        assert ForkConditions.here().changed == ("the default dtype", "deterministic algorithms")
-    finally:
-        torch.set_default_dtype(torch.float32)
-        torch.use_deterministic_algorithms(False)
-    with torch.no_grad():
-        assert ForkConditions.here().changed == ("no gradients",)
+@pytest.mark.parametrize(
+    ("most", "reason"),
+    [(3e9, None), (1.9e9, "the program has 1000 MB of memory, and a worker may have 1900 MB")],
+)
+def test_no_worker_is_forked_from_a_program_whose_memory_would_leave_it_too_little(most: float, reason: Any) -> None:
+    assert SAFE.reason_against(most) == reason
+
+
+@contextlib.contextmanager
+def without_flash() -> Iterator[None]:
+    torch.backends.cuda.enable_flash_sdp(False)
+    yield
+    torch.backends.cuda.enable_flash_sdp(True)
+
+
+@contextlib.contextmanager
+def without_fast_path() -> Iterator[None]:
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
+@contextlib.contextmanager
+def without_denormal_numbers() -> Iterator[None]:
+    torch.set_flush_denormal(True)
+    yield
+    torch.set_flush_denormal(False)
+
+
+@contextlib.contextmanager
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@contextlib.contextmanager
+def with_hook() -> Iterator[None]:
+    with torch.nn.modules.module.register_module_forward_hook(lambda *_: None):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        (in_float64, "the default dtype"),
+        (deterministic, "deterministic algorithms"),
+        (torch.no_grad, "no gradients"),
+        (without_denormal_numbers, "denormal numbers to zero"),
+        (without_flash, "the kernels of attention"),
+        (without_fast_path, "no fast path of attention"),
+        (with_hook, "hooks of all modules"),
+    ],
+)
+def test_settings_of_torch_that_a_new_process_does_not_have_are_noticed(changed: Any, name: str) -> None:
+    assert changed_settings() == ()
+    with changed():
+        assert changed_settings() == (name,)
+    assert changed_settings() == ()
 
 
 def test_a_running_thread_of_the_program_is_noticed() -> None:
@@ -161,3 +221,125 @@ def test_a_fork_that_the_system_refuses_leaves_the_first_worker_to_the_server(mo
     monkeypatch.setattr(worker_process, "_server", None)
     monkeypatch.setattr(forked_here.ForkConditions, "here", classmethod(lambda _: SAFE))
     assert worker_process.fork_first_worker() is None
+
+
+def test_without_a_view_of_the_threads_no_worker_is_forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    monkeypatch.setattr(forked_here, "_TASKS", tmp_path / "missing")
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs, pytest.raises(CannotFork, match="the threads of the program cannot be seen"):
+        fork_here(theirs, theirs)
+
+
+def children() -> str:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+
+
+def fork_with_a_signal(where: str) -> None:
+    """Send Ctrl-C at the moment of the fork, as to the program or as to its child; print what becomes of both."""
+    program, fork = os.getpid(), os.fork
+
+    def forks() -> int:
+        pid = fork()
+        if (pid == 0) == (where == "child"):
+            os.kill(os.getpid(), signal.SIGINT)
+        return pid
+
+    os.fork = forks
+    try:
+        process = worker_process.fork_first_worker()
+        print("a worker" if process is not None and process.exitcode is None else "no worker")
+        if process is not None:
+            process.close()
+    except KeyboardInterrupt:
+        print("Ctrl-C")
+    finally:
+        print("in the program" if os.getpid() == program else "in the child", flush=True)
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(60)
+    print(repr(children()), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="fork is not safe")
+@pytest.mark.parametrize(("where", "outcome"), [("child", "a worker"), ("program", "Ctrl-C")])
+def test_ctrl_c_at_the_moment_of_the_fork_leaves_one_program_and_no_child(where: str, outcome: str) -> None:
+    output, _ = warm.call(fork_with_a_signal, where).communicate()
+    assert output == f"{outcome}\nin the program\n'' set()\n"
+
+
+def fork_without_a_reader() -> None:
+    """Print whether a child is left where the pid cannot be reported."""
+    ours, theirs = multiprocessing.Pipe()
+    status, reports = multiprocessing.Pipe(duplex=False)
+    status.close()
+    with ours, theirs, reports:
+        try:
+            fork_here(theirs, reports)
+        except OSError as error:
+            print(type(error).__name__, repr(children()))
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="fork is not safe")
+def test_an_error_after_the_fork_leaves_no_child() -> None:
+    output, _ = warm.call(fork_without_a_reader).communicate()
+    assert output == "BrokenPipeError ''\n"
+
+
+def fork_after_a_bar() -> None:
+    """Print whether a worker is forked beside an open bar and after it, and whether the next bar is watched."""
+    found = []
+    with tqdm(range(1)) as bar:
+        found += [worker_process.fork_first_worker() is not None for _ in bar]
+    process = worker_process.fork_first_worker()
+    found.append(process is not None)
+    with tqdm(range(1)):
+        found.append(tqdm.monitor.report())
+    if process is not None:
+        process.close()
+    print("found", found)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="fork is not safe")
+def test_the_monitor_of_tqdm_keeps_no_worker_from_being_forked_once_no_bar_is_open() -> None:
+    output, _ = warm.call(fork_after_a_bar).communicate()
+    assert output.endswith("found [False, True, True]\n"), output
+
+
+ONCE = """
+import builtins
+from transformers import TrainerCallback
+if hasattr(builtins, "imported_once"):
+    raise ValueError("registered already")
+builtins.imported_once = True
+class Once(TrainerCallback):
+    pass
+"""
+
+
+def search_with_a_module_that_registers(folder: Path) -> None:
+    """Search with a module that cannot be imported twice in a process; print the states, and the children's runs."""
+    folder.joinpath("once.py").write_text(ONCE)
+    sys.path.insert(0, str(folder))
+    once = importlib.import_module("once")
+    diary = Diary(folder / "diary")
+    best = search(folder / "out", 1, once.Once(), WritesParents(diary, ""), sampler="random")
+    print(states(best), [name for name, parent in diary.read() if parent == os.getpid()])
+
+
+@pytest.mark.process
+def test_where_the_forked_worker_cannot_load_the_trainer_one_from_the_server_does(tmp_path: Path) -> None:
+    output, _ = warm.call(search_with_a_module_that_registers, tmp_path).communicate()
+    assert output.endswith("['complete'] []\n"), output
+
+
+def test_the_log_says_why_no_worker_is_forked(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    monkeypatch.setattr(worker_process, "_server", None)
+    monkeypatch.setattr(forked_here.ForkConditions, "here", classmethod(lambda _: SAFE))
+    with caplog.at_level(logging.INFO, "hpsearch.workers"):
+        assert worker_process.fork_first_worker(most_memory=1e9) is None
+    assert "the program has 1000 MB of memory" in caplog.text

@@ -98,7 +98,7 @@ class Parallel:
         With `worker_memory` it is not forked, as the memory of the program would count as its own.
         """
         is_on_cpu = all(slot.device is None for slot in self._slots)
-        self._first = fork_first_worker() if is_on_cpu and self._most_memory is None else None
+        self._first = fork_first_worker(self._share()) if is_on_cpu and self._most_memory is None else None
         try:
             yield
         finally:
@@ -137,6 +137,10 @@ class Parallel:
         slots = slots_for(n_trials, self._wanted[1], None, gpus, least=1)
         return slots, f"{_described(slots)} (there are no more trials)"
 
+    def _share(self) -> float:
+        """Return the number of bytes that each worker may have."""
+        return _SHARE_OF_MEMORY * memory() / len(self._slots)
+
     def run(self, study: Study, dispatch: Dispatch) -> None:
         """Start workers, and let them train the trials of the study.
 
@@ -144,9 +148,8 @@ class Parallel:
             TrialEndedSearch, KeyboardInterrupt, StudyError: the error that ended the search early.
         """
         assert self._payload is not None, "packed() comes first"
-        share = _SHARE_OF_MEMORY * memory() / len(self._slots)
         first, self._first = self._first, None
-        workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or share, first)
+        workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or self._share(), first)
         ParallelSearch(study, dispatch, workers, self._retries).run()
 
 

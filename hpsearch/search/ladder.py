@@ -148,7 +148,7 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
     """
     is_early = (is_limited or n_trials >= _MANY) and (epochs is None or epochs <= 1 or epochs > _FEW_EPOCHS)
     first = min(max(1, n_trials // 5), 4)
-    factor = 2 if n_trials < _SEVERAL else 3
+    factor = 2 if is_limited or n_trials < _SEVERAL else 3
     chosen = _EARLY if is_early else Ladder((1 / 6, 1 / 2), factor, complete_first=first, complete_every=8)
     if epochs is None or epochs < 2:
         return chosen

@@ -192,10 +192,11 @@ def start(
 
 
 def call(function: Callable[..., object], *arguments: Any) -> Program:
-    """Start a process that calls `function`, which it imports by name, and ends with it; its output is a file."""
+    """Start a process that calls `function`, which it and its own processes import by name; its output is a file."""
     output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - the program closes it
     work = pickle.dumps(functools.partial(function, *arguments))
-    program = _start(_Order(str(ROOT), dict(os.environ), call=work), output.fileno(), output.fileno())
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = _start(_Order(str(ROOT), environment, call=work), output.fileno(), output.fileno())
     program.stdout = output
     return program
 

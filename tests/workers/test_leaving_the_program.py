@@ -22,6 +22,7 @@ from transformers import TrainerCallback
 
 from tests.support import warm
 from tests.support.in_workers import search
+from tests.support.programs import surroundings
 from tests.support.searching import Diary
 
 pytestmark = [pytest.mark.process, pytest.mark.skipif(sys.platform != "linux", reason="fork is not safe")]
@@ -141,7 +142,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
         folder = tmp_path_factory.mktemp(way)
         folder.joinpath("mylib.py").write_text("SCALE = 1.0\n")
         folder.joinpath("script.py").write_text(SCRIPT)
-        program = warm.run("script.py", way, folder=folder)
+        program = warm.run("script.py", way, folder=folder, environment=surroundings())
         assert program.stdout.endswith(f"{way}\n"), program.stdout + program.stderr
         ((_, findings[way]),) = Diary(folder / "diary").read()
         findings[way]["runs of the script"] = len(folder.joinpath("runs").read_text().split())

@@ -17,8 +17,8 @@ from .objective import MINIMIZE, Objective
 from .selection import best_records, select_report
 from .trial import Report, TrialRecord, TrialState
 
-# So many trials, and this part of the complete ones, must have turned, as noise makes a few seem to. More of them with
-# fewer evaluations than this: so short a curve does not show how much it wiggles.
+# The least number of trials that turned, and the least fraction of the complete ones: noise makes a few seem to turn.
+# With fewer evaluations than the last number it is larger: so short a curve does not show how much it wiggles.
 _FEWEST, _PART, _PART_IF_SHORT, _SHORT = 3, 1 / 2, 2 / 3, 4
 # A rise is more than the wiggling of a curve if it is larger than this many times the largest step against its shape.
 _TIMES_WIGGLING = 2

@@ -107,7 +107,7 @@ def _is_special(entry: tuple[Any, ...]) -> bool:
 
 
 def _leave_loggers() -> None:
-    """Write no line to where the program's handlers write; which lines are written is told by the search.
+    """Write no line to where the program's handlers write; the search sets the levels of libraries.
 
     Loggers of libraries have handlers that write to a stream as soon as they are imported; these stay.
     """

@@ -297,7 +297,7 @@ class _WithLengths(Task):
 
 
 class ManyParameters(Tasks):
-    """Tasks of another kind, with so many parameters that do nothing that there are twenty.
+    """Tasks of another kind, padded with irrelevant parameters to twenty.
 
     Args:
         tasks: of which the parameters are those that matter.

@@ -72,7 +72,7 @@ def search_many(name: str, trials: int, bare: BareProcesses) -> None:
 
 
 class CoordinatorCost(hpsearch.SearchListener):
-    """Notes, after every so many trials, what this process has used, and its workers."""
+    """Records the memory, files, threads and time of this process and its workers after each window of trials."""
 
     def __init__(self) -> None:
         self.marks: list[tuple[float, ...]] = []

@@ -8,8 +8,8 @@ Ours is the search code of this project: its rungs decide which trials pause and
 chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies, or with `--clock seconds`
 the time that it takes with its parameters; whoever is free asks for the next job. To choose, to save and to load takes
 no time. With `--curves lcbench+lengths` the length of the training is one more parameter, with `lcbench+many` there are
-twenty, of which most do nothing; `taskset` and `nmt` are curves of real trainings. `--half fit` takes every other task,
-by name, and `--half check` the others, so that what is chosen on some tasks can be checked on others.
+twenty, of which most do nothing; `taskset` and `nmt` are curves of real training runs. `--half fit` takes every other
+task, by name, and `--half check` the others, so that what is chosen on some tasks can be checked on others.
 
 Measured is regret: the best score known for the task, less the best one seen so far, at any epoch of any trial. For
 accuracies it is in points of percent, for losses see `recorded_curves`. Budgets are in trainings of full length, such

@@ -51,7 +51,7 @@ class AtRungs:
     def judge(
         self, runner: TrialRunner, trial: optuna.Trial, known_now: Callable[[], Sequence[TrialRecord]] | None = None
     ) -> Judge:
-        """Return what tells a trial at a rung whether to go on.
+        """Return the judge of a trial: at a rung it continues, pauses or is pruned.
 
         Args:
             runner: has the records.

@@ -93,6 +93,7 @@ def test_a_search_that_returns_nothing_has_the_worst_value_and_one_that_is_not_j
     results.add(Retraining("text", {"number": 1}, 1000, 0.0, 2.0))
     races = [judged, open_one, made_race()]
     assert values_on_test_set(results, races, 10, new_seeds(2)) == [[2.0, 3.0], [math.inf, math.inf]]
+    assert values_on_test_set(results, [made_race(metric="accuracy")], 10, new_seeds(2)) == [[-math.inf, -math.inf]]
 
 
 def test_the_interval_is_of_the_searches_and_not_of_their_training_runs() -> None:

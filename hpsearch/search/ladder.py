@@ -139,7 +139,7 @@ def ladder_for(n_trials: int, is_limited: bool = False, epochs: float | None = N
     With fewer than a hundred trials the rungs are late, half of the trials are promoted (from forty trials on a third),
     and some run to completion, as early reports rank few trials badly and may mislead in fine-tunings. With more, and
     where a limit ends the search, early rungs pay, unless a training run has few epochs, as fine-tunings have: up to
-    five. No rung is below one epoch, where a training run has at least two. Figures: docs/how-search-decides.md.
+    five. No rung is below one epoch, where a training run has at least two. Figures: docs/how-good-searches-are.md.
 
     >>> ladder_for(20).fractions == (1 / 6, 1 / 2), ladder_for(20, epochs=3).fractions == (1 / 3, 1 / 2)
     (True, True)

@@ -9,7 +9,7 @@ or over a small range.
 
 What is expected of a trial is divided by the square root of its work: a trial of four times the work has to promise
 twice as much. By the work itself, as Snoek, Larochelle, Adams do (Practical Bayesian Optimization of Machine Learning
-Algorithms, NeurIPS 2012, section 3.2), was no better; docs/how-search-decides.md has figures.
+Algorithms, NeurIPS 2012, section 3.2), was no better; docs/how-good-searches-are.md has figures.
 """
 
 from __future__ import annotations

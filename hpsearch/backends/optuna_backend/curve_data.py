@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -208,8 +209,9 @@ class CurveData:
         return self._tried
 
     def work(self, cube: Cube) -> WorkModel | None:
-        """Return a model of how much work trials are, learnt from the last ones."""
-        known = [(each, each.work) for _, each in sorted(self._trials.items()) if each.work][-_MOST_WORKS:]
+        """Return a model of the cost of trials, fitted to the last ones."""
+        latest = ((each, each.work) for _, each in sorted(self._trials.items(), reverse=True) if each.work)
+        known = [*itertools.islice(latest, _MOST_WORKS)][::-1]
         works = in_one_unit([work for _, work in known], self._by_seconds)
         if len(set(works)) < 2:
             return None

@@ -14,8 +14,6 @@ from ...search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from ...search.study import Study
 from ...search.training_budget import expected_trials
 
-# The time of the Gaussian process grows with the number of trials; larger searches without rungs use TPE.
-_MOST_IN_FULL = 200
 # In `study.json`.
 DEFAULTS = "defaults"
 
@@ -29,7 +27,7 @@ class Defaults:
         at_random: the number of random trials before the Gaussian process proposes; None: the rule of 0.8.0, which
             depends on the number of trials of each call.
         models_in_full: whether the Gaussian process, and not TPE, proposes parameters where every trial runs to
-            completion.
+            completion; not in studies of 0.8.0.
     """
 
     ladder: Ladder
@@ -59,9 +57,8 @@ class Defaults:
             is_limited = _is_limited(study)
             n_trials, budget = study.n_trials, study.budget
             at_random = count_at_random(expected_trials(n_trials, budget, pauses), is_limited)
-            in_full = expected_trials(n_trials, budget, pauses=False)
             ladder_of_study = ladder_for(expected_trials(n_trials, budget), is_limited, epochs)
-            chosen = cls(ladder_of_study, at_random, in_full <= _MOST_IN_FULL)
+            chosen = cls(ladder_of_study, at_random, models_in_full=True)
         elif DEFAULTS in settings:
             known = settings[DEFAULTS]
             chosen = cls(Ladder.from_json(known["ladder"]), known["at_random"], known["models_in_full"])

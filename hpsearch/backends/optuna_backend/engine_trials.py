@@ -6,6 +6,7 @@ was read is kept where Optuna's own samplers look for it; all of this is called 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from operator import attrgetter
 
 import optuna
@@ -31,5 +32,7 @@ def forget_trials(engine: optuna.Study) -> None:
 def renew_trial(engine: optuna.Study, trial: optuna.Trial) -> None:
     """Put a trial that this process is at among those that were read, as it is now, and with what it is given later."""
     live = trial._cached_frozen_trial  # which Optuna keeps up to date
-    others = [each for each in trials_as_read(engine) if each.number != live.number]
-    engine._thread_local.cached_all_trials = sorted([*others, live], key=attrgetter("number"))
+    trials = list(trials_as_read(engine))
+    place = bisect_left(trials, live.number, key=attrgetter("number"))
+    trials[place : place + (place < len(trials) and trials[place].number == live.number)] = [live]
+    engine._thread_local.cached_all_trials = trials

@@ -10,27 +10,31 @@ with the final ranks (`hpsearch.search.agreement`). A misleading rung promotes a
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
 
-Nobody waits for a rung to fill: whoever is free promotes the best trial that may go on, else begins a new one. The
-learning-rate schedule of every trial is that of its whole training.
+Promotion is asynchronous: a free worker resumes the best promotable trial, or starts a new one if there is none. The
+learning-rate schedule of every trial is that of its whole training run.
 
 Source: Li, Jamieson, Rostamizadeh, Gonina, Hardt, Recht, Talwalkar: A System for Massively Parallel Hyperparameter
-Tuning (MLSys 2020), algorithm 2. Why which ladder: docs/how-search-decides.md.
+Tuning (MLSys 2020), algorithm 2. Why which ladder: docs/how-good-searches-are.md.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 
 from .agreement import Agreement
 from .ladder import Ladder
 from .standings import WITHOUT_RESULT, Standings
 from .study import Study
-from .training_budget import TrainingBudget, expected_trials
+from .training_budget import expected_trials
 from .trial import Report, TrialRecord, TrialState, Verdict
 
-# Rates trials by what is expected of them, of all the trials that are known: more is better.
-Promise = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[float]]
+# Rates trials by their expected improvement, given all trials that are known: more is better.
+Rating = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[float]]
+# Tells whether a trial may train up to its next pause.
+Affords = Callable[[TrialRecord], bool]
 
 # At least this many trials run to completion; until one has, this many are paused at a rung, as the best may fail.
 _LEAST = 3
@@ -45,11 +49,10 @@ class Rungs:
     Args:
         study: the settings; it has one objective.
         ladder: the rungs.
-        budget: limits promotions; None: there is no budget in full training runs.
     """
 
-    def __init__(self, study: Study, ladder: Ladder, budget: TrainingBudget | None = None) -> None:
-        self._ladder, self._budget, self._n_trials = ladder, budget, study.n_trials
+    def __init__(self, study: Study, ladder: Ladder) -> None:
+        self._ladder, self._n_trials = ladder, study.n_trials
         self._expected = expected_trials(study.n_trials, study.budget)
         self._standings = Standings(study, ladder)
 
@@ -63,30 +66,34 @@ class Rungs:
         self,
         trial: TrialRecord,
         others: Iterable[TrialRecord],
-        promise: Promise | None = None,
+        rating: Rating | None = None,
         earlier: TrialRecord | None = None,
+        affords: Affords | None = None,
     ) -> Verdict:
         """Return what to make of the trial's last report: it continues, pauses, or is pruned as it cannot be promoted.
 
         Args:
             trial: as it is after its last report, which is not that of its completion.
-            others: all other trials of the study, as far as they are known.
-            promise: as for `next`.
+            others: all other trials of the study, as far as they are known; it may be among them.
+            rating: as for `next`.
             earlier: the trial as it was when it was promoted from a rung; it is not judged there again, also if it has
                 lost its checkpoint and begun again.
+            affords: as for `next`.
         """
         if not self.is_at_rung(trial, earlier):
             return Verdict()
-        trials = [trial, *others]
+        trials = tuple(others)
+        if not any(map(functools.partial(operator.is_, trial), trials)):
+            trials = (trial, *trials)
         standings, level = self._standings.of(trials), self._standings.top(trial)
         is_finite = bool(self._finite(level, [trial]))
         if is_finite and not standings.is_ranked(trial):
             return Verdict()
         is_promoted = is_finite and self._misleads(level)
         if not is_promoted:
-            is_promoted = self._promotable(level, [trial, *standings.paused(level)], trials, promise) is trial
+            is_promoted = self._promotable(level, [trial, *standings.paused(level)], trials, rating) is trial
         if is_promoted:
-            return Verdict() if self._affordable(trials, [trial]) else Verdict(pause=True)
+            return Verdict() if affords is None or affords(trial) else Verdict(pause=True)
         rank = standings.rank(level, trial.number)  # None: it would run to completion, but has diverged
         rank = standings.count(level) if rank is None else rank
         return Verdict(prune=True) if rank >= self._most(level) else Verdict(pause=True)
@@ -94,36 +101,32 @@ class Rungs:
     def next(
         self,
         trials: Sequence[TrialRecord],
-        promise: Promise | None = None,
+        rating: Rating | None = None,
         is_last_chance: bool = False,
-        ignores_budget: bool = False,
+        affords: Affords | None = None,
     ) -> TrialRecord | None:
         """Return the paused trial to resume now, of the highest rung that has one; None if there is none.
 
         Args:
             trials: all trials of the study, as far as they are known.
-            promise: rates paused trials by their expected improvement, more is better; of as many trials as may be
-                promoted from their rung, those with the best rating are. None: those with the best report.
+            rating: of as many trials as may be promoted from their rung, those with the best rating are. None: those
+                with the best report.
             is_last_chance: no trial runs, and none is to come: the best of the highest rung may resume if no trial that
                 holds the constraints is complete so far; one that has diverged only if all have. Then one that was
                 better at its rung than the best trial was there, until a ninth of all trials (a quarter, if half of
                 them are promoted from each rung) is complete, or three.
-            ignores_budget: return a trial that the budget cannot pay for, too.
+            affords: tells which trials the budget can pay for; None: all.
         """
         standings = self._standings.of(trials)
         for level in standings.levels():
-            paused = standings.paused(level)
-            if not ignores_budget:
-                paused = self._affordable(trials, paused)
+            paused = [each for each in standings.paused(level) if affords is None or affords(each)]
             if self._misleads(level) and self._finite(level, paused):
-                return self._best_of(level, paused, trials, promise)
-            promotable = self._promotable(level, paused, trials, promise)
+                return self._best_of(level, paused, trials, rating)
+            promotable = self._promotable(level, paused, trials, rating)
             if promotable is not None:
                 return promotable
         last = self.last(trials) if is_last_chance else None
-        if last is None or ignores_budget:
-            return last
-        return last if self._affordable(trials, [last]) else None
+        return last if last is None or affords is None or affords(last) else None
 
     def last(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the paused trial to complete if the search ended now; None if there is none. See `next`."""
@@ -141,14 +144,7 @@ class Rungs:
             hopeful = paused = [each for each in hopeful if _holds(each.reports[-1])]
         return min(hopeful or paused, key=lambda each: (standings.cost(at, each), each.number), default=None)
 
-    def _affordable(self, trials: Sequence[TrialRecord], candidates: list[TrialRecord]) -> list[TrialRecord]:
-        """Return those of the candidates that the budget can pay for up to their next pause."""
-        if self._budget is None or not candidates:
-            return candidates
-        account = self._budget.account(trials, self.last(trials))
-        return [each for each in candidates if account.affords(each)]
-
-    def hopeless(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    def unpromotable(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return the paused trials that cannot be promoted: more trials are better than can be from their rung."""
         standings = self._standings.of(trials)
         found: list[TrialRecord] = []
@@ -170,7 +166,7 @@ class Rungs:
         at_levels = ((level, standings.paused(level)) for level in standings.levels())
         return [each for level, paused in at_levels for each in sorted(paused, key=lambda each: place(each, level))]
 
-    def best_waiting(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    def best_paused(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the paused trial with the best report, if it is better than all results; None if there is none.
 
         One that breaks a constraint is no result, and stays paused.
@@ -236,28 +232,28 @@ class Rungs:
         level: int,
         candidates: Sequence[TrialRecord],
         trials: Sequence[TrialRecord],
-        promise: Promise | None,
+        rating: Rating | None,
     ) -> TrialRecord | None:
         """Return which of the candidates to promote from a rung; None: none of them."""
         standings = self._standings
         count = standings.count(level) // self._ladder.reduction_factor
         candidates = self._finite(level, candidates)
-        if promise is None:
+        if rating is None:
             ranked = {each.number: standings.rank(level, each.number) for each in candidates}
             best = [each for each in candidates if (rank := ranked[each.number]) is not None and rank < count]
             return min(best, key=lambda each: (standings.cost(level, each), each.number), default=None)
         if not candidates or standings.promoted(level, but=(each.number for each in candidates)) >= count:
             return None
-        return self._best_of(level, candidates, trials, promise)
+        return self._best_of(level, candidates, trials, rating)
 
     def _best_of(
-        self, level: int, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord], promise: Promise | None
+        self, level: int, candidates: Sequence[TrialRecord], trials: Sequence[TrialRecord], rating: Rating | None
     ) -> TrialRecord:
         """Return the trial at a rung with the largest expected improvement, or with the best report there."""
         candidates = self._finite(level, candidates)
-        if promise is None:
+        if rating is None:
             return min(candidates, key=lambda each: (self._standings.cost(level, each), each.number))
-        rated = zip(promise(candidates, trials), candidates, strict=True)
+        rated = zip(rating(candidates, trials), candidates, strict=True)
         return max(rated, key=lambda pair: (pair[0], -pair[1].number))[1]
 
     def _finite(self, level: int, trials: Sequence[TrialRecord]) -> list[TrialRecord]:

@@ -5,7 +5,9 @@ Kept up to date trial by trial: a decision costs as much as has changed since th
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +41,7 @@ class Cost(NamedTuple):
 
 
 _NONE = Cost(math.inf)
+_NUMBER = operator.attrgetter("number")
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,14 @@ class Standings:
             return self
         known = tuple(trials)
         # The index of a trial counts from the first one: trials of another study have smaller numbers.
-        first = min((each.number for each in known), default=0)
+        first = min(map(_NUMBER, known), default=0)
         if first != self._first or len(known) < len(self._standings):
             self._forget()
             self._first = first
-        for trial in known:
+        # Of the same trials in the same order, few have changed.
+        latest = self._latest or ()
+        changed = itertools.compress(known, map(operator.is_not, known, latest))
+        for trial in itertools.chain(changed, known[len(latest) :]):
             standing = self._standings.get(trial.number)
             if standing is None or standing.trial is not trial:
                 self._replace(standing, self._standing(trial))

@@ -6,7 +6,7 @@ has trained, whatever its state. The budget ends no trial: it is checked before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -103,22 +103,26 @@ class TrainingBudget:
         total: the number of full training runs.
         ladder: where trials pause; None: trials do not pause.
         points: after which fractions of its training run each trial is evaluated; None: that is not known.
-        is_by_hand: tells whether the user has promoted a trial, which is then trained to completion in any case.
     """
 
     total: float
     ladder: Ladder | None = None
     points: tuple[float, ...] | None = None
-    is_by_hand: Callable[[TrialRecord], bool] = lambda trial: False
 
-    def account(self, trials: Sequence[TrialRecord], best: TrialRecord | None = None) -> Account:
+    def account(
+        self,
+        trials: Sequence[TrialRecord],
+        best: TrialRecord | None = None,
+        by_hand: Collection[int] = frozenset(),
+    ) -> Account:
         """Return what is left of the budget.
 
         Args:
             trials: all trials of the study; RUNNING are those that a process is at, INTERRUPTED other half-done ones.
             best: the paused trial that would be completed if the search ended now; None: none would be.
+            by_hand: the numbers of the trials that the user has promoted, which are trained to completion in any case.
         """
-        return Account(self, trials, best)
+        return Account(self, trials, best, by_hand)
 
     def exhausted(self, trials: Sequence[TrialRecord]) -> str:
         """Describe, as the reason for the end of a search, how much of the budget its trials have cost."""
@@ -129,11 +133,17 @@ class TrainingBudget:
 class Account:
     """The budget that is left at one moment; see `TrainingBudget.account`."""
 
-    def __init__(self, budget: TrainingBudget, trials: Sequence[TrialRecord], best: TrialRecord | None) -> None:
+    def __init__(
+        self,
+        budget: TrainingBudget,
+        trials: Sequence[TrialRecord],
+        best: TrialRecord | None,
+        by_hand: Collection[int],
+    ) -> None:
         self._ladder, self._points, self._trials, self._best = budget.ladder, budget.points, trials, best
         self._first = min((each.number for each in trials), default=None)
         self._left = budget.total - full_runs_of(trials)
-        self._by_hand = {each.number for each in trials if each.state.is_open and budget.is_by_hand(each)}
+        self._by_hand = {each.number for each in trials if each.state.is_open and each.number in by_hand}
         self._reserved = [
             (each, self._to_next_pause(each))
             for each in trials

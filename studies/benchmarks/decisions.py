@@ -35,7 +35,6 @@ from hpsearch.backends.optuna_backend.at_rungs import AtRungs
 from hpsearch.backends.optuna_backend.branches import branches_of
 from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
 from hpsearch.backends.optuna_backend.defaults import Defaults
-from hpsearch.backends.optuna_backend.paused_limit import PausedLimit
 from hpsearch.backends.optuna_backend.sampling import RepeatableSampling
 from hpsearch.backends.optuna_backend.trial import OptunaTrial
 from hpsearch.backends.optuna_backend.trials import StoredTrials
@@ -128,7 +127,7 @@ class Decided:
         sampler = CurveSampler(0, objectives[0], defaults.first(self._study), branches=branches_of(self._study.space))
         self._engine = optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
         has_rungs = options.pruner == "rungs"
-        at_rungs = AtRungs(self._study, self._engine, defaults.ladder, PausedLimit()) if has_rungs else None
+        at_rungs = AtRungs(self._study, self._engine, defaults.ladder) if has_rungs else None
         sampling = RepeatableSampling(sampler)
         self._stored = StoredTrials(self._study, self._engine, sampling, None, at_rungs, lambda _: False)
         self._trials, self._busy, self._order = (

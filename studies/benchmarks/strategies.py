@@ -16,11 +16,13 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from hpsearch.search.curves import Curve, LatestModel, count_at_random, propose
+from hpsearch.search.decide import Prune, Resume, Rules, Snapshot, Start, decide, judge
 from hpsearch.search.ladder import Ladder, ladder_for
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.parameters import Float
+from hpsearch.search.paused_limit import PausedLimit
 from hpsearch.search.priors import Belief
-from hpsearch.search.rungs import Promise, Rungs
+from hpsearch.search.rungs import Rating, Rungs
 from hpsearch.search.selection import cost_of, select_report
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
@@ -293,21 +295,27 @@ class OursAtRandom(Strategy):
     def __init__(self, task: Task, seed: int, n_trials: int = NO_END) -> None:
         super().__init__(task, seed, n_trials)
         self._ladder = ladder_for(n_trials, self._is_limited)
-        self._rungs = Rungs(_study(n_trials), self._ladder)
+        # Without a limit on paused trials, which is for disks.
+        self._rules = Rules(self._n_trials, Rungs(_study(n_trials), self._ladder), paused_limit=PausedLimit(NO_END))
         self._records: list[TrialRecord] = []
         self._go_on: deque[TrialRecord] = deque()
 
     def next(self) -> Job | None:
-        """Return the trial that was just told if it goes on, else one that has waited at a rung, else a new one."""
-        record = self._go_on.popleft() if self._go_on else self._promoted()
-        if record is None and not self._has_begun_all:
-            number = self._add(self._choose())
-            record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, {})
-            self._records.append(record)
-        if record is None and not any(each.state is TrialState.RUNNING for each in self._records):
-            record = self._promoted(is_last_chance=True)
-        if record is None:
-            return None
+        """Return the trial that has just reported if it continues, else what `decide` says."""
+        record = self._go_on.popleft() if self._go_on else None
+        while record is None:
+            match decide(self._now()):
+                case Start():
+                    number = self._add(self._choose())
+                    record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, {})
+                    self._records.append(record)
+                case Resume(number):
+                    record = self._records[number]
+                case Prune(numbers):
+                    for number in numbers:
+                        self._records[number] = replace(self._records[number], state=TrialState.PRUNED)
+                case _:
+                    return None
         self._records[record.number] = replace(record, state=TrialState.RUNNING)
         begin = int(record.reports[-1].resource) if record.reports else 0
         return Job(record.number, begin, next(epoch for epoch in self._evaluated(record.number) if epoch > begin))
@@ -322,19 +330,17 @@ class OursAtRandom(Strategy):
             state = TrialState.COMPLETE if selected else TrialState.FAILED
             record = replace(record, state=state, values=selected.values if selected else ())
         else:
-            others = [each for each in self._records if each.number != trial]
-            verdict = self._rungs.verdict(record, others, self._promise([record, *others]))
+            self._records[trial] = record
+            verdict = judge(self._now(), trial)
             if verdict.prune or verdict.pause:
                 record = replace(record, state=TrialState.PRUNED if verdict.prune else TrialState.PAUSED)
             else:
                 self._go_on.append(record)
         self._records[trial] = record
 
-    def _promoted(self, is_last_chance: bool = False) -> TrialRecord | None:
-        """Return the trial that has waited at a rung and may go on; give up those without hope."""
-        for record in self._rungs.hopeless(self._records):
-            self._records[record.number] = replace(record, state=TrialState.PRUNED)
-        return self._rungs.next(self._records, self._promise(self._records), is_last_chance)
+    def _now(self) -> Snapshot:
+        records = tuple(self._records)
+        return Snapshot(self._rules, records, next_number=len(records), rating=self._rating(records))
 
     def _evaluated(self, trial: int) -> tuple[int, ...]:
         """Return the epochs after which a trial is evaluated."""
@@ -344,8 +350,8 @@ class OursAtRandom(Strategy):
         """Return the parameters of a new trial."""
         return self._anywhere()
 
-    def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
-        """Return what rates the trials that wait at a rung; None: their reports do."""
+    def _rating(self, records: Sequence[TrialRecord]) -> Rating | None:
+        """Return what rates the trials that are paused at a rung; None: their reports do."""
         return None
 
 
@@ -373,17 +379,17 @@ class Ours(OursAtRandom):
         )
         return self._anywhere() if point is None else point
 
-    def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
-        """Rate by what is expected of them, once enough trials have reported."""
+    def _rating(self, records: Sequence[TrialRecord]) -> Rating | None:
+        """Rate by expected improvement, once enough trials have reported."""
         if sum(bool(each.reports) for each in records) < self._first:
             return None
 
-        def promise(candidates: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Sequence[float]:
+        def rate(candidates: Sequence[TrialRecord], known: Sequence[TrialRecord]) -> Sequence[float]:
             model = self._models.of([self._curve(each) for each in known if each.reports])
             points = np.array([self.points[each.number] for each in candidates])
             return list(model.improvement_for_work(points, self._work(known)))
 
-        return promise
+        return rate
 
     def _work(self, records: Sequence[TrialRecord]) -> WorkModel | None:
         """Return a model of how much work trials are: the time they take, where a search takes weights times epochs."""
@@ -486,7 +492,7 @@ def _score_at(share: float, trial: TrialRecord) -> float | None:
 class OursPromotedByReport(Ours):
     """The model of curves chooses parameters, and the best reports go on: as MOBSTER does."""
 
-    def _promise(self, records: Sequence[TrialRecord]) -> Promise | None:
+    def _rating(self, records: Sequence[TrialRecord]) -> Rating | None:
         """Return None: the reports rate those that wait."""
         return None
 

@@ -13,7 +13,6 @@ import pytest
 
 from hpsearch import Ladder, TrialRecord, open_study
 from hpsearch.backends.optuna_backend.at_rungs import AtRungs
-from hpsearch.backends.optuna_backend.paused_limit import PausedLimit
 from hpsearch.cli import main
 from hpsearch.reports.page import write_report
 from hpsearch.search.agreement import Agreement, describe
@@ -91,8 +90,8 @@ def test_of_those_that_wait_at_a_rung_that_misleads_the_best_goes_on_first_and_n
     assert hedged().next([*MISLEADING, *waiting]) is waiting[0]
     assert hedged().next([*MISLEADING, *waiting], lambda each, known: [one.number for one in each]) is waiting[2]
     many = [trial(number, 0.5 + number / 100) for number in range(5, 60) if number % 8]
-    assert hedged().hopeless([*AGREEING, *many])
-    assert hedged().hopeless([*MISLEADING, *many]) == []
+    assert hedged().unpromotable([*AGREEING, *many])
+    assert hedged().unpromotable([*MISLEADING, *many]) == []
 
 
 def test_a_trial_that_has_diverged_waits_also_at_a_rung_that_misleads() -> None:
@@ -119,7 +118,7 @@ def test_how_well_orders_agree_is_said_for_the_rungs_that_mislead() -> None:
 def test_at_a_rung_that_misleads_those_that_have_diverged_are_hopeless_as_elsewhere() -> None:
     paused = [trial(number, 0.5 + number / 100) for number in range(5, 60) if number % 8]
     diverged = [trial(number, math.inf) for number in (60, 61)]
-    assert hedged().hopeless([*MISLEADING, *paused, *diverged]) == diverged
+    assert hedged().unpromotable([*MISLEADING, *paused, *diverged]) == diverged
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> Non
     runner: Any = SimpleNamespace(announce=notices.append)
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
     study = Study("s", tmp_path, SearchSpace(RATE), objectives, 60)
-    at_rungs = AtRungs(study, optuna.create_study(), HEDGED, PausedLimit())
+    at_rungs = AtRungs(study, optuna.create_study(), HEDGED)
     for known in (AGREEING, LATE, LATE, AGREEING, AGREEING):
         at_rungs.announce_misleading(known, runner)
     assert notices == [

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpsearch import Report, StudyError, TrialRecord, TrialState
-from hpsearch.backends.optuna_backend import paused_limit
-from hpsearch.backends.optuna_backend.paused_limit import PausedLimit
+from hpsearch.backends.optuna_backend import paused_checkpoints
+from hpsearch.backends.optuna_backend.paused_checkpoints import PausedCheckpoints
+from hpsearch.search.paused_limit import PausedLimit
 from tests.support.searching import HearsNotices
 from tests.support.short_searches import search, weight_is_measured
 
 
-def waiting(folder: Path, *sizes: int) -> list[TrialRecord]:
+def paused_on_disk(folder: Path, *sizes: int) -> list[TrialRecord]:
     """Return trials with checkpoints of so many bytes, in two files."""
     found = []
     for number, size in enumerate(sizes):
@@ -37,25 +38,31 @@ def waiting(folder: Path, *sizes: int) -> list[TrialRecord]:
         (PausedLimit(6, 1.0), [3, 4, 5], "GiB (max_paused_bytes)"),
     ],
 )
-def test_the_worst_are_too_many_and_three_may_always_wait(
-    tmp_path: Path, limit: PausedLimit, pruned: Any, said: str
-) -> None:
-    surplus, why = limit.surplus(waiting(tmp_path, 90, 90, 90, 90, 90, 90), tmp_path)
+def test_the_worst_are_too_many_and_three_may_always_be_paused(limit: PausedLimit, pruned: Any, said: str) -> None:
+    trials = [TrialRecord(number, f"run-{number}", TrialState.PAUSED, {}) for number in range(6)]
+    surplus, why = limit.surplus(trials, dict.fromkeys(range(6), 90))
     assert [each.number for each in surplus] == pruned
     assert (said in why) if pruned else not surplus
 
 
-def test_by_default_checkpoints_take_half_of_what_the_disk_has_room_for(
+@pytest.mark.parametrize(("free", "kept"), [(1000, 10), (999, 9), (600, 8), (0, 5)])
+def test_by_default_checkpoints_take_half_of_what_the_disk_has_room_for(free: float, kept: int) -> None:
+    trials = [TrialRecord(number, f"run-{number}", TrialState.PAUSED, {}) for number in range(10)]
+    assert PausedLimit().surplus(trials, dict.fromkeys(range(10), 100), free)[0] == trials[kept:]
+
+
+def test_checkpoints_are_measured_with_all_that_is_in_them_and_those_that_are_gone_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage(NamedTuple):
         free: int
 
-    trials = waiting(tmp_path, *[100] * 10)
-    for free, left in ((1000, 10), (999, 9), (600, 8), (0, 5)):
-        monkeypatch.setattr(paused_limit.shutil, "disk_usage", lambda folder, free=free: Usage(free))
-        surplus, _ = PausedLimit().surplus(trials, tmp_path)
-        assert len(surplus) == 10 - left
+    trials = [*paused_on_disk(tmp_path, 90, 31), TrialRecord(7, "run-7", TrialState.PAUSED, {})]
+    checkpoints = PausedCheckpoints(tmp_path)
+    assert checkpoints.sizes(trials) == {0: 90, 1: 31, 7: 0}
+    assert checkpoints.lost(trials) == {7}
+    monkeypatch.setattr(paused_checkpoints.shutil, "disk_usage", lambda folder: Usage(12))
+    assert checkpoints.free_bytes == 12
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_trial_that_is_promoted_trains_to_its_end(tmp_path: Path, n_jobs: int,
     assert len(promoted.reports) == EPOCHS
     paused = [each.number for each in events.ended if each.state is TrialState.PAUSED]
     assert paused.count(events.promoted) == (reporting is None)
-    told = f"trial {events.promoted} goes on to its end, promoted by hand"
+    told = f"trial {events.promoted} is promoted by hand: it trains to completion"
     assert events.notices.count(told) == (reporting is None)
 
 

@@ -70,11 +70,11 @@ def test_what_is_known_of_a_trial_is_that_of_its_reports_as_they_are_now() -> No
 def test_what_a_budget_leaves_as_the_best_holds_the_constraints_by_the_scope() -> None:
     holds = trial(0, 0.5, 0.4, violations={"size": -1.0})
     breaks = trial(1, 0.3, 0.2, violations={"size": 1.0})
-    assert rungs().best_waiting([holds, breaks]) is holds
-    assert rungs().best_waiting([breaks]) is None
+    assert rungs().best_paused([holds, breaks]) is holds
+    assert rungs().best_paused([breaks]) is None
     late = replace(holds.reports[1], violations={"size": 1.0})  # its first report stands for it
     of_the_best = replace(holds, reports=(holds.reports[0], late))
-    assert rungs(scope="all").best_waiting([of_the_best]) is of_the_best
+    assert rungs(scope="all").best_paused([of_the_best]) is of_the_best
 
 
 def test_a_trial_with_many_reports_is_judged_in_no_time() -> None:
@@ -97,16 +97,16 @@ def test_a_report_that_is_not_a_number_is_never_among_the_best(loss: float) -> N
 def test_trials_that_have_diverged_are_pruned_with_a_budget_alone_too(n_trials: int | None) -> None:
     judge = rungs(n_trials, budget=20.0)
     finite, diverged = [trial(number, 0.5) for number in (0, 1, 2)], [trial(number, math.nan) for number in (3, 4)]
-    assert judge.hopeless([*finite, *diverged]) == diverged
+    assert judge.unpromotable([*finite, *diverged]) == diverged
     assert judge.verdict(running(5, math.inf), [*finite, *diverged]) == PRUNE
-    assert judge.hopeless([*finite[:1], *diverged]) == []  # the best may fail
+    assert judge.unpromotable([*finite[:1], *diverged]) == []  # the best may fail
     complete = trial(6, 0.1, 0.1, 0.1, 0.1, state=TrialState.COMPLETE)
-    assert rungs(None, budget=20.0).hopeless([complete, *diverged]) == diverged
+    assert rungs(None, budget=20.0).unpromotable([complete, *diverged]) == diverged
 
 
 def test_with_a_budget_alone_all_others_stay_paused_as_it_may_be_raised() -> None:
     waiting = [trial(number, 0.1 * number) for number in range(9)]
-    assert rungs(None, budget=1.0).hopeless(waiting) == []
+    assert rungs(None, budget=1.0).unpromotable(waiting) == []
     assert rungs(None, budget=1.0).verdict(running(9, 5.0), waiting) == PAUSE
 
 
@@ -168,8 +168,8 @@ def test_one_that_more_trials_beat_than_can_go_on_is_pruned() -> None:
     done = trial(9, 0.1, 0.1, 0.1, 0.1, state=TrialState.COMPLETE)
     assert rungs(n_trials=12).verdict(running(5, 0.5), [*better, done]) == PRUNE
     assert rungs(n_trials=60).verdict(running(5, 0.5), [*better, done]) == PAUSE
-    assert rungs(n_trials=6).hopeless([*better, done]) == better[2:]
-    assert rungs(n_trials=60).hopeless([*better, done]) == []
+    assert rungs(n_trials=6).unpromotable([*better, done]) == better[2:]
+    assert rungs(n_trials=60).unpromotable([*better, done]) == []
 
 
 def test_at_the_end_those_go_on_that_were_ahead_of_the_best_until_a_ninth_or_three_have_trained_to_their_end() -> None:
@@ -187,7 +187,7 @@ def test_at_the_end_those_go_on_that_were_ahead_of_the_best_until_a_ninth_or_thr
 
 def test_until_one_has_trained_to_its_end_three_may_wait() -> None:
     waiting = [trial(number, 0.1 * number) for number in range(1, 6)]
-    assert [each.number for each in rungs(n_trials=5).hopeless(waiting)] == [4, 5]
+    assert [each.number for each in rungs(n_trials=5).unpromotable(waiting)] == [4, 5]
 
 
 def test_at_the_end_the_best_of_the_highest_rung_goes_on_until_one_has_a_result() -> None:
@@ -223,7 +223,7 @@ def test_a_training_that_is_over_before_its_first_evaluation_is_nothing_to_compa
     waiting = [trial(0, 0.5), trial(1, 0.4)]
     over = [shorter(number, 0.01, epochs=1) for number in range(2, 6)]
     assert rungs().verdict(running(6, 0.3), [*waiting, *over]) == GO_ON
-    assert rungs(n_trials=9).hopeless([*waiting, *over, trial(6, 0.6)]) == []
+    assert rungs(n_trials=9).unpromotable([*waiting, *over, trial(6, 0.6)]) == []
     assert rungs(n_trials=7).next([*waiting, *over, trial(6, 0.6)], is_last_chance=True) is waiting[1]
 
 

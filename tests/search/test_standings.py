@@ -60,7 +60,7 @@ def test_a_search_that_has_seen_all_that_happened_decides_as_one_that_sees_it_no
             now = kept.next(trials, is_last_chance=is_last)
             assert now is fresh.next(trials, is_last_chance=is_last)
             decided += now is not None
-        assert kept.hopeless(trials) == fresh.hopeless(trials)
+        assert kept.unpromotable(trials) == fresh.unpromotable(trials)
         assert kept.paused(trials) == fresh.paused(trials)
         assert kept.agreements(trials) == fresh.agreements(trials)
         for judged in trials[::5]:

@@ -16,7 +16,7 @@ from ...search.ending import TrialEndedSearch
 from ...search.evaluation_points import epochs_of, points_of
 from ...search.execution import Searchable
 from ...search.ladder import TOO_FEW, Ladder
-from ...search.promotion import is_promoted
+from ...search.paused_limit import PausedLimit
 from ...search.reading import read_settings
 from ...search.runner import TrialRunner
 from ...search.space import SearchSpace
@@ -35,7 +35,6 @@ from .importances import importances
 from .learning import ORIGIN, Learned, check_learned, learn, learn_from
 from .named_samplers import TPE, as_sampler, sampler_kind
 from .parallel import Parallel
-from .paused_limit import PausedLimit
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
 from .quiet import quiet_optuna
 from .ranges import check_ranges
@@ -71,8 +70,8 @@ class OptunaBackend(Backend):
     Args:
         sampler: an `optuna.samplers.BaseSampler`; or the name of one, which gets the study's seed: ``"tpe"``,
             ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``. None: a
-            model of the learning curves of all trials (see `hpsearch.search.curves`); TPE with a pruner of Optuna, with
-            several objectives, and where more than 200 trials are trained in full.
+            Gaussian process over the learning curves of all trials (see `hpsearch.search.curves`); TPE with a pruner of
+            Optuna, and with several objectives.
         pruner: ``"rungs"``, the default: trials pause, and the best of them resume (see `hpsearch.search.rungs`); where
             depends on the number of trials, or a `hpsearch.Ladder` says it. With several objectives, median pruning by
             the `pruning_metric`, if there is one; for trainers of `tune` that cannot resume exactly, median pruning; a
@@ -238,9 +237,8 @@ class OptunaBackend(Backend):
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._pruner)
         ladder, budget = (self._defaults.ladder if has_rungs else None), None
         if study.budget is not None:
-            folder = study.folder
-            budget = TrainingBudget(study.budget, ladder, self._points, lambda trial: is_promoted(folder, trial.name))
-        self._at_rungs = None if ladder is None else AtRungs(study, engine, ladder, self._limit, budget)
+            budget = TrainingBudget(study.budget, ladder, self._points)
+        self._at_rungs = None if ladder is None else AtRungs(study, engine, ladder)
         self._trials = StoredTrials(
             study,
             engine,
@@ -251,6 +249,7 @@ class OptunaBackend(Backend):
             may_give=self._sampler is None,
             may_repeat=self.may_repeat,
             budget=budget,
+            paused_limit=self._limit,
         )
         return [
             *aside,

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from ...search.decide import Wait
 from ...search.repeats import ASKS
 from ...search.trial import TrialRecord
 
-
-class Wait(enum.Enum):
-    """What a process does when all trials have begun, but other processes are still at some of them."""
-
-    WAIT = enum.auto()
-
-
-WAIT = Wait.WAIT
+# There are no parameters now.
+WAIT = Wait()
 
 
 class Proposer(Protocol):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import optuna
@@ -13,18 +14,22 @@ from optuna.samplers import GridSampler
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
+from ...search.decide import Closing, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
 from ...search.ending import Ended
+from ...search.paused_limit import PausedLimit
+from ...search.promotion import is_promoted
 from ...search.repeats import EVERYTHING_TRIED
 from ...search.runner import TrialRunner
 from ...search.study import Study
 from ...search.training_budget import TrainingBudget
-from ...search.trial import TrialRecord, TrialState
+from ...search.trial import TrialRecord, TrialState, Verdict
 from .at_rungs import AtRungs
 from .curve_sampler import CurveSampler
 from .engine_trials import forget_trials, read_trials, renew_trial
 from .finite import has_values_left
 from .learning import ORIGIN, can_be_compared, far_off, is_taught
-from .proposer import WAIT, Proposer, Wait, proposed_by
+from .paused_checkpoints import PausedCheckpoints
+from .proposer import Proposer, proposed_by
 from .pruning import PruningByOneObjective
 from .ranges import RangesOfTrials
 from .sampling import RepeatableSampling
@@ -37,6 +42,8 @@ _STATE, _REASON, _SESSION, _PLACE, _SCHEDULE = (
 )
 # A user attribute of Optuna's study: with which sampler and space everything has been tried.
 _EXHAUSTED = "hpsearch:exhausted"
+# With fewer paused trials, the size of their checkpoints does not matter.
+_LEAST_TO_MEASURE = 3
 _STATES_THAT_OPTUNA_HAS = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAILED)
 
 
@@ -55,10 +62,10 @@ class StoredTrials:
         may_give: whether a configuration that was never tried may take the place of what the sampler proposes.
         may_repeat: whether a configuration may be trained again although its result is known.
         budget: in full training runs; None: no limit.
+        paused_limit: on the number of paused trials, and on the size of their checkpoints.
 
     Attributes:
-        ended_early: why `next` gave None although the total was not reached; None if it was.
-        exhausted: how much of the budget the trials have cost, if `next` gave None because of it; else None.
+        ending: why `next` gave None, to announce; None if there is nothing to announce.
     """
 
     def __init__(
@@ -72,109 +79,105 @@ class StoredTrials:
         may_give: bool = False,
         may_repeat: bool = False,
         budget: TrainingBudget | None = None,
+        paused_limit: PausedLimit | None = None,
     ) -> None:
         self._study, self._engine, self._sampling = study, engine, sampling
         self._by_one, self._at_rungs, self._is_converged = by_one, at_rungs, is_converged
-        self._may_give, self._may_repeat, self._budget = may_give, may_repeat, budget
+        self._may_give, self._may_repeat = may_give, may_repeat
+        rungs = None if at_rungs is None else at_rungs.rungs
+        self._rules = Rules(study.n_trials, rungs, budget, paused_limit or PausedLimit())
+        self._checkpoints = PausedCheckpoints(study.folder)
         self._ended = _Ended()
         self._ranges: RangesOfTrials | None = None
         self._is_compared: bool | None = None  # with another study; None: it is not known whether there is one
         self._has_said_limit = False
-        self.ended_early: str | None = None
-        self.exhausted: str | None = None
-
-    @property
-    def ending(self) -> str | None:
-        """Why `next` gave None, to announce; None if there is nothing to announce."""
-        if self.ended_early is not None:
-            return f"the search ends early: {self.ended_early}"
-        return None if self.exhausted is None else f"the search ends: {self.exhausted}"
+        self._searcher_ended: str | None = None
+        self.ending: str | None = None
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
-        """Return the trial to run next; WAIT while there is none, but others are still at theirs; None at the end.
+        """Return the trial to run next; `Wait` while there is none, but others are running; None at the end.
 
-        Half-done trials whose process is gone come first, then those that have waited at a rung and may go on. At the
-        end, those that still wait are pruned, unless the budget in full training runs ends the search.
+        What `hpsearch.search.decide` decides is carried out.
 
         Args:
             runner: records the trials.
             proposer: chooses the parameters of a new trial in place of the sampler.
         """
+        self.ending = None
+        nothing_new = self._searcher_ended
+        while True:
+            stored = self._read(runner)
+            decision = decide(self._snapshot(stored, runner, nothing_new))
+            match decision:
+                case Start():
+                    nothing_new = self._reason_not_to_start(stored, runner)
+                    if nothing_new is None:
+                        started = self._begin(stored.trials, stored.queued, runner, proposer)
+                        if started is not None:
+                            return started
+                        nothing_new = self._searcher_ended = "the searcher has nothing more to try"
+                case Resume(number, by_hand):
+                    if by_hand:
+                        runner.announce(f"trial {number} is promoted by hand: it trains to completion")
+                    return self._take_over(stored.left[number], runner)
+                case Prune(numbers, limit):
+                    self._prune(numbers, limit, stored, runner)
+                case Stop(number, reason):
+                    self._stop(stored.left[number], reason, runner)
+                case Wait() as wait:
+                    return wait
+                case End(reason, is_early):
+                    if reason is not None:
+                        self.ending = f"the search ends{' early' if is_early else ''}: {reason}"
+                    return None
+
+    def _read(self, runner: TrialRunner) -> _Stored:
+        """Read the trials anew; those that ended, or paused, just before their process died are recorded as such."""
         runner.refresh()
         trials = read_trials(self._engine)
         self._ranges = self._ranges or RangesOfTrials(self._study, trials)
         self._warn_of_other_study(trials, runner)
         counted, unfinished = self._ended.count(trials)
-        running = [each for each in unfinished if each.state is EngineState.RUNNING]
+        stored = _Stored.of(trials, counted, unfinished)
         records = {each.number: each for each in runner.records}
-        recovered = {each.number for each in running if self._recover(each, records.get(each.number), runner)}
-        left = [each for each in running if each.number not in recovered]
-        if any(records[number].state is TrialState.PAUSED for number in recovered):
-            return self.next(runner, proposer)  # they wait, as they did before a process died
-        # Paused trials whose folder was deleted begin again.
-        paused = [each for each in left if _is_paused(each) and each.number in records]
-        alive = [each for each in left if not _is_paused(each) and runner.is_alive(each.user_attrs.get(_SESSION))]
-        numbers = {each.number for each in (*paused, *alive)}
-        half_done = sorted((each for each in left if each.number not in numbers), key=_is_paused)
-        if self._at_rungs is None:  # they have waited in an earlier session, which had rungs
-            half_done, paused = [*half_done, *paused], []
-        self.exhausted, self.ended_early = None, runner.reason_to_stop()
-        if self.ended_early is not None:
-            if runner.used_up() is not None and runner.is_last():
-                self._stop_best_waiting(paused, runner, self.ended_early)
+        recovered = [self._recover(each, records.get(number), runner) for number, each in stored.left.items()]
+        return self._read(runner) if any(recovered) else stored
+
+    def _snapshot(self, stored: _Stored, runner: TrialRunner, nothing_new: str | None) -> Snapshot:
+        """Return the study as it is now, to decide by."""
+        trials = self._known(stored.left, runner)
+        paused = [] if self._at_rungs is None else [each for each in trials if each.state is TrialState.PAUSED]
+        if self._at_rungs is not None:
+            self._at_rungs.announce_misleading(trials, runner)
+        ended = sum(each.state.is_counted for each in trials)
+        is_measured = _LEAST_TO_MEASURE < len(paused) <= self._rules.paused_limit.number
+        return Snapshot(
+            self._rules,
+            trials,
+            deleted=max(0, stored.counted - ended),
+            next_number=stored.queued[0] if stored.queued else len(stored.trials),
+            by_hand=self._by_hand(trials if self._rules.budget is not None else paused),
+            closing=self._closing(runner, paused),
+            nothing_new=nothing_new,
+            rating=self._at_rungs.rating(trials) if self._at_rungs is not None and paused else None,
+            sizes=self._checkpoints.sizes(paused) if is_measured else {},
+            free_bytes=self._checkpoints.free_bytes if is_measured else math.inf,
+        )
+
+    def _by_hand(self, trials: Sequence[TrialRecord]) -> frozenset[int]:
+        """Return the numbers of those of the trials that the user has promoted."""
+        folder = self._study.folder
+        return frozenset(each.number for each in trials if each.state.is_open and is_promoted(folder, each.name))
+
+    def _closing(self, runner: TrialRunner, paused: Sequence[TrialRecord]) -> Closing | None:
+        """Return why no trial may start or resume in this session; None if one may."""
+        reason = runner.reason_to_stop()
+        if reason is None:
             return None
-        started = counted + len(recovered) + len(paused) + len(alive)
-        may_start, n_trials = True, self._study.n_trials
-        if n_trials is not None:
-            may_start = started < n_trials
-        resumed = self._payable(half_done, left, runner) if may_start else []
-        if resumed:
-            return self._take_over(resumed[0], runner)
-        promoted = self._promoted(paused, left, runner)
-        if promoted is not None:
-            return promoted
-        is_payable = True
-        if may_start:
-            waiting = [each.number for each in unfinished if each.state is EngineState.WAITING]
-            self.ended_early = self._reason_not_to_begin(runner)
-            if self.ended_early is None and not waiting and self._is_everything_tried(trials, alive, runner):
-                self.ended_early = EVERYTHING_TRIED
-            if self.ended_early is None:
-                new = TrialRecord(waiting[0] if waiting else len(trials), "", TrialState.RUNNING, {})
-                is_payable = not half_done and self._affords(new, self._known(left, runner))
-            if self.ended_early is None and is_payable:
-                return self._begin(trials, waiting, runner, proposer)
-        if alive:
-            return WAIT
-        promoted = self._promoted(paused, left, runner, is_last_chance=True)
-        if promoted is not None:
-            return promoted
-        if self._budget is not None:
-            known = self._known(left, runner)
-            if not is_payable or (self._at_rungs is not None and self._at_rungs.lacks_budget(known)):
-                self.exhausted = self._budget.exhausted(known)
-                return None  # paused trials resume with a larger budget
-        self._end_waiting(paused, runner)
-        return None
+        selects_best = runner.used_up() is not None and runner.is_last()
+        return Closing(reason, selects_best, self._checkpoints.lost(paused) if selects_best else frozenset())
 
-    def _payable(
-        self, half_done: Sequence[FrozenTrial], left: Sequence[FrozenTrial], runner: TrialRunner
-    ) -> Sequence[FrozenTrial]:
-        """Return the half-done trials that the budget can pay for up to their next pause."""
-        if self._budget is None:
-            return half_done
-        known = self._known(left, runner)
-        records = {each.number: each for each in known}
-        return [each for each in half_done if self._affords(records[each.number], known)]
-
-    def _affords(self, trial: TrialRecord, known: Sequence[TrialRecord]) -> bool:
-        """Tell whether the budget can pay for a trial that is not running, up to its next pause."""
-        if self._budget is None:
-            return True
-        best = None if self._at_rungs is None else self._at_rungs.last(known)
-        return self._budget.account(known, best).affords(trial)
-
-    def _known(self, left: Sequence[FrozenTrial], runner: TrialRunner) -> tuple[TrialRecord, ...]:
+    def _known(self, left: Mapping[int, FrozenTrial], runner: TrialRunner) -> tuple[TrialRecord, ...]:
         """Return all trials; those that have not ended with their state in the storage, where others take them over.
 
         Args:
@@ -182,22 +185,18 @@ class StoredTrials:
             runner: has the records.
         """
         known = {each.number: each for each in runner.known_trials()}
-        for each in left:
-            record = known.get(each.number) or TrialRecord(each.number, "", TrialState.INTERRUPTED, {})
+        for number, record in known.items():
+            if record.state.is_open and number not in left:  # it has ended in the storage only
+                known[number] = replace(record, state=TrialState.PRUNED)
+        for number, trial in left.items():
             state = TrialState.INTERRUPTED
-            if _is_paused(each) and each.number in known:
+            if _is_paused(trial) and number in known:  # else its folder was deleted
                 state = TrialState.PAUSED
-            elif not _is_paused(each) and runner.is_alive(each.user_attrs.get(_SESSION)):
+            elif not _is_paused(trial) and runner.is_alive(trial.user_attrs.get(_SESSION)):
                 state = TrialState.RUNNING
-            if record.state.is_open:  # else its process died before it told the storage
-                known[each.number] = record if record.state is state else replace(record, state=state)
+            record = known.get(number) or TrialRecord(number, "", state, {})
+            known[number] = record if record.state is state else replace(record, state=state)
         return tuple(known[number] for number in sorted(known))
-
-    def known_now(self, runner: TrialRunner) -> tuple[TrialRecord, ...]:
-        """Return all trials as `next` would see them now; under the study's lock."""
-        runner.refresh()
-        _, unfinished = self._ended.count(read_trials(self._engine))
-        return self._known([each for each in unfinished if each.state is EngineState.RUNNING], runner)
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
         """Tell Optuna how a trial ended; one that was interrupted stays running there, to go on."""
@@ -216,22 +215,26 @@ class StoredTrials:
         if notice is not None:
             runner.announce(notice)
 
-    def _reason_not_to_begin(self, runner: TrialRunner) -> str | None:
-        """Return why there is no use in another trial: the sampler has tried everything, or the terminator says so."""
+    def _reason_not_to_start(self, stored: _Stored, runner: TrialRunner) -> str | None:
+        """Return why there is no use in another trial: everything was tried, or the terminator says so."""
         engine = self._engine
         is_exhausted = isinstance(engine.sampler, GridSampler) and engine.sampler.is_exhausted(engine)
         tried = engine.user_attrs.get(_EXHAUSTED)
         if is_exhausted or (tried is not None and tried == self._what_is_tried()):
             return f"{type(engine.sampler).__name__} has tried everything there is in this space"
-        return "the terminator expects no further improvement" if self._is_converged(runner) else None
+        if self._is_converged(runner):
+            return "the terminator expects no further improvement"
+        return EVERYTHING_TRIED if self._is_everything_tried(stored, runner) else None
 
-    def _is_everything_tried(
-        self, trials: Sequence[FrozenTrial], alive: Sequence[FrozenTrial], runner: TrialRunner
-    ) -> bool:
+    def _is_everything_tried(self, stored: _Stored, runner: TrialRunner) -> bool:
         """Tell whether the space is finite, and no configuration of it is left for another trial."""
-        if self._may_repeat or self._place(trials) < len(self._study.start_with) or has_values_left(trials):
+        if stored.queued or self._may_repeat or has_values_left(stored.trials):
             return False
-        return runner.is_everything_tried(len(trials), {each.number for each in alive})
+        if self._place(stored.trials) < len(self._study.start_with):
+            return False
+        sessions = {number: each.user_attrs.get(_SESSION) for number, each in stored.left.items()}
+        alive = {number for number, session in sessions.items() if runner.is_alive(session)}
+        return runner.is_everything_tried(len(stored.trials), alive)
 
     def _what_is_tried(self) -> str:
         return f"{type(self._engine.sampler).__name__} {json.dumps(self._study.described_space())}"
@@ -239,7 +242,10 @@ class StoredTrials:
     def _begin(
         self, trials: Sequence[FrozenTrial], waiting: Sequence[int], runner: TrialRunner, proposer: Proposer | None
     ) -> OptunaTrial | Wait | None:
-        """Ask for a trial; the first ones have the parameters that the user wants the search to start with."""
+        """Ask for a trial; the first ones have the parameters that the user wants the search to start with.
+
+        Return None if the proposer has no more.
+        """
         place, is_queued = self._place(trials), bool(waiting)
         if not waiting and place < len(self._study.start_with):
             self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
@@ -248,8 +254,6 @@ class StoredTrials:
             proposed = proposed_by(
                 proposer, len(trials), (lambda params: None) if self._may_repeat else runner.known_trial
             )
-            if proposed is None:
-                self.ended_early = "the searcher has nothing more to try"
             if proposed is None or isinstance(proposed, Wait):
                 return proposed
             self._engine.enqueue_trial(dict(proposed))
@@ -258,12 +262,12 @@ class StoredTrials:
         self._tell_sampler(runner)
         trial = self._ask(runner.session, is_queued)
         renew_trial(self._engine, trial)
-        judged, judge = self._judged(trial.number, runner), self._judge(runner, trial)
+        judged, at_rung = self._judged(trial.number, runner), self._judge(runner, trial)
         return OptunaTrial(
             trial,
             self._sampling,
             judged,
-            judge=judge,
+            judge=at_rung,
             may_repeat=self._may_repeat,
             may_be_given=self._may_give,
             check_range=None if self._ranges is None else self._ranges.check,
@@ -306,88 +310,66 @@ class StoredTrials:
             taken.set_user_attr(_STATE, TrialState.RUNNING.value)  # until then it still waits
         earlier = runner.earlier_record(trial.number)
         renew_trial(self._engine, taken)
-        judged, judge = self._judged(trial.number, runner), self._judge(runner, taken)
+        judged, at_rung = self._judged(trial.number, runner), self._judge(runner, taken)
         return OptunaTrial(
-            taken, self._sampling, judged, earlier, trial, judge, self._may_repeat, may_be_given=self._may_give
+            taken, self._sampling, judged, earlier, trial, at_rung, self._may_repeat, may_be_given=self._may_give
         )
 
     def _judge(self, runner: TrialRunner, trial: optuna.Trial) -> Judge | None:
         """Return what tells a trial at a rung whether to go on; None where a pruner of Optuna does."""
-        known_now = None if self._budget is None else functools.partial(self.known_now, runner)
-        return None if self._at_rungs is None else self._at_rungs.judge(runner, trial, known_now)
+        if self._at_rungs is None:
+            return None
+        at_rungs = self._at_rungs
+
+        def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
+            is_by_hand = bool(self._by_hand([so_far]))
+            if is_by_hand or not at_rungs.rungs.is_at_rung(so_far, earlier):
+                return Verdict()
+            if self._rules.budget is None:
+                return judged(so_far, earlier, runner.known_trials())
+            with runner.locked():  # other searches reserve what this trial costs up to its next pause
+                runner.refresh()
+                counted, unfinished = self._ended.count(read_trials(self._engine))
+                left = _Stored.of([], counted, unfinished).left
+                said = judged(so_far, earlier, self._known(left, runner))
+                if said == Verdict():
+                    runner.note(so_far)
+            return said
+
+        def judged(so_far: TrialRecord, earlier: TrialRecord | None, known: Sequence[TrialRecord]) -> Verdict:
+            renew_trial(self._engine, trial)
+            others = (each for each in known if each.number != so_far.number)
+            trials = tuple(sorted([so_far, *others], key=attrgetter("number")))
+            by_hand = frozenset() if self._rules.budget is None else self._by_hand(trials)
+            now = Snapshot(self._rules, trials, by_hand=by_hand, rating=at_rungs.rating(trials))
+            return judge(now, so_far.number, earlier)
+
+        return verdict
 
     def _judged(self, number: int, runner: TrialRunner) -> optuna.Trial | None:
         return None if self._by_one is None else self._by_one.begin(runner.records, number)
 
-    def _promoted(
-        self,
-        paused: Sequence[FrozenTrial],
-        left: Sequence[FrozenTrial],
-        runner: TrialRunner,
-        is_last_chance: bool = False,
-    ) -> OptunaTrial | None:
-        """Take over the trial that has waited at a rung and may go on; None if there is none. Prune those without hope.
-
-        With `is_last_chance`, no trial is to come any more.
-        """
-        if self._at_rungs is None:
-            return None
-        trials = self._at_rungs.trials(paused, runner)
-        self._at_rungs.announce_misleading(trials, runner)
-        if not paused:
-            return None
-        by_hand = self._at_rungs.promoted_by_hand(paused, trials)
-        if by_hand is not None:
-            runner.announce(f"trial {by_hand.number} goes on to its end, promoted by hand")
-            return self._take_over(by_hand, runner)
-        pruned = self._at_rungs.hopeless(trials)
-        for record in pruned:
-            self._prune(record, paused, runner)
-        trials = self._at_rungs.trials(paused, runner) if pruned else trials
-        if self._prune_surplus(paused, trials, runner):
-            trials = self._at_rungs.trials(paused, runner)
-        if self._budget is not None:
-            trials = self._known(left, runner)
-        promoted = self._at_rungs.next(paused, trials, is_last_chance)
-        return None if promoted is None else self._take_over(promoted, runner)
-
-    def _prune_surplus(self, paused: Sequence[FrozenTrial], trials: Sequence[TrialRecord], runner: TrialRunner) -> bool:
-        """Prune the worst of the paused trials beyond the limit, announced once; return whether there were any."""
-        assert self._at_rungs is not None
-        surplus, limit = self._at_rungs.surplus(trials)
-        if surplus and not self._has_said_limit:
+    def _prune(self, numbers: Sequence[int], limit: str | None, stored: _Stored, runner: TrialRunner) -> None:
+        """Prune paused trials; that there are too many of them is announced once."""
+        if limit is not None and not self._has_said_limit:
             self._has_said_limit = True
             runner.announce(f"{limit}: the worst of them are pruned, now and whenever it is so again")
-        for record in surplus:
-            self._prune(record, paused, runner, f", as {limit}")
-        return bool(surplus)
+        records = {each.number: each for each in runner.known_trials()}
+        for number in numbers:
+            record, trial = records[number], stored.left[number]
+            after = (record.reason or "").removeprefix(TrialState.PAUSED.value)
+            why = "" if limit is None else f", as {limit}"
+            pruned = runner.finish(Ended(replace(record, state=TrialState.PRUNED, reason=f"pruned{after}{why}")))
+            self._tell(optuna.Trial(self._engine, trial._trial_id), pruned, {*trial.user_attrs, *trial.constraints})
+            runner.settle(pruned, has_run=False)
 
-    def _stop_best_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner, reason: str) -> None:
-        """Let the best of the waiting trials stand as it is, if it is the best of all: a budget ends the search."""
-        at_rungs = self._at_rungs
-        best = None if at_rungs is None else at_rungs.best_waiting(at_rungs.trials(paused, runner))
-        stored = next((each for each in paused if best is not None and each.number == best.number), None)
-        if best is None or stored is None:
-            return
-        taken = self._take_over(stored, runner)
-        record = runner.stop_waiting(taken, best, reason)
-        self._tell(taken.engine_trial, record, taken.told_before)
-        runner.settle(record)
-
-    def _end_waiting(self, paused: Sequence[FrozenTrial], runner: TrialRunner) -> None:
-        """Prune the trials that still wait at a rung: nothing is to come that could let them go on."""
-        for record in runner.known_trials():
-            if record.state is TrialState.PAUSED:
-                self._prune(record, paused, runner)
-
-    def _prune(self, record: TrialRecord, paused: Sequence[FrozenTrial], runner: TrialRunner, why: str = "") -> None:
-        stored = next((each for each in paused if each.number == record.number), None)
-        if stored is None:
-            return
-        after = (record.reason or "").removeprefix(TrialState.PAUSED.value)
-        pruned = runner.finish(Ended(replace(record, state=TrialState.PRUNED, reason=f"pruned{after}{why}")))
-        self._tell(optuna.Trial(self._engine, stored._trial_id), pruned, {*stored.user_attrs, *stored.constraints})
-        runner.settle(pruned, has_run=False)
+    def _stop(self, trial: FrozenTrial, reason: str, runner: TrialRunner) -> None:
+        """Stop a paused trial with the result that it has: the budget of the study ends the search."""
+        record = next(each for each in runner.known_trials() if each.number == trial.number)
+        taken = self._take_over(trial, runner)
+        stopped = runner.stop_waiting(taken, record, reason)
+        self._tell(taken.engine_trial, stopped, taken.told_before)
+        runner.settle(stopped)
 
     def _recover(self, trial: FrozenTrial, record: TrialRecord | None, runner: TrialRunner) -> bool:
         """Settle a trial that had ended, or paused, when its process died; False if it had not."""
@@ -430,6 +412,30 @@ class StoredTrials:
             if "Study.stop" not in str(error):
                 raise
             self._engine.set_user_attr(_EXHAUSTED, self._what_is_tried())
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The trials of the storage as they were read.
+
+    Attributes:
+        trials: all of them, by number.
+        counted: the number of those that have ended and count towards the total.
+        queued: the numbers of those that somebody has queued.
+        left: by number, those that have begun and have not ended.
+    """
+
+    trials: Sequence[FrozenTrial]
+    counted: int
+    queued: Sequence[int]
+    left: Mapping[int, FrozenTrial]
+
+    @classmethod
+    def of(cls, trials: Sequence[FrozenTrial], counted: int, unfinished: Sequence[FrozenTrial]) -> _Stored:
+        """Sort those that have not ended."""
+        queued = [each.number for each in unfinished if each.state is EngineState.WAITING]
+        left = {each.number: each for each in unfinished if each.state is EngineState.RUNNING}
+        return cls(trials, counted, queued, left)
 
 
 class _Ended:

@@ -11,10 +11,11 @@ from ray.tune.search.search_generator import SearchGenerator
 
 from ...errors import StudyError, nearest_name
 from ...search.added_metrics import by_every_name
+from ...search.decide import Wait
 from ...search.space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
-from ..optuna_backend.proposer import WAIT, Wait
+from ..optuna_backend.proposer import WAIT
 from .domains import from_searcher, to_ray
 from .schedulers import copied
 from .spaces import RaySpace

@@ -1,0 +1,278 @@
+"""What a search does next: a pure function of its trials and its rules.
+
+`decide` says what the next free slot does, which paused trials can no longer be promoted, and when and why a search
+ends. `judge` says what a trial does that has come to a rung. Neither reads a file or a clock, draws a random number, or
+remembers anything, so a search that was killed, and several at one study, decide as one would.
+
+Whoever asks carries out the decision and asks again, until it is `Start`, `Resume`, `Wait` or `End`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+
+from .paused_limit import PausedLimit
+from .rungs import Rating, Rungs
+from .training_budget import Account, TrainingBudget
+from .trial import TrialRecord, TrialState, Verdict
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a search decides by, from its beginning to its end.
+
+    Attributes:
+        n_trials: the most trials; None: no limit.
+        rungs: where trials pause; None: they do not.
+        budget: in full training runs; None: no limit.
+        paused_limit: on the number of paused trials, and on the size of their checkpoints.
+    """
+
+    n_trials: int | None
+    rungs: Rungs | None = None
+    budget: TrainingBudget | None = None
+    paused_limit: PausedLimit = field(default_factory=PausedLimit)
+
+
+@dataclass(frozen=True)
+class Closing:
+    """Why no further trial may start or resume in this session.
+
+    Attributes:
+        reason: in words: a budget of time or epochs, too many failures, a callback.
+        selects_best: whether the best paused trial may be stopped with the result it has: a budget is exhausted, and no
+            session has a trial under way.
+        lost: the numbers of paused trials whose checkpoints were deleted.
+    """
+
+    reason: str
+    selects_best: bool = False
+    lost: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A study at one moment, those of its trials included that other sessions train.
+
+    Attributes:
+        rules: of the search.
+        trials: by number, each with the state that it has now: RUNNING if a live process trains it, PAUSED, or
+            INTERRUPTED if it has begun and nobody trains it.
+        deleted: the number of other trials that count towards the total: those that ended, and whose folders were
+            deleted.
+        next_number: of the next new trial.
+        by_hand: the numbers of the trials that the user has promoted.
+        closing: why no further trial may start or resume in this session; None: nothing ends it.
+        nothing_new: why there is no new trial to start; None: there may be one.
+        rating: rates paused trials by their expected improvement; None: their reports do.
+        sizes: by number, the bytes of the checkpoints of paused trials.
+        free_bytes: on the disk of the study.
+    """
+
+    rules: Rules
+    trials: tuple[TrialRecord, ...]
+    deleted: int = 0
+    next_number: int = 0
+    by_hand: frozenset[int] = frozenset()
+    closing: Closing | None = None
+    nothing_new: str | None = None
+    rating: Rating | None = None
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    free_bytes: float = math.inf
+
+    def of(self, state: TrialState) -> list[TrialRecord]:
+        """Return the trials in a state."""
+        return self._by_state.get(state, [])
+
+    @property
+    def counted(self) -> int:
+        """The number of trials that have ended and count towards the total."""
+        return self.deleted + sum(len(trials) for state, trials in self._by_state.items() if state.is_counted)
+
+    def affords(self, trial: TrialRecord) -> bool:
+        """Tell whether the budget can pay for a trial up to its next pause, or there is none."""
+        return self._account is None or self._account.affords(trial)
+
+    @cached_property
+    def _by_state(self) -> Mapping[TrialState, list[TrialRecord]]:
+        found: defaultdict[TrialState, list[TrialRecord]] = defaultdict(list)
+        for each in self.trials:
+            found[each.state].append(each)
+        return found
+
+    @cached_property
+    def _account(self) -> Account | None:
+        rungs, budget = self.rules.rungs, self.rules.budget
+        if budget is None:
+            return None
+        return budget.account(self.trials, None if rungs is None else rungs.last(self.trials), self.by_hand)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a new trial. If there are no parameters left for one, ask again with `nothing_new`."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Resume a trial.
+
+    Attributes:
+        number: of the trial.
+        by_hand: whether it is resumed because the user has promoted it.
+    """
+
+    number: int
+    by_hand: bool = False
+
+
+@dataclass(frozen=True)
+class Prune:
+    """Prune paused trials.
+
+    Attributes:
+        numbers: of the trials.
+        limit: the limit on paused trials that they are beyond, in words; None: they cannot be promoted any more.
+    """
+
+    numbers: tuple[int, ...]
+    limit: str | None = None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop the best paused trial with the result that it has: the budget of the study ends the search.
+
+    Attributes:
+        number: of the trial.
+        reason: in words.
+    """
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Do nothing: trials are running, and their reports may let others resume."""
+
+
+@dataclass(frozen=True)
+class End:
+    """End the session: nothing more starts or resumes in it.
+
+    Attributes:
+        reason: in words; None: all trials have ended.
+        is_early: whether the search ends before its total and its budget are reached.
+    """
+
+    reason: str | None = None
+    is_early: bool = False
+
+
+Decision = Start | Resume | Prune | Stop | Wait | End
+
+
+def decide(now: Snapshot) -> Decision:
+    """Return what a free slot does next.
+
+    In this order: half-done trials resume; paused trials are promoted, or pruned; a new trial starts. While none of
+    that is possible and trials are running, the slot waits. Afterwards come the last chances of paused trials, and what
+    is still paused is pruned, unless a larger budget could resume it.
+    """
+    if now.closing is not None:
+        return _close(now, now.closing)
+    half_done, running = _half_done(now), now.of(TrialState.RUNNING)
+    paused = now.of(TrialState.PAUSED) if now.rules.rungs is not None else []
+    total = now.rules.n_trials
+    may_start = total is None or now.counted + len(running) + len(paused) < total
+    if may_start:
+        payable = next((each for each in half_done if now.affords(each)), None)
+        if payable is not None:
+            return Resume(payable.number)
+    promotion = _promote(now, paused)
+    if promotion is not None:
+        return promotion
+    is_payable = True
+    if may_start and now.nothing_new is None:
+        new = TrialRecord(now.next_number, "", TrialState.RUNNING, {})
+        is_payable = not half_done and now.affords(new)
+        if is_payable:
+            return Start()
+    if running:
+        return Wait()
+    return _end(now, paused, is_payable)
+
+
+def judge(now: Snapshot, number: int, earlier: TrialRecord | None = None) -> Verdict:
+    """Return what a trial does after its last report, which is not that of its completion.
+
+    It continues, pauses at a rung, or is pruned there as it cannot be promoted. Trials promoted by hand continue.
+
+    Args:
+        now: the trials; this one with the report.
+        number: of the trial.
+        earlier: the trial as it was when it was last promoted; see `Rungs.verdict`.
+    """
+    rungs = now.rules.rungs
+    if rungs is None or number in now.by_hand:
+        return Verdict()
+    trial = now.trials[bisect_left(now.trials, number, key=attrgetter("number"))]
+    return rungs.verdict(trial, now.trials, now.rating, earlier, now.affords)
+
+
+def _half_done(now: Snapshot) -> list[TrialRecord]:
+    """Return the trials that have begun and that nobody trains; without rungs also those that paused at some before."""
+    interrupted = now.of(TrialState.INTERRUPTED)
+    return interrupted if now.rules.rungs is not None else [*interrupted, *now.of(TrialState.PAUSED)]
+
+
+def _promote(now: Snapshot, paused: Sequence[TrialRecord], is_last_chance: bool = False) -> Resume | Prune | None:
+    """Return which paused trial to resume, or which ones to prune; None: all of them stay paused."""
+    rungs = now.rules.rungs
+    if rungs is None or not paused:
+        return None
+    by_hand = next((each for each in paused if each.number in now.by_hand), None)
+    if by_hand is not None:
+        return Resume(by_hand.number, by_hand=True)
+    unpromotable = rungs.unpromotable(now.trials)
+    if unpromotable:
+        return Prune(_numbers(unpromotable))
+    surplus, limit = now.rules.paused_limit.surplus(rungs.paused(now.trials), now.sizes, now.free_bytes)
+    if surplus:
+        return Prune(_numbers(surplus), limit)
+    promoted = rungs.next(now.trials, now.rating, is_last_chance, now.affords)
+    return None if promoted is None else Resume(promoted.number)
+
+
+def _end(now: Snapshot, paused: Sequence[TrialRecord], is_payable: bool) -> Resume | Prune | End:
+    """Return what comes when no trial is running and none can start: last chances, then the end."""
+    promotion = _promote(now, paused, is_last_chance=True)
+    if promotion is not None:
+        return promotion
+    rungs, budget = now.rules.rungs, now.rules.budget
+    if budget is not None:
+        # Would a trial be promoted if the budget could pay for it?
+        is_lacking = rungs is not None and rungs.next(now.trials, now.rating, is_last_chance=True) is not None
+        if is_lacking or not is_payable:
+            return End(budget.exhausted(now.trials))
+    return Prune(_numbers(paused)) if paused else End(now.nothing_new, is_early=now.nothing_new is not None)
+
+
+def _close(now: Snapshot, closing: Closing) -> Stop | End:
+    rungs = now.rules.rungs
+    if rungs is not None and closing.selects_best:
+        best = rungs.best_paused([each for each in now.trials if each.number not in closing.lost])
+        if best is not None:
+            return Stop(best.number, closing.reason)
+    return End(closing.reason, is_early=True)
+
+
+def _numbers(trials: Sequence[TrialRecord]) -> tuple[int, ...]:
+    return tuple(each.number for each in trials)

@@ -35,6 +35,7 @@ from hpsearch.backends.optuna_backend.at_rungs import AtRungs
 from hpsearch.backends.optuna_backend.branches import branches_of
 from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
 from hpsearch.backends.optuna_backend.defaults import Defaults
+from hpsearch.backends.optuna_backend.ledger import Ledger
 from hpsearch.backends.optuna_backend.sampling import RepeatableSampling
 from hpsearch.backends.optuna_backend.trial import OptunaTrial
 from hpsearch.backends.optuna_backend.trials import StoredTrials
@@ -129,7 +130,8 @@ class Decided:
         has_rungs = options.pruner == "rungs"
         at_rungs = AtRungs(self._study, self._engine, defaults.ladder) if has_rungs else None
         sampling = RepeatableSampling(sampler)
-        self._stored = StoredTrials(self._study, self._engine, sampling, None, at_rungs, lambda _: False)
+        ledger = Ledger(self._study, self._engine, sampling)
+        self._stored = StoredTrials(self._study, ledger, at_rungs, lambda _: False)
         self._trials, self._busy, self._order = (
             MadeUpTrials(),
             list[tuple[float, int, OptunaTrial]](),

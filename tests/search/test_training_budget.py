@@ -100,9 +100,9 @@ def test_a_trial_promoted_by_hand_reserves_its_completion_and_is_trained_in_any_
     for candidate, needed in ((NEW, 1.0), (trials[1], 5 / 6)):
         total = full_runs_of(trials) + 1.0 - full_runs(promoted) + needed
         for budget, is_affordable in ((total, True), (total - 0.01, False)):
-            by_hand = TrainingBudget(budget, LADDER, POINTS, lambda trial: trial.number == 1)
-            assert by_hand.account(trials).affords(candidate) is is_affordable
-            assert by_hand.account(trials).affords(promoted)
+            account = TrainingBudget(budget, LADDER, POINTS).account(trials, by_hand={1})
+            assert account.affords(candidate) is is_affordable
+            assert account.affords(promoted)
 
 
 def test_where_evaluations_are_unknown_the_latest_seen_at_a_rung_is_reserved() -> None:

@@ -33,6 +33,7 @@ from .defaults import DEFAULTS, Defaults
 from .dispatch import Dispatch
 from .importances import importances
 from .learning import ORIGIN, Learned, check_learned, learn, learn_from
+from .ledger import Ledger
 from .named_samplers import TPE, as_sampler, sampler_kind
 from .parallel import Parallel
 from .pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
@@ -239,18 +240,9 @@ class OptunaBackend(Backend):
         if study.budget is not None:
             budget = TrainingBudget(study.budget, ladder, self._points)
         self._at_rungs = None if ladder is None else AtRungs(study, engine, ladder)
-        self._trials = StoredTrials(
-            study,
-            engine,
-            sampling,
-            by_one,
-            self._at_rungs,
-            self._is_converged,
-            may_give=self._sampler is None,
-            may_repeat=self.may_repeat,
-            budget=budget,
-            paused_limit=self._limit,
-        )
+        may_give = self._sampler is None
+        ledger = Ledger(study, engine, sampling, by_one, may_give=may_give, may_repeat=self.may_repeat)
+        self._trials = StoredTrials(study, ledger, self._at_rungs, self._is_converged, budget, self._limit)
         return [
             *aside,
             *([_SETTINGS_LOST] if records and settings is None else []),

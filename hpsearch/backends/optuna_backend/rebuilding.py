@@ -24,9 +24,9 @@ from ...search.storage_files import DATABASE_FILE, JOURNAL_FILE, existing_files,
 from ...search.study import Study
 from ...search.trial import FixedTrial, TrialRecord, TrialState
 from .learning import distribution
+from .ledger import attributes_of
 from .quiet import quiet_optuna
 from .storage import close, file_of, open_storage
-from .trials import attributes_of
 
 # Building it again would take longer than a search does.
 _MOST_MISSING = 10_000

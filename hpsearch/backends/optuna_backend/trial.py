@@ -31,7 +31,6 @@ class OptunaTrial(Trial):
         judged: the trial that the pruner judges, where that is another one: with several objectives.
         earlier: what an earlier session left of it.
         stored: the trial as it was in the storage, if it was taken over.
-        judge: tells whether the trial goes on after a report; None: Optuna's pruner does.
         may_repeat: whether the sampler's first proposal is taken, whatever is known of it.
         may_be_given: see `Trial`.
         check_range: checks what is suggested after the values that the space asked for; None: nothing does.
@@ -39,6 +38,7 @@ class OptunaTrial(Trial):
     Attributes:
         engine_trial: the `optuna.Trial`, for what only Optuna has.
         told_before: the user attributes and constraints that earlier sessions have set.
+        judge: tells whether the trial continues after a report; None: Optuna's pruner does.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class OptunaTrial(Trial):
         judged: optuna.Trial | None,
         earlier: TrialRecord | None = None,
         stored: FrozenTrial | None = None,
-        judge: Judge | None = None,
         may_repeat: bool = False,
         may_be_given: bool = False,
         check_range: CheckRange | None = None,
     ) -> None:
         super().__init__(engine_trial.number, earlier)
         self.engine_trial, self.judged = engine_trial, judged
-        self._sampling, self._judge, self._check_range = sampling, judge, check_range
+        self._sampling, self._check_range = sampling, check_range
+        self.judge: Judge | None = None
         self.told_before = set() if stored is None else {*stored.user_attrs, *stored.constraints}
         self._reported = set() if stored is None else set(stored.intermediate_values)
         self._seen: set[int] = set()
@@ -135,13 +135,13 @@ class OptunaTrial(Trial):
 
     def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
         """Ask the rungs, or else the pruner; a trial that begins again is not judged where it has gone on before."""
-        if self._judge is None:
+        if self.judge is None:
             return super().verdict(so_far, is_comparable, is_last)
         has_been_further = max(self._reported, default=0) > so_far.reports[-1].resource
         if is_last or has_been_further:
             return Verdict()
         is_interrupted = self.earlier is not None and self.earlier.state is TrialState.INTERRUPTED
-        return self._judge(so_far, None if is_interrupted else self.earlier)
+        return self.judge(so_far, None if is_interrupted else self.earlier)
 
     def _naming_the_storage(self) -> contextlib.AbstractContextManager[None]:
         return naming_the_storage(self.engine_trial.study._storage)

@@ -28,15 +28,17 @@ from .search.folder import (
     read_settings,
 )
 from .search.following import follow
-from .search.listener import PassingListener, SearchListener
+from .search.listener import SearchListener
+from .search.messages import Reported
 from .search.objective import Objective, resolve_objectives
 from .search.older_metric_names import named_as_recorded
 from .search.provenance import WITHOUT_EFFECT, describe_surroundings, differences, is_known, without_secrets
 from .search.ranks import Ranks
 from .search.reading import read_own_json
+from .search.reporter import DirectReporter
 from .search.runner import TrialRunner
 from .search.study import Study
-from .search.trial import FixedTrial, Report, TrialRecord, TrialState, Verdict
+from .search.trial import FixedTrial, TrialRecord, TrialState, Verdict
 
 
 class Replay(NamedTuple):
@@ -112,16 +114,18 @@ class _PartIsOver(BaseException):
     """A part of a trial's schedule has been trained."""
 
 
-class _EndsParts(PassingListener):
+class _EndsParts(DirectReporter):
     """Ends a part of a trial's schedule with the checkpoint that was asked for."""
 
-    def on_report(self, trial: Any, report: Report) -> None:
-        trial.steps = report.step
-        self._listener.on_report(trial, report)
+    _trial: _ReplayedTrial
 
-    def on_checkpoint(self, trial: Any, step: int) -> None:
+    def report(self, reported: Reported) -> Verdict:
+        self._trial.steps = reported.report.step
+        return super().report(reported)
+
+    def checkpoint(self, step: int) -> None:
         """End the part if this is the checkpoint that the next one resumes from."""
-        if step == trial.until:
+        if step == self._trial.until:
             raise _PartIsOver
 
 
@@ -187,7 +191,8 @@ def _train(
     if study.folder.is_symlink():
         raise StudyError(f"{str(study.folder)!r} is a link, where the replay would write: delete it.")
     remove_folder(study.folder / original.name)
-    runner = TrialRunner(trainer, study, StudyFolder(study), _EndsParts(listener), ranks, interruption=interruption)
+    folder = StudyFolder(study)
+    runner = TrialRunner(trainer, study, folder, listener, ranks, interruption=interruption, reporter=_EndsParts)
     with _deleted_after_an_error(study.folder / original.name), telling_the_others(ranks, runner):
         listener.on_search_begin(study, [], [f"replay of trial {original.number}", *notes])
         try:

@@ -1,4 +1,4 @@
-"""A trial in a process that does not search: it tells the one that does what happens, and does as it is told."""
+"""Run a trial in a process that does not search: its reports are sent to the one that does, its verdicts obeyed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from .assignment import AssignedTrial, Assignment
 from .budgets import SearchBudget, TrialBudget
 from .ending import Ended, run_to_end
 from .execution import Execution, Searchable
-from .folder import write_record
-from .listener import SearchListener
-from .messages import Notice, Progress, Question, Reported
+from .messages import Noted, Notice, Question, Reported
 from .parameters import Parameter
 from .ranks import OneProcess
 from .study import Study
-from .trial import Report, Trial, TrialRecord, TrialState, Verdict
+from .trial import TrialRecord, Verdict
 
 
 class Abandoned(BaseException):
@@ -63,65 +61,26 @@ class Line(ABC):
 
 def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line) -> Ended:
     """Train a trial to its end, and return how it ended, in what another process can load."""
-    trial = _DistantTrial(told, line)
     execution = Execution(
         recipe,
         study,
-        trial,
+        _DistantTrial(told, line),
         told.others,
         TrialBudget(study, SearchBudget(study, told.seconds, interruption=line.interruption), told.others),
         OneProcess(),
-        _Teller(trial, line),
-        on_fallback=lambda record: write_record(study.folder, record.going_on_from(told.earlier)),
+        RemoteReporter(line),
         plan=told.preflight,
     )
-    trial.execution = execution
     ended = run_to_end(execution, execution.run)
     return replace(ended, cause=sendable(ended.cause))
 
 
 class _DistantTrial(AssignedTrial):
-    """The trial as training sees it: what it reports and asks goes to the search, which answers."""
-
-    execution: Execution
+    """The trial as training sees it: the search chooses the values that it asks for."""
 
     def __init__(self, told: Assignment, line: Line) -> None:
         super().__init__(told)
         self._line = line
-        self._told: list[tuple[float, int]] = []
-        self._answer = Verdict()
-        self._is_at_first_update = True
-
-    def report(self, value: float, resource: int) -> None:
-        """Remember it for the next message."""
-        self._told.append((value, resource))
-
-    def show(self, report: Report) -> None:
-        """Tell the search of a report, and wait for what it makes of it."""
-        told, self._told = tuple(self._told), []
-        is_comparable = bool(told) and told[-1][1] == report.comparable_resource
-        is_last = self.execution.is_ending
-        so_far = self.execution.record(TrialState.RUNNING)
-        self._answer = self._line.ask(Reported(report, told, is_comparable, is_last, so_far))
-
-    def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
-        """Return what the search said; a trial at its end is neither pruned nor paused."""
-        said = self._answer
-        return Verdict() if is_last and (said.prune or said.pause) else said
-
-    def begin(self) -> None:
-        """Tell the search, at the first update, that the trial has gone on with other parameters than before."""
-        if not self._is_at_first_update:
-            return
-        self._is_at_first_update = False
-        so_far = self.execution.record(TrialState.RUNNING)
-        if so_far.schedule and so_far.schedule != (self.earlier.schedule if self.earlier is not None else ()):
-            self._line.ask(Progress(self._line.step, self._line.max_steps, so_far))
-
-    def grants_checkpoint(self) -> bool:
-        """Tell whether the search waits for a checkpoint, which it has now: it wants one only."""
-        is_wanted, self._answer = self._answer.save, Verdict()
-        return is_wanted
 
     def _choose(self, name: str, parameter: Parameter) -> Any:
         value = self._line.ask(Question(name, parameter))
@@ -130,28 +89,42 @@ class _DistantTrial(AssignedTrial):
         return value
 
 
-class _Teller(SearchListener):
-    """Tells the search of what happens in a trial, and lets it wait."""
+class RemoteReporter:
+    """Sends what a trial says to the process that searches, and returns its answers.
 
-    def __init__(self, trial: _DistantTrial, line: Line) -> None:
-        self._trial, self._line = trial, line
+    Args:
+        line: leads to that process.
+    """
 
-    def on_report(self, trial: Trial, report: Report) -> None:
-        self._trial.show(report)
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._is_checkpoint_wanted = False
 
-    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
+    def progress(self, step: int, max_steps: int) -> None:
+        """Look whether the search continues; it is told from time to time how far the trial is."""
         self._line.step, self._line.max_steps = step, max_steps
         self._line.look()
-        self._trial.begin()
 
-    def on_notice(self, notice: str) -> None:
-        self._line.ask(Notice(notice))
+    def report(self, reported: Reported) -> Verdict:
+        """Send a report, and return the verdict; a trial at its end is neither pruned nor paused."""
+        said: Verdict = self._line.ask(reported)
+        self._is_checkpoint_wanted = said.save
+        return Verdict() if reported.is_last and (said.prune or said.pause) else said
 
-    def on_checkpoint(self, trial: Trial, step: int) -> None:
-        """Keep the checkpoint; if the search waits for it, tell of it, and wait."""
+    def note(self, so_far: TrialRecord) -> None:
+        """Have it written by the search."""
+        self._line.ask(Noted(so_far))
+
+    def checkpoint(self, step: int) -> None:
+        """Keep the checkpoint; if the search wants this one, tell it, and wait."""
         self._line.keep()
-        if self._trial.grants_checkpoint():
+        is_wanted, self._is_checkpoint_wanted = self._is_checkpoint_wanted, False
+        if is_wanted:
             self._line.ask(step)
+
+    def notice(self, text: str) -> None:
+        """Have it shown by the search."""
+        self._line.ask(Notice(text))
 
 
 def sendable(error: BaseException | None) -> BaseException | None:

@@ -6,7 +6,7 @@ The only room that joins trial and trainer; it speaks to a small protocol, which
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -27,11 +27,11 @@ from ..surroundings import ctrl_c_as_interruption
 from .budgets import TrialBudget
 from .checked_json import Unreadable
 from .evaluation_points import Evaluated
-from .listener import SearchListener
 from .others import OtherTrials
 from .preflight import MakesPreflightTrainers, PreflightPlan, preflight
 from .ranks import OneProcess, Ranks
-from .read_parameters import ChecksReadParameters, ReadsParameters
+from .read_parameters import ReadsParameters, check_read
+from .reporter import Reporter
 from .reporting import ReportingCallback, plain, so_far_in
 from .scoped_weights import ScopedWeights
 from .selection import select_report
@@ -119,8 +119,7 @@ class Execution:
         others: the other trials of the study.
         budget: of the trial.
         ranks: the processes of the trial.
-        listener: hears of progress and reports.
-        on_fallback: called with the record of the trial when it ran out of memory and is run again.
+        reporter: takes what the trial says while it runs.
         plan: of a preflight, which comes first if the trial has no checkpoint; None: there is none.
     """
 
@@ -132,13 +131,11 @@ class Execution:
         others: OtherTrials,
         budget: TrialBudget,
         ranks: Ranks,
-        listener: SearchListener,
-        on_fallback: Callable[[TrialRecord], None] = lambda record: None,
+        reporter: Reporter,
         plan: PreflightPlan | None = None,
     ) -> None:
         self._base, self._study, self._trial, self._others = recipe, study, trial, others
-        self._budget, self._ranks, self._listener = budget, ranks, listener
-        self._on_fallback, self._plan = on_fallback, plan
+        self._budget, self._ranks, self._reporter, self._plan = budget, ranks, reporter, plan
         self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
         self._has_fallen_back = False  # in this process; a checkpoint of before does not undo that
         self._recipe: Trainable | None = None
@@ -167,7 +164,7 @@ class Execution:
             with ctrl_c_as_interruption():
                 said = preflight(self._base, self._study, self._trial, self._plan, self._ranks)
             if self._ranks.is_main:
-                self._listener.on_notice(said)
+                self._reporter.notice(said)
         while True:
             try:
                 with ctrl_c_as_interruption():  # here, as a checkpoint that it makes unreadable is not a damaged one
@@ -319,7 +316,8 @@ class Execution:
             budget=self._budget,
             weights=weights,
             ranks=self._ranks,
-            listener=ChecksReadParameters(self._listener, self._trial, recipe),
+            reporter=self._reporter,
+            check=lambda: check_read(self._trial, recipe),
             record=lambda: self.record(TrialState.RUNNING),
             operations_so_far=recipe.operations_so_far,
             fallbacks=self._fallbacks,
@@ -333,7 +331,7 @@ class Execution:
             try:
                 so_far = so_far_in(recipe.read_state(checkpoint))
             except Unreadable as error:
-                self._listener.on_notice(f"DAMAGED: {str(checkpoint)!r} is not used ({error}); delete it")
+                self._reporter.notice(f"DAMAGED: {str(checkpoint)!r} is not used ({error}); delete it")
                 continue
             if weights.would_be_there(so_far.reports):
                 is_other = so_far.arguments is not None and so_far.arguments != plain(self._trial.arguments)
@@ -359,7 +357,7 @@ class Execution:
         self._has_fallen_back = True
         self._fallbacks.append({"arguments": smaller, "reason": described(error)})
         if self._ranks.is_main:
-            self._on_fallback(self.record(TrialState.RUNNING))
+            self._reporter.note(self.record(TrialState.RUNNING))
         return True
 
     @property

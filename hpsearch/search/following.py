@@ -11,8 +11,8 @@ from ..sockets import keeping_sockets
 from .assignment import AssignedTrial
 from .budgets import SearchBudget, TrialBudget
 from .execution import Execution, Searchable, without_frames
-from .listener import SearchListener
 from .ranks import Ranks
+from .reporter import SilentReporter
 from .study import Study
 from .trial import TrialRecord
 
@@ -47,8 +47,8 @@ def follow(
         budget = TrialBudget(study, SearchBudget(study, interruption=interruption), told.others)
         trial = AssignedTrial(told)
         trial.ranks = ranks
-        listener = SearchListener()
-        execution = Execution(trainer, study, trial, told.others, budget, ranks, listener, plan=told.preflight)
+        reporter = SilentReporter()
+        execution = Execution(trainer, study, trial, told.others, budget, ranks, reporter, plan=told.preflight)
         try:
             with keeping_sockets(execution.loads_in_processes):
                 execution.run()

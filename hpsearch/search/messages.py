@@ -10,16 +10,23 @@ from .trial import Report, TrialRecord
 
 @dataclass(frozen=True)
 class Progress:
-    """The trial is at update `step` of `max_steps`.
-
-    Attributes:
-        so_far: of a trial that has just gone on with other parameters than its checkpoint was trained with: its record,
-            and it waits.
-    """
+    """The trial has done `step` of `max_steps` optimizer steps."""
 
     step: int
     max_steps: int
-    so_far: TrialRecord | None = None
+
+
+@dataclass(frozen=True)
+class Noted:
+    """How far the trial is, where its checkpoints do not tell: its arguments have changed, or its batches are smaller.
+
+    The trial waits until this is on disk.
+
+    Attributes:
+        so_far: the record of the trial as it is now.
+    """
+
+    so_far: TrialRecord
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ class Reported:
 
     Attributes:
         report: the evaluation.
-        told: what is new for the pruner: values and resources; of a trial that goes on, those from before too.
+        told: what is new for the pruner: values and resources; of a resumed trial, those from before too.
         is_comparable: whether the last of these is that of this report, which a pruner or scheduler may judge.
         is_last: whether the trial has trained to its end.
         so_far: the record of the trial as it is now.
@@ -56,4 +63,4 @@ class Notice:
     text: str
 
 
-Message = Progress | Reported | Question | Notice
+Message = Progress | Noted | Reported | Question | Notice

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from ..errors import SpaceError, nearest_name
 from ..spelling import nearest
-from .listener import PassingListener, SearchListener
 from .trial import Trial
 
 
@@ -65,27 +64,3 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
             f"Parameter{'' if len(unread) == 1 else 's'} {subject} never used: no training argument takes {them}, so "
             f"{code}(trial) must read {reads} when it is called." + (f" Did you mean {near}?" if near else "")
         )
-
-
-class ChecksReadParameters(PassingListener):
-    """Passes events on; at the first one, checks that user code has read and suggested what it may."""
-
-    def __init__(self, listener: SearchListener, trial: Trial, trainer: ReadsParameters) -> None:
-        super().__init__(listener)
-        self._trial, self._trainer = trial, trainer
-        self._is_checked = False
-
-    def on_report(self, trial: Trial, report: Any) -> None:
-        """Pass on."""
-        self._check()
-        super().on_report(trial, report)
-
-    def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
-        """Pass on."""
-        self._check()
-        super().on_progress(trial, step, max_steps)
-
-    def _check(self) -> None:
-        if not self._is_checked:
-            self._is_checked = True
-            check_read(self._trial, self._trainer)

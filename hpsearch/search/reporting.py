@@ -13,10 +13,11 @@ from ..errors import MissingMetricError
 from .added_metrics import Metrics, recorded, with_num_parameters
 from .agreed_interruption import AgreedInterruption
 from .budgets import Stop, TrialBudget
-from .listener import SearchListener
+from .messages import Reported
 from .objective import Objective
 from .others import OtherTrials
 from .ranks import Ranks
+from .reporter import Reporter
 from .scoped_weights import ScopedWeights
 from .stored_record import so_far_from_json
 from .study import Study
@@ -37,7 +38,8 @@ class ReportingCallback(TrainerCallback, ExportableState):
         budget: of the trial.
         weights: keeps those of the report that stands for the trial.
         ranks: the processes of the trial; the main one decides.
-        listener: hears of progress and reports.
+        reporter: takes progress and reports, and answers these.
+        check: raises an error if the trial was made in a way that cannot be; called before anything is reported.
         record: returns the record of the trial as it is.
         operations_so_far: returns the floating-point operations of its training run up to now; 0 if not known.
         fallbacks: what was changed each time the trial ran out of memory; checkpoints carry it, as they do the reports.
@@ -62,7 +64,8 @@ class ReportingCallback(TrainerCallback, ExportableState):
         budget: TrialBudget,
         weights: ScopedWeights,
         ranks: Ranks,
-        listener: SearchListener,
+        reporter: Reporter,
+        check: Callable[[], None],
         record: Callable[[], TrialRecord],
         operations_so_far: Callable[[], float],
         fallbacks: Sequence[Mapping[str, Any]] = (),
@@ -70,7 +73,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._fallbacks, self._record, self._operations_so_far = list(fallbacks), record, operations_so_far
         self._study, self._trial, self._eval_sets = study, trial, eval_sets
         self._budget, self._weights = budget, weights
-        self._ranks, self._listener = ranks, listener
+        self._ranks, self._reporter, self._check = ranks, reporter, check
+        self._is_checked = self._has_made_step = False
+        self._told: list[tuple[float, int]] = []  # for the pruner, with the next report
         self._others_were_evaluated = others.were_evaluated
         self._pending: dict[str, float] = {}
         self._evaluated_sets = 0
@@ -142,12 +147,16 @@ class ReportingCallback(TrainerCallback, ExportableState):
         control.should_training_stop = control.should_training_stop or self.is_at_its_end
         if self._ranks.is_main:
             for report in self.reports:
-                self._tell_trial(report)
+                self._remember(report)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Stop the trial if a budget is exhausted, or a signal ends the search."""
         self._ranks.check_connected()
-        self._listener.on_progress(self._trial, state.global_step, state.max_steps)
+        self._check_once()
+        self._reporter.progress(state.global_step, state.max_steps)
+        if not self._has_made_step:
+            self._has_made_step = True
+            self._note_schedule()
         self.epochs, self.fraction = float(state.epoch), min(1.0, self._fraction(state))
         if self._budget.is_limited and self.stop is None and state.global_step < state.max_steps:
             self.stop = self._passed_budget(state.epoch)
@@ -174,7 +183,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._weights.note(self.reports)
         self._is_over = control.should_training_stop and self.stop is None  # by a callback, such as early stopping
         self.is_ending = state.global_step >= state.max_steps or self.stop is not None or self._is_over
-        said = self._tell(report, self.is_ending) if self._ranks.is_main else Verdict()
+        said = self._send(report, self.is_ending) if self._ranks.is_main else Verdict()
         if self._ranks.agree(lambda: said != Verdict()):
             self._obey(self._ranks.decide(lambda: said), control)
         if not self.is_ending:
@@ -200,7 +209,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         """Write the selected weights beside the checkpoint, and delete those that nobody needs."""
         self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
         if self._ranks.is_main:
-            self._listener.on_checkpoint(self._trial, state.global_step)
+            self._reporter.checkpoint(state.global_step)
 
     def _leave_if_interrupted(self, state: Any, control: Any) -> None:
         """End the trial here, with a checkpoint, if a signal has asked for that and it does not end anyway."""
@@ -266,11 +275,24 @@ class ReportingCallback(TrainerCallback, ExportableState):
                 return math.inf
             raise
 
-    def _tell(self, report: Report, is_last: bool) -> Verdict:
-        """Tell trial and listener of a report; return what the study makes of it."""
-        is_comparable = self._tell_trial(report)
-        self._listener.on_report(self._trial, report)
-        return self._trial.verdict(self._record(), is_comparable, is_last)
+    def _send(self, report: Report, is_last: bool) -> Verdict:
+        """Report an evaluation; return what the study says."""
+        self._check_once()
+        is_comparable = self._remember(report)
+        told, self._told = tuple(self._told), []
+        return self._reporter.report(Reported(report, told, is_comparable, is_last, self._record()))
+
+    def _check_once(self) -> None:
+        if not self._is_checked:
+            self._is_checked = True
+            self._check()
+
+    def _note_schedule(self) -> None:
+        """Have it written that the trial has resumed with other arguments than its checkpoint was trained with."""
+        if self._ranks.is_main and len(self.schedule) > 1:
+            earlier, so_far = self._trial.earlier, self._record()
+            if earlier is None or so_far.schedule != earlier.schedule:
+                self._reporter.note(so_far)
 
     def _obey(self, verdict: Verdict, control: Any) -> None:
         if verdict.prune:
@@ -286,12 +308,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
         elif verdict.save:
             control.should_save = True
 
-    def _tell_trial(self, report: Report) -> bool:
-        """Report to the trial; False if there is nothing that the pruner could compare."""
+    def _remember(self, report: Report) -> bool:
+        """Remember what the pruner compares of a report; False if there is nothing."""
         value, resource = self._pruning_value(report), report.comparable_resource
         if value is None or resource is None or not math.isfinite(value):
             return False
-        self._trial.report(value, resource)
+        self._told.append((value, resource))
         return True
 
     def _pruning_value(self, report: Report) -> float | None:

@@ -29,6 +29,7 @@ from .own_files import hide_checkpoints_outside
 from .preflight import PreflightPlan, plan_preflight
 from .ranks import Ranks
 from .repeats import Tried, choose, is_everything_tried
+from .reporter import DirectReporter
 from .retention import remove_surplus
 from .sessions import Session
 from .space import SearchSpace
@@ -63,9 +64,10 @@ class TrialRunner:
         ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
         interruption: Interruption | None = None,
+        reporter: type[DirectReporter] = DirectReporter,
     ) -> None:
         self._trainer, self._study, self._folder = trainer, study, folder
-        self.listener, self._ranks = listener, ranks
+        self.listener, self._ranks, self._reporter = listener, ranks, reporter
         self._session = Session(study.folder)
         self.interruption = interruption or Interruption()
         self._budget = SearchBudget(study, clock=clock, interruption=self.interruption)
@@ -276,8 +278,7 @@ class TrialRunner:
             others,
             TrialBudget(self._study, self._budget, others),
             self._ranks,
-            self.listener,
-            on_fallback=self._note_fallback,
+            self._reporter(trial, self.listener, self._note_and_remember),
             plan=plan,
         )
 
@@ -288,8 +289,8 @@ class TrialRunner:
         self._folder.write_record(record)
         return record
 
-    def _note_fallback(self, record: TrialRecord) -> None:
-        """Write how far a trial is that has run out of memory, and is run again with less."""
+    def _note_and_remember(self, record: TrialRecord) -> None:
+        """Write how far a trial of this process is; should it begin again, that is what is known of it."""
         begun, _ = self._begun[record.number]
         self._begun[record.number] = begun, self.note(record)
 

@@ -13,7 +13,7 @@ from ...interruption import Interruption
 from ...search.assignment import Assignment
 from ...search.distant_trial import sendable
 from ...search.ending import Ended, TrialEndedSearch
-from ...search.messages import Message, Notice, Progress, Question, Reported
+from ...search.messages import Message, Noted, Notice, Progress, Question, Reported
 from ...search.runner import TrialRunner
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .proposer import Proposer
@@ -130,12 +130,10 @@ class Dispatch:
 
     def hear(self, live: LiveTrial, message: Message) -> Any:
         """Take what a trial tells; return the answer to a question."""
-        has_begun = isinstance(message, (Notice, Reported)) or (isinstance(message, Progress) and message.step > 0)
+        has_begun = message.step > 0 if isinstance(message, Progress) else not isinstance(message, Question)
         if has_begun and live.told.number == self._in_preflight:
             self._in_preflight = None
         if isinstance(message, Progress):
-            if message.so_far is not None:
-                self._note(live, message.so_far)
             self._runner.listener.on_progress(live.trial, message.step, message.max_steps)
         elif isinstance(message, Question):
             try:
@@ -147,7 +145,12 @@ class Dispatch:
                 return sendable(error)
         elif isinstance(message, Notice):
             self.announce(message.text)
+        elif isinstance(message, Noted):
+            self._note(live, message.so_far)
+            self._runner.note(message.so_far)
         else:
+            if message.so_far.schedule != live.so_far.schedule:
+                self._runner.note(message.so_far)
             self._note(live, message.so_far)
             with self._engine.talking():
                 for value, resource in message.told:
@@ -242,9 +245,7 @@ class Dispatch:
         return LiveTrial(trial, told, begun)
 
     def _note(self, live: LiveTrial, so_far: TrialRecord) -> None:
-        """Remember how far a trial is; on disk, where its checkpoints alone do not tell."""
-        if so_far.schedule != live.so_far.schedule:
-            self._runner.note(so_far)
+        """Remember how far a trial is."""
         live.so_far = so_far
         self._runner.under_way[live.told.number] = so_far
 

@@ -278,7 +278,7 @@ class ParallelSearch:
             answer = self._dispatch.hear(live, message)
             if isinstance(message, Reported):
                 worker.send(self._verdict(live, message))
-            elif not isinstance(message, Progress) or message.so_far is not None:
+            elif not isinstance(message, Progress):
                 worker.send(answer)
 
     def _verdict(self, live: LiveTrial, message: Reported) -> Verdict:

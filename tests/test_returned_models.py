@@ -96,8 +96,8 @@ def test_a_search_that_returns_nothing_has_the_worst_value_and_one_that_is_not_j
     assert values_on_test_set(results, [made_race(metric="accuracy")], 10, new_seeds(2)) == [[-math.inf, -math.inf]]
 
 
-def test_the_interval_is_of_the_searches_and_not_of_their_training_runs() -> None:
-    assert median_with_interval([[1.0, 2.0, 3.0]]) == (2.0, 2.0, 2.0)
+def test_the_interval_is_of_the_searches_and_of_the_training_runs_of_a_single_one() -> None:
+    assert median_with_interval([[1.0, 2.0, 3.0]]) == (2.0, 1.0, 3.0)
     median, low, high = median_with_interval([[1.0], [2.0], [3.0], [4.0], [5.0]])
     assert (median, low, high) == (3.0, 1.0, 5.0)
 

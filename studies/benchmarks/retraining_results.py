@@ -179,9 +179,13 @@ def values_on_test_set(
 
 
 def median_with_interval(values: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """Return the median of all values, and its 95 % interval by bootstrap over the searches that the values are of."""
+    """Return the median of all values, and its 95 % interval by bootstrap over the searches that the values are of.
+
+    Of a single search, the interval is over its new seeds, and says nothing about other searches.
+    """
     draw = random.Random(0)
-    medians = sorted(_median(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    drawn = values if len(values) > 1 else [[each] for each in values[0]]
+    medians = sorted(_median(draw.choices(drawn, k=len(drawn))) for _ in range(_RESAMPLES))
     return _median(values), medians[_RESAMPLES * 25 // 1000], medians[_RESAMPLES * 975 // 1000 - 1]
 
 

@@ -28,7 +28,8 @@ an interruption, and adds seeds. Begin a new file for another version of the cod
 process of its own, in an order that rotates; training runs run two at a time, between races. For each search seed and
 task allow four times 5 minutes for the races, and 5 to 8 minutes for the training runs. Printed are, for each budget
 and side, the median of the test metric over search seeds and new seeds, and its 95 % interval by bootstrap over the
-search seeds (over the new seeds, if there is one search seed). Where other programs need the cores, set OMP_NUM_THREADS=1.
+search seeds (over the new seeds, if there is one search seed). Where other programs need the cores, set
+OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations

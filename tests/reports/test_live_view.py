@@ -151,7 +151,7 @@ def test_a_trial_that_lost_its_worker_falls_back_with_its_progress_and_its_curve
         screen.view.on_report(trial, report(value, step))
         screen.view.on_progress(trial, step, 100)
     assert "30/100 ▁▂█ 0.9" in screen.trials[0]
-    screen.view.on_notice("trial 0 has lost its worker (killed): it goes on in another one")
+    screen.view.on_notice("trial 0 has lost its worker (killed): it resumes in another one")
     assert "trial 0 has lost its worker (killed)" in screen.printed.getvalue()
     screen.view.on_progress(trial, 0, 0)
     assert "starting ▁▂█ 0.9" in screen.trials[0]

@@ -101,7 +101,7 @@ class OptunaBackend(Backend):
         trials_per_worker: a worker is replaced by a new one after so many; None: never for that.
         worker_memory: a worker is replaced after a trial that leaves it with more bytes of memory than these; None: its
             share of nine tenths of the machine's, or its container's.
-        trial_retries: so often a trial goes on in another worker after its worker has died.
+        trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
 
     Attributes:
         runs_several_at_once: set by a backend that runs its trials elsewhere, several at once.
@@ -273,7 +273,7 @@ class OptunaBackend(Backend):
         """Choose, run, tell, settle; until the total is reached or a budget is used up."""
         if self._parallel.is_wanted:
             with quiet_optuna():
-                self._parallel.run(study, Dispatch(runner, self))
+                self._parallel.run(study, Dispatch(runner, self, retries=self._parallel.retries))
             return
         has_waited = False
         while not runner.interruption.signal:

@@ -13,6 +13,7 @@ from ...interruption import Interruption
 from ...search.assignment import Assignment
 from ...search.distant_trial import sendable
 from ...search.ending import Ended, TrialEndedSearch
+from ...search.lost_worker import Loss
 from ...search.messages import Message, Noted, Notice, Progress, Question, Reported
 from ...search.runner import TrialRunner
 from ...search.trial import TrialRecord, TrialState, Verdict
@@ -35,12 +36,14 @@ class LiveTrial:
         told: what its process was told.
         so_far: its record, as far as its process has told.
         where: it was trained, as its process has told when it left it.
+        losses: the number of its processes that have died.
     """
 
     trial: OptunaTrial
     told: Assignment
     so_far: TrialRecord
     where: str = ""
+    losses: int = 0
 
     def ended(self, state: TrialState, reason: str, cause: BaseException | None = None) -> Ended:
         """Return how the trial ended, by something else than itself."""
@@ -54,6 +57,7 @@ class Dispatch:
         runner: records the trials.
         engine: keeps them in its storage, and chooses parameters.
         proposer: chooses parameters in place of the engine; None: the engine does.
+        retries: the number of times that a trial is resumed after its process has died.
 
     Attributes:
         live: the trials that have begun and not ended, by number.
@@ -62,8 +66,11 @@ class Dispatch:
         error: what ends the search; None while nothing does.
     """
 
-    def __init__(self, runner: TrialRunner, engine: OptunaBackend, proposer: Proposer | None = None) -> None:
-        self._runner, self._engine, self._proposer = runner, engine, proposer
+    def __init__(
+        self, runner: TrialRunner, engine: OptunaBackend, proposer: Proposer | None = None, retries: int = 3
+    ) -> None:
+        self._runner, self._engine, self._proposer, self._retries = runner, engine, proposer, retries
+        self._without_process: list[LiveTrial] = []  # they have begun, and the next free process takes them
         self._is_closing = False
         self._look_again = -math.inf
         self._in_preflight: int | None = None  # the trial for whose preflight the others wait
@@ -86,6 +93,8 @@ class Dispatch:
         Raises:
             TrialEndedSearch: the study was found to be mistaken in it.
         """
+        if self._without_process:
+            return self._without_process.pop(0)
         if self._is_closing:
             if not self.live and not self.is_over:
                 self._look_at_the_last()
@@ -176,10 +185,21 @@ class Dispatch:
         """Say something about the search while it runs."""
         self._runner.announce(notice)
 
-    def begin_again(self, live: LiveTrial, reason: str) -> None:
-        """Note that the process of a trial is gone: another one goes on from its last checkpoint."""
-        live.trial.begin_again()
-        self.announce(f"trial {live.trial.number} has lost its worker ({reason}): it goes on in another one")
+    def give_back(self, live: LiveTrial) -> None:
+        """Take back a trial that no process has taken; it is the next one."""
+        self._without_process.insert(0, live)
+
+    def lost(self, live: LiveTrial, loss: Loss) -> bool:
+        """Take a trial whose process has died; return whether another process resumes it, else `finish` it."""
+        live.losses += loss.is_new
+        if not loss.is_retried(live.losses, self._retries):
+            return False
+        if loss.is_new:
+            live.trial.begin_again()
+            self.announce(f"trial {live.trial.number} has lost its worker ({loss.reason}): it resumes in another one")
+        if not loss.resumes_itself:
+            self._without_process.append(live)
+        return True
 
     def finish(self, live: LiveTrial, ended: Ended) -> TrialRecord:
         """Record a trial that has ended.

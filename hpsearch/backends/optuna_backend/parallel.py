@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ...scratch import scratch_folder
 from ...search.ending import Ended
 from ...search.execution import Searchable
 from ...search.folder import remove_leftovers
+from ...search.lost_worker import Loss
 from ...search.messages import Message, Progress, Reported
 from ...search.study import Study, check_whole
 from ...search.trial import TrialState, Verdict
@@ -40,6 +40,7 @@ class Parallel:
 
     Attributes:
         is_wanted: whether trials run in workers.
+        retries: the number of times that a trial is resumed in another worker after its worker has died.
         notes: the number of workers and their devices, in words.
 
     Raises:
@@ -63,7 +64,7 @@ class Parallel:
         check_whole("trial_retries", trial_retries, 0)
         if worker_memory is not None and not (isinstance(worker_memory, (int, float)) and worker_memory > 0):
             raise StudyError(f"worker_memory must be None or a number of bytes, but got {worker_memory!r}.")
-        self._most_trials, self._most_memory, self._retries = trials_per_worker, worker_memory, trial_retries
+        self._most_trials, self._most_memory, self.retries = trials_per_worker, worker_memory, trial_retries
         self._slots: tuple[Slot, ...] = ()
         self._payload: Payload | None = None
         self._first: WorkerProcess | None = None
@@ -150,7 +151,7 @@ class Parallel:
         assert self._payload is not None, "packed() comes first"
         first, self._first = self._first, None
         workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or self._share(), first)
-        ParallelSearch(study, dispatch, workers, self._retries).run()
+        ParallelSearch(study, dispatch, workers).run()
 
 
 def _pack(recipe: Searchable, study: Study, file: Path) -> Payload:
@@ -191,14 +192,11 @@ class ParallelSearch:
         study: the settings.
         dispatch: chooses and records the trials.
         workers: train them.
-        retries: the number of times that a trial is resumed in another worker after its worker has died.
     """
 
-    def __init__(self, study: Study, dispatch: Dispatch, workers: Workers, retries: int) -> None:
-        self._study, self._dispatch, self._workers, self._retries = study, dispatch, workers, retries
+    def __init__(self, study: Study, dispatch: Dispatch, workers: Workers) -> None:
+        self._study, self._dispatch, self._workers = study, dispatch, workers
         self._at: dict[Worker, LiveTrial] = {}
-        self._orphans: list[LiveTrial] = []  # their workers have died
-        self._deaths: Counter[int] = Counter()
         self._has_told = False
 
     def run(self) -> None:
@@ -252,16 +250,17 @@ class ParallelSearch:
         for worker in self._workers.ready():
             if self._is_ending:  # Ctrl-C or a signal, while a sampler was at work
                 return
-            live = self._orphans.pop(0) if self._orphans else self._dispatch.next()
+            live = self._dispatch.next()
             if live is None:
                 return
             if self._workers.train(worker, self._dispatch.assignment(live)):
                 self._at[worker] = live
             else:  # the worker has died: another one takes the trial
-                self._orphans.insert(0, live)
-        if not self._at and not self._orphans:  # no worker is ready, and perhaps none is needed
+                self._dispatch.give_back(live)
+        if not self._at and not self._dispatch.live:  # no worker is ready, and perhaps none is needed
             live = self._dispatch.next()
-            self._orphans += [live] if live is not None else []
+            if live is not None:
+                self._dispatch.give_back(live)
 
     def _take(self, worker: Worker, message: Message | Ended | Lost) -> None:
         """Record a message of a worker, and answer it."""
@@ -287,14 +286,10 @@ class ParallelSearch:
 
     def _lose(self, live: LiveTrial, reason: str) -> None:
         """Resume a trial in another worker, or record it as failed if its retries are exhausted."""
-        number = live.told.number
-        self._deaths[number] += 1
-        if self._deaths[number] > self._retries:
+        if self._dispatch.lost(live, Loss(reason)):
+            remove_leftovers(self._study.folder / live.told.name)
+        else:
             self._dispatch.finish(live, live.ended(TrialState.FAILED, f"its worker died: {reason}"))
-            return
-        remove_leftovers(self._study.folder / live.told.name)
-        self._dispatch.begin_again(live, reason)
-        self._orphans.append(live)
 
     def _end(self) -> None:
         """Let the workers leave their trials, and record these as interrupted: they can be resumed."""

@@ -56,7 +56,7 @@ class RayBackend(Backend):
         resources_per_trial: of one trial, such as ``{"cpu": 2, "gpu": 0.5, "my_resource": 1}``; default 1 CPU, and 1
             GPU if the cluster has any.
         max_concurrent_trials: so many trials at once at most; default: as many as fit.
-        trial_retries: so often a trial goes on in another worker after its worker has died.
+        trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
         autoscaling: the cluster grows: wait for resources that no node has yet.
         storage_path: where running trials keep their checkpoints if the nodes do not share the study's folder: a path
             or URL that all of them reach, such as ``"s3://bucket/searches"``.
@@ -215,12 +215,11 @@ class RayBackend(Backend):
         folders.tidy(study.folder)
 
         dispatch = TuneDispatch(
-            Dispatch(runner, self._optuna, self._proposals),
+            Dispatch(runner, self._optuna, self._proposals, self._retries),
             self._slots,
             has_room=(lambda: True) if self._autoscaling else (lambda: self._room() > 0),
             is_gathering=lambda: is_gathering(self._scheduler),
             leavings=Leavings(folders, study),
-            retries=self._retries,
             proposals=self._proposals,
         )
         try:

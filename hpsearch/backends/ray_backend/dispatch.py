@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ...errors import StorageError, StudyError
 from ...files import disk_problem
 from ...interruption import Interruption
 from ...search.ending import Ended, TrialEndedSearch
+from ...search.lost_worker import Loss
 from ...search.messages import Message, Reported
 from ...search.trial import TrialState, Verdict
 from ..optuna_backend.dispatch import Dispatch, LiveTrial
@@ -25,23 +25,6 @@ _SECONDS_WITHOUT_ROOM = 60.0
 # Workers tell how far they are every few seconds. If nothing is heard of any, all trials wait for room, for as long as
 # others use it.
 _SECONDS_OF_SILENCE = 60.0
-
-
-@dataclass(frozen=True)
-class Death:
-    """How the worker of a trial has died, with which Tune does not go on.
-
-    Attributes:
-        reason: in a line.
-        had_worker: whether a worker has ever been at the trial.
-        is_creation: whether the worker could not be made: what it is made of has raised an error.
-        is_new: whether Tune has not told of it before, as of one that the trial may recover from.
-    """
-
-    reason: str
-    had_worker: bool
-    is_creation: bool
-    is_new: bool
 
 
 class TuneDispatch:
@@ -56,7 +39,6 @@ class TuneDispatch:
         has_room: whether any node could hold a trial, or is to be waited for.
         is_gathering: whether further trials are wanted even if there are no workers for them yet.
         leavings: brings what trials leave to where it is needed.
-        retries: so often a trial goes on in another worker after its worker has died.
         proposals: hears what has come of its parameters; None: the engine chooses them.
 
     Attributes:
@@ -70,7 +52,6 @@ class TuneDispatch:
         has_room: Callable[[], bool],
         is_gathering: Callable[[], bool],
         leavings: Leavings,
-        retries: int,
         proposals: Proposals | None = None,
     ) -> None:
         self._trials, self._slots = trials, slots
@@ -78,9 +59,6 @@ class TuneDispatch:
         self._has_room, self._had_room, self._heard = has_room, time.monotonic(), time.monotonic()
         self._live: dict[str, LiveTrial] = {}
         self._paused: set[str] = set()
-        self._waiting: list[LiveTrial] = []  # Tune has given them up, but they may go on
-        self._deaths: Counter[int] = Counter()
-        self._retries = retries
         self.ends_now = False
 
     @property
@@ -119,15 +97,12 @@ class TuneDispatch:
             return None
         if len(self._live) - len(self._paused) >= self._slots() and not self._is_gathering():
             return None
-        if self._waiting:
-            live = self._live[tune_id] = self._waiting.pop(0)
-            return {**live.told.arguments, KEY: live.told}
         chosen = self._trials.next()
         if chosen is None:
             return None
         live = self._live[tune_id] = chosen
         self._heard = time.monotonic()
-        if live.told.earlier is not None:
+        if live.told.earlier is not None and not live.losses:
             self._leavings.send(live.told.name)
         return {**live.told.arguments, KEY: live.told}
 
@@ -234,33 +209,23 @@ class TuneDispatch:
         """Note that a trial has a worker again."""
         self._paused.discard(tune_id)
 
-    def begin_again(self, tune_id: str, reason: str) -> None:
-        """Note that the worker of a trial is gone: another one goes on from its last checkpoint."""
-        live = self._live[tune_id]
-        self._heard = time.monotonic()
-        self._paused.discard(tune_id)
-        self._deaths[live.told.number] += 1
-        self._trials.begin_again(live, reason)
-
-    def give_up(self, tune_id: str, death: Death) -> None:
-        """Take a trial that Tune does not go on with: record it, if its workers have died too often, else go on.
+    def lost(self, tune_id: str, loss: Loss) -> None:
+        """Take a trial whose worker is lost: it resumes, or is recorded if its retries are exhausted.
 
         Raises:
             TrialEndedSearch: no worker for it can be started, which is not the trial's fault.
         """
         live = self._live[tune_id]
-        number = live.told.number
-        self._deaths[number] += death.is_new
-        may_go_on = self._deaths[number] <= (self._retries if death.had_worker else max(self._retries, 1))
-        if may_go_on and not death.is_creation:
-            self._waiting.append(self._leave(tune_id))
-            if death.is_new:
-                self._trials.begin_again(live, death.reason)
-        elif death.had_worker:
-            self._finish(tune_id, given_up(live, death.reason))
+        self._heard = time.monotonic()
+        self._paused.discard(tune_id)
+        if self._trials.lost(live, loss):
+            if not loss.resumes_itself:
+                self._leave(tune_id)
+        elif loss.had_worker:
+            self._finish(tune_id, given_up(live, loss.reason))
         else:
             reason = (
-                f"No worker can be started on the cluster: {death.reason}. All nodes need hpsearch and what it imports."
+                f"No worker can be started on the cluster: {loss.reason}. All nodes need hpsearch and what it imports."
             )
             self._finish(tune_id, live.ended(TrialState.INTERRUPTED, reason, StudyError(reason)))
 

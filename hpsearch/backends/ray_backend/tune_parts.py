@@ -14,7 +14,8 @@ from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 from ray.tune.search.search_generator import SearchGenerator
 
-from .dispatch import Death, TuneDispatch
+from ...search.lost_worker import Loss
+from .dispatch import TuneDispatch
 from .worker import OBJECTIVE
 
 # How Ray says that what a worker is made of has raised an error.
@@ -168,7 +169,7 @@ class WorkerEvents(Guarded, tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Note that another worker will go on with the trial."""
         self._recovering.add(trial.trial_id)
-        self._dispatch.begin_again(trial.trial_id, _reason(trial))
+        self._dispatch.lost(trial.trial_id, Loss(_reason(trial), resumes_itself=True))
 
     @guarded
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -177,7 +178,7 @@ class WorkerEvents(Guarded, tune.Callback):
         had_worker, is_new = trial.trial_id in self._had_workers, trial.trial_id not in self._recovering
         self._had_workers.discard(trial.trial_id)
         self._recovering.discard(trial.trial_id)
-        self._dispatch.give_up(trial.trial_id, Death(_reason(trial), had_worker, is_creation, is_new))
+        self._dispatch.lost(trial.trial_id, Loss(_reason(trial), had_worker, is_creation, is_new))
 
 
 def _error(trial: Trial) -> Any:

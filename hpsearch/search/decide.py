@@ -1,4 +1,4 @@
-"""What a search does next: a pure function of its trials and its rules.
+"""The decisions of a search: pure functions of its trials and its rules.
 
 `decide` says what the next free slot does, which paused trials can no longer be promoted, and when and why a search
 ends. `judge` says what a trial does that has come to a rung. Neither reads a file or a clock, draws a random number, or
@@ -70,6 +70,7 @@ class Snapshot:
         by_hand: the numbers of the trials that the user has promoted.
         closing: why no further trial may start or resume in this session; None: nothing ends it.
         nothing_new: why there is no new trial to start; None: there may be one.
+        settling: the number of trials that have just ended, which their processes are about to record in the storage.
         rating: rates paused trials by their expected improvement; None: their reports do.
         sizes: by number, the bytes of the checkpoints of paused trials.
         free_bytes: on the disk of the study.
@@ -82,6 +83,7 @@ class Snapshot:
     by_hand: frozenset[int] = frozenset()
     closing: Closing | None = None
     nothing_new: str | None = None
+    settling: int = 0
     rating: Rating | None = None
     sizes: Mapping[int, int] = field(default_factory=dict)
     free_bytes: float = math.inf
@@ -205,9 +207,9 @@ def decide(now: Snapshot) -> Decision:
         is_payable = not half_done and now.affords(new)
         if is_payable:
             return Start()
-    if running:
+    if running or now.settling:
         return Wait()
-    return _end(now, paused, is_payable)
+    return _end(now, paused, is_payable, now.nothing_new if may_start else None)
 
 
 def judge(now: Snapshot, number: int, earlier: TrialRecord | None = None) -> Verdict:
@@ -251,7 +253,9 @@ def _promote(now: Snapshot, paused: Sequence[TrialRecord], is_last_chance: bool 
     return None if promoted is None else Resume(promoted.number)
 
 
-def _end(now: Snapshot, paused: Sequence[TrialRecord], is_payable: bool) -> Resume | Prune | End:
+def _end(
+    now: Snapshot, paused: Sequence[TrialRecord], is_payable: bool, nothing_new: str | None
+) -> Resume | Prune | End:
     """Return what comes when no trial is running and none can start: last chances, then the end."""
     promotion = _promote(now, paused, is_last_chance=True)
     if promotion is not None:
@@ -262,7 +266,7 @@ def _end(now: Snapshot, paused: Sequence[TrialRecord], is_payable: bool) -> Resu
         is_lacking = rungs is not None and rungs.next(now.trials, now.rating, is_last_chance=True) is not None
         if is_lacking or not is_payable:
             return End(budget.exhausted(now.trials))
-    return Prune(_numbers(paused)) if paused else End(now.nothing_new, is_early=now.nothing_new is not None)
+    return Prune(_numbers(paused)) if paused else End(nothing_new, is_early=nothing_new is not None)
 
 
 def _close(now: Snapshot, closing: Closing) -> Stop | End:

@@ -243,11 +243,6 @@ class Execution:
                 about = f"Trial {self._trial.number} cannot resume with {name}={after[name]!r}"
                 raise StudyError(f"{about}: {error}") from error
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether the last report was made at the end of the trial, which a budget or a callback may have brought."""
-        return self._reporting is not None and self._reporting.is_ending
-
     def end_trackers(self, record: TrialRecord) -> None:
         """Tell the experiment trackers how the trial ended."""
         if self._recipe is not None:

@@ -35,14 +35,14 @@ class Reported:
 
     Attributes:
         report: the evaluation.
-        told: what is new for the pruner: values and resources; of a resumed trial, those from before too.
+        new_values: values and resources that the pruner does not know yet; of a resumed trial, those from before too.
         is_comparable: whether the last of these is that of this report, which a pruner or scheduler may judge.
         is_last: whether the trial has trained to its end.
         so_far: the record of the trial as it is now.
     """
 
     report: Report
-    told: tuple[tuple[float, int], ...]
+    new_values: tuple[tuple[float, int], ...]
     is_comparable: bool
     is_last: bool
     so_far: TrialRecord

@@ -1,4 +1,4 @@
-"""What a trial says while it runs, and what the search answers: a plain call here, a message from another process."""
+"""The way from a running trial to its search: a plain call in this process, a message from another one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .trial import Trial, TrialRecord, Verdict
 
 
 class Reporter(Protocol):
-    """Takes what a running trial says; the main process of the trial calls it, `progress` every process.
+    """Receives what a running trial reports; the main process of the trial calls it, `progress` every process.
 
     Any method may end the trial by an error, such as one that says that the search has ended.
     """
@@ -50,7 +50,7 @@ class DirectReporter:
 
     def report(self, reported: Reported) -> Verdict:
         """Report to the study, show the report, and return what the study says."""
-        for value, resource in reported.told:
+        for value, resource in reported.new_values:
             self._trial.report(value, resource)
         self._listener.on_report(self._trial, reported.report)
         return self._trial.verdict(reported.so_far, reported.is_comparable, reported.is_last)

@@ -75,7 +75,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._budget, self._weights = budget, weights
         self._ranks, self._reporter, self._check = ranks, reporter, check
         self._is_checked = self._has_made_step = False
-        self._told: list[tuple[float, int]] = []  # for the pruner, with the next report
+        self._new_values: list[tuple[float, int]] = []  # for the pruner, sent with the next report
         self._others_were_evaluated = others.were_evaluated
         self._pending: dict[str, float] = {}
         self._evaluated_sets = 0
@@ -147,7 +147,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         control.should_training_stop = control.should_training_stop or self.is_at_its_end
         if self._ranks.is_main:
             for report in self.reports:
-                self._remember(report)
+                self._add_value(report)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Stop the trial if a budget is exhausted, or a signal ends the search."""
@@ -278,9 +278,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def _send(self, report: Report, is_last: bool) -> Verdict:
         """Report an evaluation; return what the study says."""
         self._check_once()
-        is_comparable = self._remember(report)
-        told, self._told = tuple(self._told), []
-        return self._reporter.report(Reported(report, told, is_comparable, is_last, self._record()))
+        is_comparable = self._add_value(report)
+        values, self._new_values = tuple(self._new_values), []
+        return self._reporter.report(Reported(report, values, is_comparable, is_last, self._record()))
 
     def _check_once(self) -> None:
         if not self._is_checked:
@@ -308,12 +308,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
         elif verdict.save:
             control.should_save = True
 
-    def _remember(self, report: Report) -> bool:
-        """Remember what the pruner compares of a report; False if there is nothing."""
+    def _add_value(self, report: Report) -> bool:
+        """Add the value of a report to those that the pruner gets next; False if there is none to compare."""
         value, resource = self._pruning_value(report), report.comparable_resource
         if value is None or resource is None or not math.isfinite(value):
             return False
-        self._told.append((value, resource))
+        self._new_values.append((value, resource))
         return True
 
     def _pruning_value(self, report: Report) -> float | None:

@@ -29,7 +29,7 @@ from .own_files import hide_checkpoints_outside
 from .preflight import PreflightPlan, plan_preflight
 from .ranks import Ranks
 from .repeats import Tried, choose, is_everything_tried
-from .reporter import DirectReporter
+from .reporter import DirectReporter, Reporter
 from .retention import remove_surplus
 from .sessions import Session
 from .space import SearchSpace
@@ -216,20 +216,29 @@ class TrialRunner:
         Raises:
             TrialEndedSearch: the study itself is mistaken, or the user ended the search; it carries the record.
         """
-        others, plan = self._others(trial), self._plan(trial)
-        execution = self.execution(trial, others, plan)
+        told = self.begin(trial)
+        return told if isinstance(told, TrialRecord) else self.finish(self.train(trial, told))
+
+    def train(self, trial: Trial, told: Assignment, reporter: Reporter | None = None) -> Ended:
+        """Train a trial that has begun in this process, and return how it ended; the processes that follow train too.
+
+        Args:
+            trial: of the study.
+            told: what `begin` has returned.
+            reporter: takes what the trial says; None: the trial itself does, and the listener.
+        """
+        execution = self.execution(trial, told.others, told.preflight, reporter)
 
         def train() -> tuple[TrialState, str | None]:
-            self._begin(trial, execution)
-            self._ranks.decide(lambda: Assignment.of(trial, others, None, plan))
+            self._ranks.decide(lambda: told)
             trial.ranks = self._ranks
             with keeping_sockets(execution.loads_in_processes):
                 return execution.run()
 
-        return self.finish(run_to_end(execution, train))
+        return run_to_end(execution, train)
 
     def begin(self, trial: Trial) -> Assignment | TrialRecord:
-        """Prepare a trial that another process will train, and return what to tell it; `finish` when it has ended.
+        """Prepare a trial, and return what the process that trains it must know; `finish` when it has ended.
 
         If the trial ended before it could be trained, return its record, as `run` does.
 
@@ -269,7 +278,13 @@ class TrialRunner:
             raise TrialEndedSearch(record, ended.cause)
         return record
 
-    def execution(self, trial: Trial, others: OtherTrials, plan: PreflightPlan | None = None) -> Execution:
+    def execution(
+        self,
+        trial: Trial,
+        others: OtherTrials,
+        plan: PreflightPlan | None = None,
+        reporter: Reporter | None = None,
+    ) -> Execution:
         """Return a trial as it would run in this process, beside these other ones."""
         return Execution(
             self._trainer,
@@ -278,7 +293,7 @@ class TrialRunner:
             others,
             TrialBudget(self._study, self._budget, others),
             self._ranks,
-            self._reporter(trial, self.listener, self._note_and_remember),
+            reporter or self._reporter(trial, self.listener, self._note_and_remember),
             plan=plan,
         )
 

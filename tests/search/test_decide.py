@@ -178,6 +178,16 @@ def test_where_there_is_no_new_trial_others_come_to_their_end(trials: list[Trial
     assert decided(few, *trials, nothing_new="everything was tried") == decision
 
 
+def test_a_search_that_has_reached_its_total_does_not_end_early() -> None:
+    assert decided(in_full(2), complete(0), complete(1), nothing_new="everything was tried") == End()
+    assert decided(in_full(3), complete(0), complete(1), nothing_new="all") == End("all", is_early=True)
+
+
+def test_the_end_waits_for_processes_that_are_recording_theirs() -> None:
+    assert decided(in_full(1), complete(0), settling=1) == Wait()
+    assert decided(in_full(2), complete(0), settling=1) == Start()
+
+
 EXHAUSTED = "the budget of {:g} full training runs is exhausted ({:.3g})"
 
 
@@ -237,6 +247,12 @@ def of_ladder(
     return make
 
 
+def by_hand(now: Snapshot) -> Snapshot:
+    """Promote every seventh trial by hand, and rate trials by their numbers."""
+    promoted = frozenset(each.number for each in now.trials if each.number % 7 == 3 and each.state.is_open)
+    return replace(now, by_hand=promoted, rating=lambda candidates, known: [each.number % 5 for each in candidates])
+
+
 @searches
 @given(
     ladder=ladders,
@@ -245,11 +261,19 @@ def of_ladder(
     seed=st.integers(0, 1000),
     failing=st.sampled_from([0.0, 0.3, 1.0]),
     limit=st.integers(3, 50),
+    change=st.sampled_from([lambda now: now, by_hand]),
 )
 def test_each_trial_of_the_total_begins_once_and_comes_to_an_end(
-    ladder: Ladder, n_trials: int, workers: int, seed: int, failing: float, limit: int
+    ladder: Ladder,
+    n_trials: int,
+    workers: int,
+    seed: int,
+    failing: float,
+    limit: int,
+    change: Callable[[Snapshot], Snapshot],
 ) -> None:
-    search = SimulatedSearch(of_ladder(ladder, n_trials, limit=limit)(), workers, seed, failing=failing)
+    rule = of_ladder(ladder, n_trials, limit=limit)()
+    search = SimulatedSearch(rule, workers, seed, failing=failing, change=change)
     assert search.run() == End()
     assert len(search.trials) == n_trials
     assert all(each.state.is_counted for each in search.trials.values())
@@ -270,40 +294,55 @@ def test_a_budget_is_not_overshot_and_completes_a_trial(ladder: Ladder, budget: 
 
 
 @searches
-@given(ladder=ladders, n_trials=st.integers(1, 30), workers=st.integers(1, 8), seed=st.integers(0, 1000))
-def test_nothing_is_remembered_between_decisions(ladder: Ladder, n_trials: int, workers: int, seed: int) -> None:
+@given(
+    ladder=ladders,
+    n_trials=st.integers(1, 30),
+    workers=st.integers(1, 8),
+    seed=st.integers(0, 1000),
+    change=st.sampled_from([lambda now: now, by_hand]),
+)
+def test_nothing_is_remembered_between_decisions(
+    ladder: Ladder, n_trials: int, workers: int, seed: int, change: Callable[[Snapshot], Snapshot]
+) -> None:
     make = of_ladder(ladder, n_trials)
-    once, anew = (SimulatedSearch(each, workers, seed, failing=0.1) for each in (make(), make))
+    once, anew = (
+        SimulatedSearch(each, workers, seed, failing=0.1, killed=0.1, change=change) for each in (make(), make)
+    )
     assert once.run() == anew.run()
     assert once.decisions == anew.decisions
     assert once.trials == anew.trials
 
 
 @searches
-@given(ladder=ladders, seed=st.integers(0, 1000), n_trials=st.integers(8, 40))
-def test_what_is_promoted_does_not_depend_on_the_order_in_which_trials_reported(
-    ladder: Ladder, seed: int, n_trials: int
+@given(ladder=ladders, n_trials=st.integers(1, 30), workers=st.integers(1, 8), seed=st.integers(0, 1000))
+def test_trials_whose_processes_are_killed_come_to_their_end_all_the_same(
+    ladder: Ladder, n_trials: int, workers: int, seed: int
 ) -> None:
-    """Of trials that are all paused at one rung, the same resume, whoever came first."""
-    search = SimulatedSearch(of_ladder(ladder, n_trials)(), 4, seed)
-    search.run()
-    first = [
-        replace(each, state=TrialState.PAUSED, reports=each.reports[:3], values=(), fraction=0.5)
-        for each in search.trials.values()
-        if len(each.reports) >= 3
-    ]
-    shuffled = list(first)
+    search = SimulatedSearch(of_ladder(ladder, n_trials)(), workers, seed, killed=0.3)
+    assert search.run() == End()
+    assert len(search.trials) == n_trials
+    assert all(each.state.is_counted for each in search.trials.values())
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_promotions_do_not_depend_on_the_order_in_which_trials_came_to_a_rung(factor: int, seed: int) -> None:
+    """Of trials that are all paused at one rung, the same are promoted, in the same order, whoever came first."""
+    losses = {f"run-{name}": name / 10 for name in range(12)}
+
+    def promoted(names: list[str]) -> list[str]:
+        rule = Rules(40, rungs(40, ladder=Ladder((1 / 6, 1 / 2), factor)))
+        trials = [replace(trial(number, 0.9, losses[name]), name=name) for number, name in enumerate(names)]
+        found = []
+        while isinstance(decision := decided(rule, *trials), Resume):
+            found.append(trials[decision.number].name)
+            done = (*trials[decision.number].reports, *running(0, *[losses[found[-1]]] * 3).reports[2:])
+            trials[decision.number] = replace(trials[decision.number], state=TrialState.RUNNING, reports=done)
+        return found
+
+    shuffled = list(losses)
     random.Random(seed).shuffle(shuffled)
-    renumbered = [replace(each, number=number) for number, each in enumerate(shuffled)]
-
-    def resumed(trials: list[TrialRecord]) -> Any:
-        decision = decided(
-            Rules(n_trials, rungs(n_trials, ladder=Ladder(ladder.fractions, ladder.reduction_factor))), *trials
-        )
-        numbers = [decision.number] if isinstance(decision, Resume) else getattr(decision, "numbers", ())
-        return type(decision), sorted(each.name for each in trials if each.number in numbers)
-
-    assert resumed(first) == resumed(renumbered)
+    assert promoted(list(losses)) == promoted(shuffled) == list(losses)[: 12 // factor]
 
 
 def test_a_search_ends_at_once_when_a_limit_is_reached_and_selects_the_best_paused_trial() -> None:

@@ -24,6 +24,7 @@ class SimulatedSearch:
         seed: of the values, of which trial reports next, and of which fail.
         evaluations: of a complete trial.
         failing: the fraction of the trials that fail at some evaluation.
+        killed: the fraction of the reports before which the trial's process is killed.
         change: changes each snapshot.
 
     Attributes:
@@ -36,6 +37,7 @@ class SimulatedSearch:
     seed: int = 0
     evaluations: int = 6
     failing: float = 0.0
+    killed: float = 0.0
     change: Change = lambda now: now
     trials: dict[int, TrialRecord] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
@@ -70,7 +72,9 @@ class SimulatedSearch:
                         assert not running or self._now().closing is not None, "ends while trials are running"
                         return decision
             place = self._random.randrange(len(running))
-            if not self._evaluate(running[place]):
+            if self._random.random() < self.killed:
+                self._set(running[place], TrialState.INTERRUPTED)
+            if self.trials[running[place]].state is TrialState.INTERRUPTED or not self._evaluate(running[place]):
                 running[place] = running[-1]
                 running.pop()
 

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import optuna
 from optuna.trial import TrialState as EngineState
 
-from ...errors import StorageError, StudyError
-from ...search.ending import TrialEndedSearch
+from ...errors import StudyError
 from ...search.evaluation_points import epochs_of, points_of
 from ...search.execution import Searchable
 from ...search.ladder import TOO_FEW, Ladder
@@ -32,6 +31,7 @@ from .curve_sampler import CurveSampler
 from .defaults import DEFAULTS, Defaults
 from .dispatch import Dispatch
 from .importances import importances
+from .inline import run_inline
 from .learning import ORIGIN, Learned, check_learned, learn, learn_from
 from .ledger import Ledger
 from .named_samplers import TPE, as_sampler, sampler_kind
@@ -271,25 +271,12 @@ class OptunaBackend(Backend):
 
     def search(self, study: Study, runner: TrialRunner) -> None:
         """Choose, run, tell, settle; until the total is reached or a budget is used up."""
-        if self._parallel.is_wanted:
-            with quiet_optuna():
-                self._parallel.run(study, Dispatch(runner, self, retries=self._parallel.retries))
-            return
-        has_waited = False
-        while not runner.interruption.signal:
-            with self.deciding(runner) as trials:
-                chosen = trials.next(runner)
-            if chosen is None:
-                if trials.ending is not None:
-                    runner.announce(trials.ending)
-                return
-            if isinstance(chosen, OptunaTrial):
-                self._run(chosen, runner)
+        dispatch = Dispatch(runner, self, retries=self._parallel.retries)
+        with quiet_optuna():
+            if self._parallel.is_wanted:
+                self._parallel.run(study, dispatch)
             else:
-                if not has_waited:
-                    runner.announce("all trials have begun: waiting for those that other searches are at")
-                has_waited = True
-                runner.wait()
+                run_inline(dispatch, runner)
 
     @contextmanager
     def deciding(self, runner: TrialRunner) -> Iterator[StoredTrials]:
@@ -311,16 +298,6 @@ class OptunaBackend(Backend):
                 with self.deciding(runner) as trials:
                     trials.end(trial, record)
             runner.settle(record)
-
-    def _run(self, trial: OptunaTrial, runner: TrialRunner) -> None:
-        """Run a trial and tell Optuna and the study how it ended."""
-        try:
-            with quiet_optuna():
-                record = runner.run(trial)
-        except TrialEndedSearch as ended:
-            self.settle(trial, ended.record, runner, is_stored=not isinstance(ended.cause, StorageError))
-            raise
-        self.settle(trial, record, runner)
 
     def engine_study(self) -> optuna.Study:
         """Return the `optuna.Study`."""

@@ -155,20 +155,24 @@ class Dispatch:
         elif isinstance(message, Notice):
             self.announce(message.text)
         elif isinstance(message, Noted):
-            self._note(live, message.so_far)
-            self._runner.note(message.so_far)
+            so_far = message.so_far.going_on_from(live.so_far)  # it may not know its earlier reports yet
+            self._note(live, so_far)
+            self._runner.note(so_far)
         else:
             if message.so_far.schedule != live.so_far.schedule:
                 self._runner.note(message.so_far)
             self._note(live, message.so_far)
             with self._engine.talking():
-                for value, resource in message.told:
+                for value, resource in message.new_values:
                     live.trial.report(value, resource)
             self._runner.listener.on_report(live.trial, message.report)
         return None
 
     def verdict(self, live: LiveTrial, message: Reported) -> Verdict:
-        """Ask the rungs, or else the pruner, about a trial that has reported."""
+        """Return what a trial does that has reported: by the budgets of the study, the rungs, or else the pruner."""
+        stop = self.reason_to_stop(message)
+        if stop is not None:
+            return Verdict(stop=stop)
         with self._engine.talking():
             return live.trial.verdict(message.so_far, message.is_comparable, message.is_last)
 

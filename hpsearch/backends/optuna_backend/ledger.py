@@ -217,10 +217,13 @@ class Ledger:
             return f"{type(engine.sampler).__name__} has tried everything there is in this space"
         return None
 
+    def has_given_parameters(self, entries: Entries) -> bool:
+        """Tell whether the user has given parameters for the next trial: queued ones, or some to start with."""
+        return bool(entries.queued) or self._place(entries.trials) < len(self._study.start_with)
+
     def has_parameters_left(self, entries: Entries) -> bool:
         """Tell whether there are parameters for another trial in any case, however few the space has."""
-        has_more_to_start_with = self._place(entries.trials) < len(self._study.start_with)
-        return bool(entries.queued) or self.may_repeat or has_more_to_start_with or has_values_left(entries.trials)
+        return self.has_given_parameters(entries) or self.may_repeat or has_values_left(entries.trials)
 
     def compare_with_warm_start(self, entries: Entries) -> str | None:
         """Return a warning, once, if the study that this one learns from was about something else."""

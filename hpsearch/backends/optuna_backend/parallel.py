@@ -18,7 +18,7 @@ from ...search.folder import remove_leftovers
 from ...search.lost_worker import Loss
 from ...search.messages import Message, Progress, Reported
 from ...search.study import Study, check_whole
-from ...search.trial import TrialState, Verdict
+from ...search.trial import TrialState
 from ...surroundings import at_ctrl_c, ignoring_ctrl_c
 from ...workers.payload import CannotBeWritten, Payload, pack
 from ...workers.pickling import REMEDY, check_objectives, culprit, first_line, for_workers
@@ -276,13 +276,9 @@ class ParallelSearch:
         else:
             answer = self._dispatch.hear(live, message)
             if isinstance(message, Reported):
-                worker.send(self._verdict(live, message))
+                worker.send(self._dispatch.verdict(live, message))
             elif not isinstance(message, Progress):
                 worker.send(answer)
-
-    def _verdict(self, live: LiveTrial, message: Reported) -> Verdict:
-        stop = self._dispatch.reason_to_stop(message)
-        return self._dispatch.verdict(live, message) if stop is None else Verdict(stop=stop)
 
     def _lose(self, live: LiveTrial, reason: str) -> None:
         """Resume a trial in another worker, or record it as failed if its retries are exhausted."""

@@ -57,7 +57,7 @@ class StoredTrials:
         self._rules = Rules(study.n_trials, rungs, budget, paused_limit or PausedLimit())
         self._checkpoints = PausedCheckpoints(study.folder)
         self._has_said_limit = False
-        self._proposer_ended: str | None = None
+        self._has_proposer_ended = False
         self.ending: str | None = None
 
     def next(self, runner: TrialRunner, proposer: Proposer | None = None) -> OptunaTrial | Wait | None:
@@ -68,7 +68,7 @@ class StoredTrials:
             proposer: chooses the parameters of a new trial in place of the sampler.
         """
         self.ending = None
-        nothing_new = self._proposer_ended
+        nothing_new: str | None = None
         while True:
             entries = self._read(runner)
             decision = decide(self._snapshot(entries, runner, nothing_new))
@@ -79,7 +79,7 @@ class StoredTrials:
                         started = self._start(entries, runner, proposer)
                         if started is not None:
                             return started
-                        nothing_new = self._proposer_ended = "the searcher has nothing more to try"
+                        nothing_new = "the searcher has nothing more to try"
                 case Resume(number, by_hand):
                     if by_hand:
                         runner.announce(f"trial {number} is promoted by hand: it trains to completion")
@@ -128,7 +128,9 @@ class StoredTrials:
         paused = [] if self._at_rungs is None else [each for each in trials if each.state is TrialState.PAUSED]
         if self._at_rungs is not None:
             self._at_rungs.announce_misleading(trials, runner)
-        ended = sum(each.state.is_counted for each in trials)
+        is_open = entries.open
+        ended = sum(each.state.is_counted and each.number not in is_open for each in trials)
+        settling = [each.number for each in trials if each.number in is_open and not each.state.is_open]
         is_measured = _LEAST_TO_MEASURE < len(paused) <= self._rules.paused_limit.number
         return Snapshot(
             self._rules,
@@ -138,6 +140,7 @@ class StoredTrials:
             by_hand=self._by_hand(trials if self._rules.budget is not None else paused),
             closing=self._closing(runner, paused),
             nothing_new=nothing_new,
+            settling=sum(runner.is_alive(is_open[number].session) for number in settling),
             rating=self._at_rungs.rating(trials) if self._at_rungs is not None and paused else None,
             sizes=self._checkpoints.sizes(paused) if is_measured else {},
             free_bytes=self._checkpoints.free_bytes if is_measured else math.inf,
@@ -174,7 +177,8 @@ class StoredTrials:
             elif not entry.is_paused and runner.is_alive(entry.session):
                 state = TrialState.RUNNING
             record = known.get(number) or TrialRecord(number, "", state, {})
-            known[number] = record if record.state is state else replace(record, state=state)
+            if record.state.is_open:  # else its process records that in the storage next
+                known[number] = record if record.state is state else replace(record, state=state)
         return tuple(known[number] for number in sorted(known))
 
     def _reason_not_to_start(self, entries: Entries, runner: TrialRunner) -> str | None:
@@ -191,10 +195,13 @@ class StoredTrials:
 
     def _start(self, entries: Entries, runner: TrialRunner, proposer: Proposer | None) -> OptunaTrial | Wait | None:
         """Return a new trial; None if the proposer has no more."""
+        if self._has_proposer_ended and not self._ledger.has_given_parameters(entries):
+            return None
         records = runner.known_trials()
         started = self._ledger.start(entries, runner.session, records, proposer, runner.known_trial)
         if isinstance(started, OptunaTrial):
             self._let_judge(started, runner)
+        self._has_proposer_ended = started is None
         return started
 
     def _resume(self, entry: Entry, runner: TrialRunner) -> OptunaTrial:
@@ -210,8 +217,7 @@ class StoredTrials:
         at_rungs = self._at_rungs
 
         def verdict(so_far: TrialRecord, earlier: TrialRecord | None) -> Verdict:
-            is_by_hand = bool(self._by_hand([so_far]))
-            if is_by_hand or not at_rungs.rungs.is_at_rung(so_far, earlier):
+            if not at_rungs.rungs.is_at_rung(so_far, earlier) or self._by_hand([so_far]):
                 return Verdict()
             if self._rules.budget is None:
                 return judged(so_far, earlier, runner.known_trials())

@@ -152,7 +152,7 @@ def _numbers(event: Reported) -> dict[str, Any]:
     report = event.report
     return {
         **by_every_name(report.metrics),
-        OBJECTIVE: event.told[-1][0] if event.is_comparable else math.nan,
+        OBJECTIVE: event.new_values[-1][0] if event.is_comparable else math.nan,
         TRAINING_ITERATION: len(event.so_far.reports),
         "resource": report.resource,
         "step": report.step,

@@ -1,0 +1,61 @@
+"""Trials in the searching process itself, one after the other: the reference for all other ways to run them."""
+
+from __future__ import annotations
+
+from ...search.messages import Noted, Notice, Progress, Reported
+from ...search.runner import TrialRunner
+from ...search.trial import TrialRecord, Verdict
+from .dispatch import Dispatch, LiveTrial
+
+
+def run_inline(dispatch: Dispatch, runner: TrialRunner) -> None:
+    """Run the trials that are dispatched, until there are no more or a signal ends the search.
+
+    Under a launcher, the other processes of each trial train it too.
+    """
+    is_waiting = False
+    while not runner.interruption.signal:
+        live = dispatch.next()
+        if live is not None:
+            dispatch.finish(live, runner.train(live.trial, live.told, InlineReporter(dispatch, runner, live)))
+        elif dispatch.is_over:
+            return
+        else:
+            if not is_waiting:
+                is_waiting = True
+                runner.announce("all trials have begun: waiting for those that other searches are at")
+            runner.wait()
+
+
+class InlineReporter:
+    """Reports a trial of this process as a worker does, by plain calls.
+
+    Args:
+        dispatch: takes what the trial says.
+        runner: shows it.
+        live: the trial.
+    """
+
+    def __init__(self, dispatch: Dispatch, runner: TrialRunner, live: LiveTrial) -> None:
+        self._dispatch, self._runner, self._live = dispatch, runner, live
+
+    def progress(self, step: int, max_steps: int) -> None:
+        """Show it."""
+        self._dispatch.hear(self._live, Progress(step, max_steps))
+
+    def report(self, reported: Reported) -> Verdict:
+        """Report to the study, and return the verdict."""
+        self._dispatch.hear(self._live, reported)
+        return self._dispatch.verdict(self._live, reported)
+
+    def note(self, so_far: TrialRecord) -> None:
+        """Write it to the trial's record."""
+        self._dispatch.hear(self._live, Noted(so_far))
+
+    def checkpoint(self, step: int) -> None:
+        """Show it."""
+        self._runner.listener.on_checkpoint(self._live.trial, step)
+
+    def notice(self, text: str) -> None:
+        """Show it."""
+        self._dispatch.hear(self._live, Notice(text))

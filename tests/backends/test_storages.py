@@ -15,6 +15,7 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import BestRun, HpsearchError, MissingPackageError, SearchInterrupted, StudyError
+from hpsearch.backends.optuna_backend.storage import open_storage
 from tests.support.postgresql import PostgreSQL, server_or_skip
 from tests.support.search_processes import (
     assert_disk_and_storage_agree,
@@ -256,3 +257,19 @@ def test_a_server_that_is_started_again_at_once_is_not_even_noticed(
     assert told(best) == undisturbed
     assert_disk_and_storage_agree(tmp_path / "study", url)
     assert len(load(tmp_path / "study", url).trials) == 4
+
+
+def test_ctrl_c_while_rows_are_read_is_no_error_of_the_connection_pool(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage: Any = open_storage(f"sqlite:///{tmp_path / 'study.db'}")
+    pool = storage._backend.engine.pool.logger
+    for cause in (KeyboardInterrupt(), RuntimeError()):
+        try:
+            try:
+                raise cause
+            finally:
+                raise OSError("the cursor cannot be closed")
+        except OSError:
+            pool.error("Error closing cursor", exc_info=True)
+    assert [repr(each.exc_info[1].__context__) for each in caplog.records] == ["RuntimeError()"]

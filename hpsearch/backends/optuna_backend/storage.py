@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
@@ -251,12 +252,25 @@ def _database(url: str, **engine: Any) -> optuna.storages.RDBStorage:
     """Open a database; of processes that make its tables at the same moment all but one fail, so try again."""
     for attempt in range(_ATTEMPTS):
         try:
-            return optuna.storages.RDBStorage(url, engine_kwargs=engine)
+            storage = optuna.storages.RDBStorage(url, engine_kwargs=engine)
+            pool_logger: Any = storage.engine.pool.logger
+            pool_logger.addFilter(_is_no_interruption)
+            return storage
         except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError):
             if attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(0.2)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _is_no_interruption(logged: logging.LogRecord) -> bool:
+    """Tell whether a log record has another cause than Ctrl-C, which may come while rows are read."""
+    error = logged.exc_info[1] if logged.exc_info else None
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return False
+        error = error.__cause__ or error.__context__
+    return True
 
 
 def _relax_sync(connection: Any, _record: Any) -> None:

@@ -5,7 +5,7 @@
 
 1. Trials of the default search of five parameters, all to completion, beside bare processes that only train: the
    efficiency of two workers (target 0.85 with trials of a second), how much longer the last 200 take than the first 200
-   (target 1.1 times, with trials of a tenth), and the memory of the process that searches.
+   (target 1.1 times, with trials of a tenth), and the CPU time and memory of the process that searches.
 2. With `--watch`, in place of these: short trials, in which neither memory, nor files, nor threads, nor the time for a
    trial may grow. Beside the time of the process that searches stands what Optuna alone needs, which is a part of it.
 """
@@ -42,15 +42,17 @@ FIVE = {
 
 
 class Ends(hpsearch.SearchListener):
-    """Notes when trials end, and how much memory this process has then."""
+    """Records when trials end, and how much memory and CPU time this process has taken by then."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self.megabytes: list[float] = []
+        self.cpu_seconds: list[float] = []
 
     def on_trial_end(self, record: Any) -> None:
         self.times.append(time.perf_counter())
         self.megabytes.append(psutil.Process().memory_info().rss / 1e6)
+        self.cpu_seconds.append(time.process_time())
 
 
 def search_many(name: str, trials: int, bare: BareProcesses) -> None:
@@ -67,6 +69,10 @@ def search_many(name: str, trials: int, bare: BareProcesses) -> None:
     first, last = ends.times[some] - ends.times[0], ends.times[-1] - ends.times[-1 - some]
     print(f"{trials} trials '{name}' ({work}), two workers: {each * 1e3:.0f} ms for each, bare {one * 1e3:.0f} ms;")
     print(f"efficiency {one / each:.2f}; the last {some} took {last / first:.2f} times as long as the first;")
+    begin, end = (
+        1e3 * (each[-1] - each[0]) / (some - 1) for each in (ends.cpu_seconds[:some], ends.cpu_seconds[-some:])
+    )
+    print(f"CPU of the process that searches: {begin:.0f} ms for each of the first {some}, {end:.0f} ms for the last;")
     grown = ends.megabytes[-1] - ends.megabytes[some]
     print(f"after {some} trials, the memory of the process that searches has grown by {grown:.0f} MB", flush=True)
 

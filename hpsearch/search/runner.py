@@ -43,8 +43,9 @@ logger = logging.getLogger(__name__)
 class TrialRunner:
     """Runs the trials that a backend asks for, and keeps the study's records and folder in order.
 
-    Under `locked()` a backend chooses a trial that no process is at and marks it with `session`. It then calls `run`,
-    and, under `locked()` again, tells its storage and calls `settle`.
+    Under `locked()` a backend chooses a trial that no process trains and marks it with `session`. It then calls
+    `begin`, has it trained, here by `train` or elsewhere, and calls `finish`; under `locked()` again, it tells its
+    storage and calls `settle`.
 
     Attributes:
         listener: hears of the search.
@@ -52,7 +53,7 @@ class TrialRunner:
         records: the trials of the study that have ended or will resume, those of other processes included.
         failures: how the last trials of this session failed, one after the other.
         interruption: notes a signal that ends the search.
-        under_way: by number, the records so far of trials that other processes train for this one.
+        under_way: by number, the records so far of the trials that this search trains, here or in other processes.
     """
 
     def __init__(

@@ -38,22 +38,34 @@ def test_a_trial_that_runs_out_of_memory_before_it_has_resumed_keeps_its_reports
     assert len(runner.written) == 1
 
 
+KILLED, NO_NODE = Loss("killed"), Loss("no node", had_worker=False)
+
+
 @pytest.mark.parametrize(
-    ("loss", "is_retried", "is_next"),
+    ("losses", "retries", "is_retried"),
     [
-        (Loss("killed"), [True, False], True),
-        (Loss("killed", is_new=False), [True, True], True),
-        (Loss("killed", resumes_itself=True), [True, True], False),
-        (Loss("it cannot be made", is_creation=True), [False], False),
+        ([KILLED, KILLED], 1, [True, False]),
+        ([KILLED], 0, [False]),
+        ([NO_NODE, NO_NODE], 0, [True, False]),  # one that no process has trained is tried once more
+        ([Loss("it cannot be made", is_creation=True)], 3, [False]),
+        # An engine that resumes trials itself says so, and may say of the same loss that it does not.
+        ([Loss("killed", resumes_itself=True), Loss("killed", is_new=False)], 1, [True, True]),
+        ([Loss("killed", resumes_itself=True), KILLED], 1, [True, False]),
     ],
 )
-def test_a_trial_is_resumed_as_often_as_it_may_be(loss: Loss, is_retried: list[bool], is_next: bool) -> None:
-    dispatch, live, runner = made(retries=1)
-    for retried in is_retried:
+@pytest.mark.parametrize("pauses", [False, True])
+def test_a_trial_is_resumed_as_often_as_it_may_be_however_often_it_pauses(
+    losses: list[Loss], retries: int, is_retried: list[bool], pauses: bool
+) -> None:
+    dispatch, live, runner = made(retries)
+    for loss, retried in zip(losses, is_retried, strict=True):
         assert dispatch.lost(live, loss) is retried
-        if retried and is_next:
+        if retried and not loss.resumes_itself:
             assert dispatch.next() is live
-    assert len(runner.notices) == (sum(is_retried) if loss.is_new else 0)
+            assert live.has_lost_process
+        if pauses:
+            live = replace(live, has_lost_process=False)  # as it is chosen again
+    assert len(runner.notices) == sum(each.is_new and retried for each, retried in zip(losses, is_retried, strict=True))
 
 
 def test_a_trial_that_no_process_has_taken_is_the_next_one() -> None:

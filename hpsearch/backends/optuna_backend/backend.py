@@ -272,11 +272,11 @@ class OptunaBackend(Backend):
     def search(self, study: Study, runner: TrialRunner) -> None:
         """Choose, run, tell, settle; until the total is reached or a budget is used up."""
         dispatch = Dispatch(runner, self, retries=self._parallel.retries)
+        if not self._parallel.is_wanted:
+            run_inline(dispatch, runner)
+            return
         with quiet_optuna():
-            if self._parallel.is_wanted:
-                self._parallel.run(study, dispatch)
-            else:
-                run_inline(dispatch, runner)
+            self._parallel.run(study, dispatch)
 
     @contextmanager
     def deciding(self, runner: TrialRunner) -> Iterator[StoredTrials]:

@@ -1,10 +1,11 @@
-"""Gives trials to other processes that train them, and records what they tell."""
+"""Dispatches trials to whatever trains them, this process or others, and records what they report."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from ...search.messages import Message, Noted, Notice, Progress, Question, Repor
 from ...search.runner import TrialRunner
 from ...search.trial import TrialRecord, TrialState, Verdict
 from .proposer import Proposer
+from .quiet import quiet_optuna
 from .trial import OptunaTrial
 
 if TYPE_CHECKING:
@@ -36,14 +38,14 @@ class LiveTrial:
         told: what its process was told.
         so_far: its record, as far as its process has told.
         where: it was trained, as its process has told when it left it.
-        losses: the number of its processes that have died.
+        has_lost_process: whether a process that has trained it since it was chosen has died.
     """
 
     trial: OptunaTrial
     told: Assignment
     so_far: TrialRecord
     where: str = ""
-    losses: int = 0
+    has_lost_process: bool = False
 
     def ended(self, state: TrialState, reason: str, cause: BaseException | None = None) -> Ended:
         """Return how the trial ended, by something else than itself."""
@@ -51,7 +53,7 @@ class LiveTrial:
 
 
 class Dispatch:
-    """Chooses trials for other processes as these become free, and records what they tell.
+    """Chooses a trial for each process that is free, and records what it reports.
 
     Args:
         runner: records the trials.
@@ -71,6 +73,7 @@ class Dispatch:
     ) -> None:
         self._runner, self._engine, self._proposer, self._retries = runner, engine, proposer, retries
         self._without_process: list[LiveTrial] = []  # they have begun, and the next free process takes them
+        self._losses: Counter[int] = Counter()  # by number: a trial that pauses and resumes does not get new retries
         self._is_closing = False
         self._look_again = -math.inf
         self._in_preflight: int | None = None  # the trial for whose preflight the others wait
@@ -113,6 +116,8 @@ class Dispatch:
                     self._runner.under_way[live.told.number] = live.so_far
                     self._in_preflight = None if live.told.preflight is None else live.told.number
                     return live
+                if self.interruption.signal:
+                    return None
                 continue
             if chosen is None:
                 self._is_closing = True
@@ -168,11 +173,16 @@ class Dispatch:
             self._runner.listener.on_report(live.trial, message.report)
         return None
 
-    def verdict(self, live: LiveTrial, message: Reported) -> Verdict:
-        """Return what a trial does that has reported: by the budgets of the study, the rungs, or else the pruner."""
+    def answer(self, live: LiveTrial, message: Reported) -> Verdict:
+        """Return what a trial of another process does that has reported: by the budgets of the study, or by `verdict`.
+
+        A trial of this process looks at the budgets itself, after each step.
+        """
         stop = self.reason_to_stop(message)
-        if stop is not None:
-            return Verdict(stop=stop)
+        return self.verdict(live, message) if stop is None else Verdict(stop=stop)
+
+    def verdict(self, live: LiveTrial, message: Reported) -> Verdict:
+        """Ask the rungs, or else the pruner, about a trial that has reported."""
         with self._engine.talking():
             return live.trial.verdict(message.so_far, message.is_comparable, message.is_last)
 
@@ -195,9 +205,11 @@ class Dispatch:
 
     def lost(self, live: LiveTrial, loss: Loss) -> bool:
         """Take a trial whose process has died; return whether another process resumes it, else `finish` it."""
-        live.losses += loss.is_new
-        if not loss.is_retried(live.losses, self._retries):
+        number = live.told.number
+        self._losses[number] += loss.is_new
+        if not loss.is_retried(self._losses[number], self._retries):
             return False
+        live.has_lost_process = True
         if loss.is_new:
             live.trial.begin_again()
             self.announce(f"trial {live.trial.number} has lost its worker ({loss.reason}): it resumes in another one")
@@ -251,7 +263,7 @@ class Dispatch:
     def _begin(self, trial: OptunaTrial) -> LiveTrial | None:
         """Prepare a trial; None if it has ended before it could be trained."""
         try:
-            with self._engine.talking():
+            with quiet_optuna():
                 told = self._runner.begin(trial)
         except TrialEndedSearch as ended:
             is_stored = not isinstance(ended.cause, StorageError)

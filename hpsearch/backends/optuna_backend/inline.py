@@ -5,22 +5,38 @@ from __future__ import annotations
 from ...search.messages import Noted, Notice, Progress, Reported
 from ...search.runner import TrialRunner
 from ...search.trial import TrialRecord, Verdict
+from ...surroundings import ignoring_ctrl_c
 from .dispatch import Dispatch, LiveTrial
+from .quiet import quiet_optuna
 
 
 def run_inline(dispatch: Dispatch, runner: TrialRunner) -> None:
     """Run the trials that are dispatched, until there are no more or a signal ends the search.
 
-    Under a launcher, the other processes of each trial train it too.
+    Under a launcher, the other processes of each trial train it too. An error that ends the search is raised; a trial
+    that it has cut off is recorded as interrupted.
     """
+    try:
+        _run(dispatch, runner)
+    except BaseException as error:
+        dispatch.end_with(error)
+        is_interrupted = isinstance(error, KeyboardInterrupt)
+        with ignoring_ctrl_c():
+            dispatch.interrupt(runner.interruption.reason if is_interrupted else "the search ended")
+        raise
+
+
+def _run(dispatch: Dispatch, runner: TrialRunner) -> None:
     is_waiting = False
     while not runner.interruption.signal:
         live = dispatch.next()
         if live is not None:
-            dispatch.finish(live, runner.train(live.trial, live.told, InlineReporter(dispatch, runner, live)))
+            with quiet_optuna():
+                ended = runner.train(live.trial, live.told, InlineReporter(dispatch, runner, live))
+            dispatch.finish(live, ended)
         elif dispatch.is_over:
             return
-        else:
+        elif not runner.interruption.signal:
             if not is_waiting:
                 is_waiting = True
                 runner.announce("all trials have begun: waiting for those that other searches are at")

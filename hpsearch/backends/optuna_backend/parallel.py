@@ -276,7 +276,7 @@ class ParallelSearch:
         else:
             answer = self._dispatch.hear(live, message)
             if isinstance(message, Reported):
-                worker.send(self._dispatch.verdict(live, message))
+                worker.send(self._dispatch.answer(live, message))
             elif not isinstance(message, Progress):
                 worker.send(answer)
 

@@ -102,7 +102,7 @@ class TuneDispatch:
             return None
         live = self._live[tune_id] = chosen
         self._heard = time.monotonic()
-        if live.told.earlier is not None and not live.losses:
+        if live.told.earlier is not None and not live.has_lost_process:
             self._leavings.send(live.told.name)
         return {**live.told.arguments, KEY: live.told}
 

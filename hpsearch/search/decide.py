@@ -47,7 +47,7 @@ class Closing:
     Attributes:
         reason: in words: a budget of time or epochs, too many failures, a callback.
         selects_best: whether the best paused trial may be stopped with the result it has: a budget is exhausted, and no
-            session has a trial under way.
+            session trains a trial any more.
         lost: the numbers of paused trials whose checkpoints were deleted.
     """
 

@@ -101,7 +101,7 @@ class RemoteReporter:
         self._is_checkpoint_wanted = False
 
     def progress(self, step: int, max_steps: int) -> None:
-        """Look whether the search continues; it is told from time to time how far the trial is."""
+        """Leave the trial if the search has ended it; report the progress from time to time."""
         self._line.step, self._line.max_steps = step, max_steps
         self._line.look()
 

@@ -87,7 +87,7 @@ def returned_at(race: Race, seconds: float) -> dict[str, Any] | None:
 
 
 class Results:
-    """All races and retrainings of a file, in memory; each addition is written at once, as a line.
+    """All races and retrainings of a file, in memory; each addition is written immediately, as a line.
 
     Args:
         file: is read if it exists. A last line that was not written whole is left aside.

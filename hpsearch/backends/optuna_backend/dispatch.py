@@ -128,7 +128,7 @@ class Dispatch:
             return None
 
     def _look_at_the_last(self) -> None:
-        """Let the best waiting trial stand if a budget has ended the search: the last ones may just have paused."""
+        """Decide once more if a budget has ended the search, as the last trials may just have paused."""
         if self._runner.used_up() is not None:
             with self._engine.deciding(self._runner) as trials:
                 trials.next(self._runner)
@@ -143,7 +143,7 @@ class Dispatch:
         return self._runner.seconds_left
 
     def hear(self, live: LiveTrial, message: Message) -> Any:
-        """Take what a trial tells; return the answer to a question."""
+        """Receive a message of a trial; return the answer to a question."""
         has_begun = message.step > 0 if isinstance(message, Progress) else not isinstance(message, Question)
         if has_begun and live.told.number == self._in_preflight:
             self._in_preflight = None
@@ -191,8 +191,8 @@ class Dispatch:
         return self._runner.used_up()
 
     def reason_to_stop(self, message: Reported) -> str | None:
-        """Return the budget of the study for which a trial stops that has reported; None if it goes on."""
-        is_trained = message.report.step > 0  # else nothing would stand for it
+        """Return the budget of the study for which a trial stops that has reported; None if it continues."""
+        is_trained = message.report.step > 0  # else it would have no result
         return self.used_up() if is_trained and not message.is_last else None
 
     def announce(self, notice: str) -> None:
@@ -238,7 +238,7 @@ class Dispatch:
         return self.finish(live, Ended(execution.record_of_waiting(live.so_far, verdict)))
 
     def interrupt(self, reason: str) -> None:
-        """Record the trials that are not at their end: they go on another time."""
+        """Record the trials that have not ended as interrupted: they can be resumed."""
         is_stored = not isinstance(getattr(self.error, "cause", self.error), StorageError)
         errors: list[Exception] = []
         for live in list(self.live.values()):
@@ -253,7 +253,7 @@ class Dispatch:
             logger.warning("While the search was ending: %r", each)
 
     def check_changes(self, live: LiveTrial, before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Check that a trial can go on from a checkpoint that was trained with other arguments.
+        """Check that a trial can resume from a checkpoint that was trained with other arguments.
 
         Raises:
             StudyError: it cannot.

@@ -47,7 +47,7 @@ class InlineReporter:
     """Reports a trial of this process as a worker does, by plain calls.
 
     Args:
-        dispatch: takes what the trial says.
+        dispatch: receives the trial's messages.
         runner: shows it.
         live: the trial.
     """

@@ -246,7 +246,7 @@ class Ledger:
     def _ask(self, session: str, is_queued: bool) -> optuna.Trial:
         """Return the queued trial, or a new one, as `optuna.Study.ask` does, with the name of the session on it.
 
-        A new one is written with it at once: one write in place of two, and no moment in which nobody is at it.
+        A new one is written together with it: one write in place of two, and no moment without a session.
         """
         engine = self._engine
         if is_queued:

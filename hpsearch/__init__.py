@@ -17,17 +17,9 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 _HOMES = {
+    "any_trainer.search_plan": ["SearchPlan"],
+    "any_trainer.trainer_function": ["tune"],
     "arguments": ["Seq2SeqTrainingArguments", "TrainingArguments"],
-    "callbacks": [
-        "DefaultFlowCallback",
-        "EarlyStoppingCallback",
-        "ExportableState",
-        "PrinterCallback",
-        "ProgressCallback",
-        "TrainerCallback",
-        "TrainerControl",
-        "TrainerState",
-    ],
     "errors": [
         "ArgumentError",
         "ArgumentTypeError",
@@ -50,24 +42,32 @@ _HOMES = {
         "UnknownParameterError",
         "WeightsMismatchError",
     ],
-    "pretrained": ["FromPretrained"],
-    "replay": ["Replay"],
-    "search.best_run": ["BestRun", "SearchSummary"],
     "search.constraints": ["Constraint"],
     "search.ladder": ["Ladder"],
     "search.listener": ["SearchListener"],
     "search.objective": ["Objective"],
     "search.parameters": ["Categorical", "Float", "Int"],
-    "search.promotion": ["promote"],
+    "search.result.best_run": ["BestRun", "SearchSummary"],
     "search.space": ["SearchSpace"],
+    "search.store.promotion": ["promote"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
     "search.warm_start": ["WarmStart"],
-    "search_plan": ["SearchPlan"],
-    "seq2seq": ["Seq2SeqTrainer"],
-    "stored_studies": ["open_study"],
-    "trainer": ["Trainer"],
-    "trainer_function": ["tune"],
+    "searching.replay": ["Replay"],
+    "searching.stored_studies": ["open_study"],
+    "trainer.seq2seq": ["Seq2SeqTrainer"],
+    "trainer.trainer": ["Trainer"],
+    "training.callbacks": [
+        "DefaultFlowCallback",
+        "EarlyStoppingCallback",
+        "ExportableState",
+        "PrinterCallback",
+        "ProgressCallback",
+        "TrainerCallback",
+        "TrainerControl",
+        "TrainerState",
+    ],
+    "training.pretrained": ["FromPretrained"],
     "training.run": ["TrainingRun"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -75,16 +75,10 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *sorted(_HOME_OF)]
 
 if TYPE_CHECKING:
+    from .any_trainer.search_plan import SearchPlan as SearchPlan
+    from .any_trainer.trainer_function import tune as tune
     from .arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from .arguments import TrainingArguments as TrainingArguments
-    from .callbacks import DefaultFlowCallback as DefaultFlowCallback
-    from .callbacks import EarlyStoppingCallback as EarlyStoppingCallback
-    from .callbacks import ExportableState as ExportableState
-    from .callbacks import PrinterCallback as PrinterCallback
-    from .callbacks import ProgressCallback as ProgressCallback
-    from .callbacks import TrainerCallback as TrainerCallback
-    from .callbacks import TrainerControl as TrainerControl
-    from .callbacks import TrainerState as TrainerState
     from .errors import ArgumentError as ArgumentError
     from .errors import ArgumentTypeError as ArgumentTypeError
     from .errors import CannotResumeError as CannotResumeError
@@ -105,10 +99,6 @@ if TYPE_CHECKING:
     from .errors import UnknownArgumentError as UnknownArgumentError
     from .errors import UnknownParameterError as UnknownParameterError
     from .errors import WeightsMismatchError as WeightsMismatchError
-    from .pretrained import FromPretrained as FromPretrained
-    from .replay import Replay as Replay
-    from .search.best_run import BestRun as BestRun
-    from .search.best_run import SearchSummary as SearchSummary
     from .search.constraints import Constraint as Constraint
     from .search.ladder import Ladder as Ladder
     from .search.listener import SearchListener as SearchListener
@@ -116,8 +106,10 @@ if TYPE_CHECKING:
     from .search.parameters import Categorical as Categorical
     from .search.parameters import Float as Float
     from .search.parameters import Int as Int
-    from .search.promotion import promote as promote
+    from .search.result.best_run import BestRun as BestRun
+    from .search.result.best_run import SearchSummary as SearchSummary
     from .search.space import SearchSpace as SearchSpace
+    from .search.store.promotion import promote as promote
     from .search.study import Study as Study
     from .search.trial import FixedTrial as FixedTrial
     from .search.trial import Report as Report
@@ -125,11 +117,19 @@ if TYPE_CHECKING:
     from .search.trial import TrialRecord as TrialRecord
     from .search.trial import TrialState as TrialState
     from .search.warm_start import WarmStart as WarmStart
-    from .search_plan import SearchPlan as SearchPlan
-    from .seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
-    from .stored_studies import open_study as open_study
-    from .trainer import Trainer as Trainer
-    from .trainer_function import tune as tune
+    from .searching.replay import Replay as Replay
+    from .searching.stored_studies import open_study as open_study
+    from .trainer.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
+    from .trainer.trainer import Trainer as Trainer
+    from .training.callbacks import DefaultFlowCallback as DefaultFlowCallback
+    from .training.callbacks import EarlyStoppingCallback as EarlyStoppingCallback
+    from .training.callbacks import ExportableState as ExportableState
+    from .training.callbacks import PrinterCallback as PrinterCallback
+    from .training.callbacks import ProgressCallback as ProgressCallback
+    from .training.callbacks import TrainerCallback as TrainerCallback
+    from .training.callbacks import TrainerControl as TrainerControl
+    from .training.callbacks import TrainerState as TrainerState
+    from .training.pretrained import FromPretrained as FromPretrained
     from .training.run import TrainingRun as TrainingRun
 
 
@@ -157,8 +157,8 @@ def _missing(text: str) -> Exception:
 
 
 def _why_unknown(name: str) -> str:
-    from .errors import nearest_name
-    from .older_spellings import successor_of_name
+    from .arguments.older_spellings import successor_of_name
+    from .system.spelling import nearest_name
 
     if successor := successor_of_name(name):
         return f"{name} is gone from transformers 5 and is not in hpsearch; use {successor}."

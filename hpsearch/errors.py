@@ -34,8 +34,6 @@ import signal
 from collections.abc import Iterable
 from typing import Any
 
-from .spelling import nearest
-
 
 class HpsearchError(Exception):
     """Base class of the errors that hpsearch raises on purpose."""
@@ -165,18 +163,6 @@ class SearchInterrupted(KeyboardInterrupt):
 
     def __str__(self) -> str:
         return super().__str__() + (f"\nTo continue: {self.command}" if self.command else "")
-
-
-def nearest_name(name: str, allowed: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the allowed name that is meant, or an empty string if none is near.
-
-    >>> nearest_name("lerning_rate", ["learning_rate", "seed"])
-    " Did you mean 'learning_rate'?"
-    >>> nearest_name("zzz", ["learning_rate"])
-    ''
-    """
-    found = nearest(name, allowed)
-    return "" if found is None else f" Did you mean {found!r}?"
 
 
 def described_value(value: Any) -> str:

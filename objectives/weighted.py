@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpsearch.errors import ObjectiveError, nearest_name
+from hpsearch.errors import ObjectiveError
 from hpsearch.search.objective import MINIMIZE, resolve_objectives
+from hpsearch.system.spelling import nearest_name
 
 
 def weighted(

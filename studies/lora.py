@@ -35,7 +35,7 @@ def make_base(text: str, steps: int, folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback
 
     from hpsearch import Trainer, TrainingArguments
-    from hpsearch.files import whole_folder
+    from hpsearch.system.files import whole_folder
 
     tokenizer = make_tokenizer(text)
     config = LlamaConfig(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+
+import hpsearch
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,3 +41,28 @@ def test_no_test_module_imports_another() -> None:
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else [module or ""]
             found += [f"{path.name}: {name}" for name in names if name.rpartition(".")[2].startswith("test_")]
     assert found == []
+
+
+def folders() -> list[Path]:
+    return [path.parent for path in (ROOT / "hpsearch").rglob("__init__.py")]
+
+
+def test_the_top_level_can_be_held_in_the_head() -> None:
+    names = {
+        path.stem for path in (ROOT / "hpsearch").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert len(names) <= 18, sorted(names)
+
+
+def test_no_file_name_occurs_twice_and_no_folder_has_the_name_of_a_public_function() -> None:
+    files = Counter(path.name for path in (ROOT / "hpsearch").rglob("*.py") if path.name != "__init__.py")
+    assert [name for name, count in files.items() if count > 1] == []
+    functions = {name for name in hpsearch.__all__ if inspect.isfunction(getattr(hpsearch, name))}
+    assert [folder.name for folder in folders() if folder.name in functions] == []
+
+
+def test_every_folder_says_in_a_line_what_it_is() -> None:
+    for folder in folders():
+        text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        assert text, folder
+        assert text.splitlines()[0].endswith((".", ":")), folder

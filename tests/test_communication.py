@@ -14,8 +14,8 @@ from torch import distributed
 from transformers import TrainerCallback
 
 from hpsearch import CommunicationError, Float
-from hpsearch.communication import is_of_communication, naming_lost_processes
-from hpsearch.processes import DistributedRanks
+from hpsearch.searching.processes import DistributedRanks
+from hpsearch.system.communication import is_of_communication, naming_lost_processes
 from tests.support.search_processes import wait_until
 from tests.support.small_trainer import small_trainer
 

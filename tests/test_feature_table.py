@@ -80,7 +80,7 @@ def test_every_row_of_a_library_names_it_and_every_older_spelling_its_successor(
             assert LIBRARIES.intersection(row.places), row.number
         if row.category == "LEGACY":
             assert "→" in row.text, row.number
-            assert "`hpsearch/older_spellings.py`" in row.places, row.number
+            assert "`hpsearch/arguments/older_spellings.py`" in row.places, row.number
 
 
 def test_a_row_without_tests_and_a_stale_name_are_seen() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch.files import (
+from hpsearch.system.files import (
     disk_problem,
     is_disk_of,
     read_json,
@@ -41,7 +41,7 @@ def make_folder(folder: Path, text: str = "old") -> Path:
 
 def run_and_be_killed(code: str, *arguments: Any) -> None:
     """Run code in another process which kills itself with SIGKILL."""
-    header = "import os, signal, sys\nfrom pathlib import Path\nfrom hpsearch.files import *\n"
+    header = "import os, signal, sys\nfrom pathlib import Path\nfrom hpsearch.system.files import *\n"
     header += "kill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
     died = subprocess.run(
         [sys.executable, "-c", header + textwrap.dedent(code), *map(str, arguments)],

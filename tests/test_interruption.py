@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from hpsearch import SearchInterrupted
-from hpsearch.interruption import Interruption, noticing_signals, own_command, set_exit_code
-from hpsearch.search.agreed_interruption import AgreedInterruption
 from hpsearch.search.ranks import OneProcess
+from hpsearch.system.interruption import Interruption, noticing_signals, own_command, set_exit_code
+from hpsearch.trial.agreed_interruption import AgreedInterruption
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=["SIGTERM", "SIGUSR1"])
 

@@ -20,12 +20,12 @@ import pytest
 from filelock import FileLock, Timeout
 from torch.utils.data import DataLoader
 
-from hpsearch import scratch
-from hpsearch.files import file_lock
-from hpsearch.liveness import claimed, is_alive, show_alive
-from hpsearch.scratch import Scratch, remove_scratch_of_the_dead
-from hpsearch.sockets import keep_sockets_in
-from hpsearch.workers.payload import pack
+from hpsearch.executors.processes.payload import pack
+from hpsearch.system import temporary_folders as scratch
+from hpsearch.system.files import file_lock
+from hpsearch.system.liveness import claimed, is_alive, show_alive
+from hpsearch.system.sockets import keep_sockets_in
+from hpsearch.system.temporary_folders import Scratch, remove_scratch_of_the_dead
 from tests.support.forked import Forked
 
 SECONDS = 30.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpsearch.machine import cores, memory
+from hpsearch.system.machine import cores, memory
 
 GB = 2**30
 ALL = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

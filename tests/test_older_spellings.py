@@ -22,8 +22,8 @@ from transformers import PrinterCallback
 from transformers.debug_utils import DebugOption
 
 import hpsearch
-from hpsearch import Categorical, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments, older_spellings
-from hpsearch.arguments import argument_names
+from hpsearch import Categorical, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from hpsearch.arguments import argument_names, older_spellings
 from hpsearch.errors import ArgumentError, InvalidInputError, SpaceError, UnknownArgumentError
 from tests.support.models import Line, bert_classifier, classification_data, line_data, small_tokenizer
 from tests.support.small_trainer import small_trainer

@@ -98,14 +98,16 @@ def test_a_name_whose_package_is_not_installed_is_not_there_and_says_which_packa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(vars(hpsearch), "SearchPlan", raising=False)
-    monkeypatch.setitem(sys.modules, "hpsearch.search_plan", None)
+    monkeypatch.setitem(sys.modules, "hpsearch.any_trainer.search_plan", None)
     assert hasattr(hpsearch, "SearchPlan") is False
     with pytest.raises(
-        AttributeError, match=r"hpsearch\.SearchPlan cannot be imported: .*hpsearch\.search_plan"
+        AttributeError, match=r"hpsearch\.SearchPlan cannot be imported: .*hpsearch\.any_trainer\.search_plan"
     ) as caught:
         hpsearch.SearchPlan  # noqa: B018
     assert isinstance(caught.value.__cause__, ImportError)
-    with pytest.raises(ImportError, match=r"hpsearch\.SearchPlan cannot be imported: .*hpsearch\.search_plan"):
+    with pytest.raises(
+        ImportError, match=r"hpsearch\.SearchPlan cannot be imported: .*hpsearch\.any_trainer\.search_plan"
+    ):
         exec("from hpsearch import SearchPlan", {})
     assert "SearchPlan" not in dict(inspect.getmembers(hpsearch))
     assert "Trainer" in dict(inspect.getmembers(hpsearch))
@@ -148,7 +150,7 @@ import sys
 from hpsearch import *
 
 print(Trainer.__name__, BestRun.__name__)
-import hpsearch.backends.optuna_backend.backend
+import hpsearch.backends.optuna_backend
 
 print("scipy.stats" in sys.modules)
 """

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
-from hpsearch.redaction import (
+from hpsearch.system.redaction import (
     HIDDEN,
     has_unquoted_at,
     hidden,

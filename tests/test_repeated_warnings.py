@@ -13,8 +13,8 @@ import pytest
 import torch
 import transformers
 
-from hpsearch.progress_bars import no_progress_bars
-from hpsearch.repeated_warnings import warnings_once
+from hpsearch.any_trainer.repeated_warnings import warnings_once
+from hpsearch.system.progress_bars import no_progress_bars
 
 
 @pytest.fixture

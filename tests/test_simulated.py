@@ -163,7 +163,7 @@ class Hill(Task):
 
 def test_ours_is_far_ahead_of_random_parameters_and_of_the_peer_where_parameters_matter() -> None:
     def regret(strategy: str) -> float:
-        found = [simulate(Hill(), ALL_STRATEGIES[strategy](Hill(), seed), 1, 8.0).seen[-1][1] for seed in range(4)]
+        found = [simulate(Hill(), ALL_STRATEGIES[strategy](Hill(), seed), 1, 12.0).seen[-1][1] for seed in range(4)]
         return Hill.best - float(np.mean(found))
 
     ours = regret("ours")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hpsearch import scratch
-from hpsearch.sockets import keep_sockets_in, keeping_sockets
+from hpsearch.system import temporary_folders as scratch
+from hpsearch.system.sockets import keep_sockets_in, keeping_sockets
 from tests.support.small_trainer import small_trainer
 
 CONFIG: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]

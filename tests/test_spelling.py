@@ -8,9 +8,8 @@ import string
 import pytest
 
 from hpsearch.arguments import Seq2SeqTrainingArguments, argument_names
-from hpsearch.errors import nearest_name
 from hpsearch.search.selection import SCOPES
-from hpsearch.spelling import edit_distance, nearest
+from hpsearch.system.spelling import edit_distance, nearest, nearest_name
 
 ARGUMENTS = argument_names(Seq2SeqTrainingArguments)
 METRICS = ["eval_accuracy", "eval_loss", "eval_f1", "epoch", "num_parameters"]

@@ -7,13 +7,14 @@ import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import MissingPackageError, StudyError, nearest_name, one_of
+from ..errors import MissingPackageError, StudyError, one_of
+from ..system.spelling import nearest_name
 from .base import Backend
 from .engine_options import take_options
 
 _BACKENDS = {
-    "optuna": ("optuna_backend.backend", "OptunaBackend", "optuna", "optuna"),
-    "ray": ("ray_backend.backend", "RayBackend", "ray", "'hpsearch[ray]'"),
+    "optuna": ("optuna_backend", "OptunaBackend", "optuna", "optuna"),
+    "ray": ("ray_backend", "RayBackend", "ray", "'hpsearch[ray]'"),
 }
 # Backends that transformers has, or had, beside those here.
 _GONE = {

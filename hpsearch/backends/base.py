@@ -5,25 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .engine_options import EngineOption
 
 if TYPE_CHECKING:  # a study is read without what is needed to train
-    from ..search.execution import Searchable
-    from ..search.runner import TrialRunner
+    from ..coordinator.search_session import SearchSession
+    from ..search.static_checks import TakesParameters
     from ..search.study import Study
     from ..search.trial import TrialRecord
-
-
-class TakesParameters(Protocol):
-    """The recipe of the trials, which knows what a parameter can be."""
-
-    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
-        """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
-
-    def check_changeable(self, name: str) -> None:
-        """Raise an ArgumentError if training cannot resume from a checkpoint with another value of a parameter."""
+    from ..trial.execution import Searchable
 
 
 class Backend(ABC):
@@ -98,8 +89,8 @@ class Backend(ABC):
         """Return the settings that `study.json` records: sampler, pruner, storage."""
 
     @abstractmethod
-    def search(self, study: Study, runner: TrialRunner) -> None:
-        """Run trials until the study has its total, or `runner` has a reason to stop.
+    def search(self, session: SearchSession) -> None:
+        """Run trials until the study has its total, or a limit or an error ends the search.
 
         Trials that a session left half-done, or whose process has died, resume first. Returns when all trials have
         ended, those of other processes included.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import StudyError, nearest_name, one_of
+from ..errors import StudyError, one_of
+from ..system.spelling import nearest_name
 
 # Options that an earlier version had.
 _REMOVED = {

@@ -16,14 +16,14 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import NoCompletedTrialError, StudyError
-from ..files import whole_folder, write_json
 from ..reports.tables import format_value
-from ..search.acting_arguments import acts_outside
-from ..search.best_run import SearchSummary
-from ..search.checked_json import printable
-from ..search.folder import COMMAND_FILE
+from ..search.result.best_run import SearchSummary
+from ..search.store.checked_json import printable
+from ..search.store.folder import COMMAND_FILE
 from ..search.trial import TrialRecord
-from ..stored_studies import open_study
+from ..searching.stored_studies import open_study
+from ..system.files import whole_folder, write_json
+from ..trial.acting_arguments import acts_outside
 from .which_study import say_problems, study_folder, trial_of
 
 HYPERPARAMETERS_FILE = "hyperparameters.json"
@@ -180,7 +180,7 @@ def model_in(checkpoint: Path, folder: Path) -> list[Path]:
 
 def _exported(checkpoint: Path) -> list[Path]:
     """Return what a checkpoint holds for others than the trainer that wrote it."""
-    from ..exact_resume import FILES
+    from ..any_trainer.exact_resume import FILES
     from ..training.checkpoints import TO_GO_ON
 
     to_resume = ("rng_state", *FILES)

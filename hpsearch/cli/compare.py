@@ -14,11 +14,11 @@ from rich.text import Text
 
 from ..errors import StudyError
 from ..reports.tables import count_states, format_clock, format_value, sparkline
-from ..search.best_run import SearchSummary
-from ..search.stored import StoredStudy
+from ..search.result.best_run import SearchSummary
+from ..search.store.stored import StoredStudy
 from ..search.study import flat
 from ..search.trial import TrialRecord
-from ..stored_studies import open_study
+from ..searching.stored_studies import open_study
 from .which_study import study_folder, trial_of
 
 

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import machine
 from ..errors import CheckpointError, StudyError
-from ..search.folder import check_own_files
-from ..search.reading import STUDY_FILE, read_settings, read_trials
-from ..search.stored import StoredStudy
+from ..search.store.folder import check_own_files
+from ..search.store.reading import STUDY_FILE, read_settings, read_trials
+from ..search.store.stored import StoredStudy
 from ..search.trial import TrialRecord
+from ..system import machine
 from ..version import __version__
 from .best import model_in
 
@@ -93,7 +93,7 @@ def _problems(folder: Path) -> tuple[list[str], int]:
             raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE} and no trials.")
         problems.append(f"{STUDY_FILE} is missing; put back a copy, or make the call of the search again")
     if settings is not None:
-        from ..backends.optuna_backend.checkup import problems_of_storage
+        from ..ledger.checkup import problems_of_storage
 
         problems += problems_of_storage(
             folder, settings, lambda: [each.number for each in read_trials(folder, objectives).records]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import StudyError
-from ..files import write_text
+from ..system.files import write_text
 
 
 def init(folder: Annotated[Path, typer.Argument(help="A new folder, or one without a study.py.")]) -> None:

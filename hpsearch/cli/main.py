@@ -17,10 +17,12 @@ import typer
 from rich.console import Console
 
 from ..errors import HpsearchError, InvalidInputError, MissingPackageError, SearchInterrupted
-from ..search.checked_json import printable
-from ..surroundings import ctrl_c_as_interruption
+from ..search.store.checked_json import printable
+from ..system.surroundings import ctrl_c_as_interruption
 from ..version import __version__
-from . import best, compare, dashboard, doctor, init, promote, ready_made, replay, report, run, show
+from . import best, compare, dashboard, doctor, init, promote, ready_made, report, show
+from . import replay_command as replay
+from . import run_command as run
 
 # Typer has a click of its own in newer versions.
 _ClickException: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")

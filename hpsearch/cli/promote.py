@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..search.folder import read_records
-from ..search.promotion import promote as promote_by_hand
+from ..search.store.folder import read_records
+from ..search.store.promotion import promote as promote_by_hand
 from ..search.trial import TrialState
 from .which_study import study_folder, trial_of
 

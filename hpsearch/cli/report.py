@@ -9,8 +9,8 @@ import typer
 
 from ..errors import StudyError
 from ..reports.page import write_report
-from ..search.folder import REPORT_FILE
-from ..stored_studies import open_study
+from ..search.store.folder import REPORT_FILE
+from ..searching.stored_studies import open_study
 from .which_study import say_problems, study_folder
 
 

@@ -12,15 +12,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ..errors import StudyError, nearest_name, one_of
-from ..files import finite
+from ..errors import StudyError, one_of
 from ..reports.tables import budget_in_words, count_states, format_value, sparkline
-from ..search.advice import advice
-from ..search.best_run import SearchSummary
-from ..search.dataframe import markdown_table
-from ..search.rung_agreements import agreement_sentences
+from ..search.result.advice import advice
+from ..search.result.best_run import SearchSummary
+from ..search.result.dataframe import markdown_table
+from ..search.result.rung_agreements import agreement_sentences
 from ..search.trial import TrialRecord, TrialState
-from ..stored_studies import open_study
+from ..searching.stored_studies import open_study
+from ..system.files import finite
+from ..system.spelling import nearest_name
 from .which_study import say_problems, study_folder
 
 _FIELDS = ("number", "value", "seconds", "epochs", "state")

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import StudyError, nearest_name, one_of
-from ..search.folder import COMMAND_FILE
-from ..search.reading import read_own_json
+from ..errors import StudyError, one_of
+from ..search.store.folder import COMMAND_FILE
+from ..search.store.reading import read_own_json
+from ..system.spelling import nearest_name
 from .study_file import Command
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..any_trainer.search_plan import SearchPlan
 from ..errors import HpsearchError, StudyError
-from ..files import write_json
-from ..redaction import holds_secret
-from ..search.folder import COMMAND_FILE
 from ..search.listener import PassingListener, SearchListener
+from ..search.store.folder import COMMAND_FILE
 from ..search.study import Study
 from ..search.trial import TrialRecord
-from ..search_plan import SearchPlan
+from ..system.files import write_json
+from ..system.redaction import holds_secret
 from .text_classification import read_toml
 
 

@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingPackageError, SpaceError, StudyError, nearest_name, one_of
+from ..any_trainer.search_plan import SearchPlan
+from ..errors import MissingPackageError, SpaceError, StudyError, one_of
 from ..search.space import SearchSpace
 from ..search.study import check_name
-from ..search_plan import SearchPlan
+from ..system.spelling import nearest_name
 
 _READERS = {".csv": ("csv", {}), ".tsv": ("csv", {"delimiter": "\t"}), ".json": ("json", {}), ".jsonl": ("json", {})}
 _READERS |= {".parquet": ("parquet", {})}
@@ -96,8 +97,8 @@ class TextClassification:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         from ..arguments import TrainingArguments
-        from ..pretrained import FromPretrained
-        from ..trainer import Trainer
+        from ..trainer.trainer import Trainer
+        from ..training.pretrained import FromPretrained
 
         train, validation = self._splits()
         names = sorted(set(train[self.label]), key=lambda each: (str(type(each)), each))

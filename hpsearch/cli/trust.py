@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import StudyError
-from ..redaction import HIDDEN, holds_secret
-from ..search.acting_arguments import acts_outside, names_a_place
+from ..system.redaction import HIDDEN, holds_secret
+from ..trial.acting_arguments import acts_outside, names_a_place
 from .study_file import Command
 
 File = Annotated[Path | None, typer.Option("--file", help="Run this study file, in the current folder.")]
@@ -154,8 +154,8 @@ def _with_safe_storage(command: Command, study: Path, given: Given, again: str) 
     Raises:
         StudyError: the recorded storage differs.
     """
-    from ..backends.optuna_backend.storage import is_in_study_folder
-    from ..backends.optuna_backend.stored import outside_of_folder, storage_in_folder
+    from ..ledger.storage import is_in_study_folder
+    from ..ledger.stored_engine import outside_of_folder, storage_in_folder
 
     if is_in_study_folder(command.search.get("storage")) or "storage" in given.search:
         return command

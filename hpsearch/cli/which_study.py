@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from ..errors import StudyError
-from ..search.best_run import SearchSummary
-from ..search.checked_json import printable
-from ..search.folder import STUDY_FILE
+from ..search.result.best_run import SearchSummary
+from ..search.store.checked_json import printable
+from ..search.store.folder import STUDY_FILE
 from ..search.trial import TrialRecord
 
 _DEPTH = 3

@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..search.advice import advice
 from ..search.listener import SearchListener
+from ..search.result.advice import advice
 from ..search.selection import best_records
 from ..search.study import Study
 from ..search.training_budget import full_runs_of, progress_in_words

@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ..search.best_run import SearchSummary
+from ..search.result.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
 from .tables import format_value
 

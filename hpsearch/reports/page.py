@@ -16,13 +16,13 @@ from typing import Any
 import jinja2
 
 from ..errors import MissingPackageError, StudyError
-from ..files import write_text
-from ..search.advice import advice
-from ..search.best_run import SearchSummary
-from ..search.provenance import without_secrets
-from ..search.rung_agreements import agreement_sentences
-from ..search.stored import StoredStudy
+from ..search.result.advice import advice
+from ..search.result.best_run import SearchSummary
+from ..search.result.rung_agreements import agreement_sentences
+from ..search.store.provenance import without_secrets
+from ..search.store.stored import StoredStudy
 from ..search.trial import TrialState
+from ..system.files import write_text
 from ..version import __version__
 from .places import places
 from .repeat import how_to_repeat

@@ -10,8 +10,8 @@ import numpy as np
 import plotly.graph_objects as go
 from scipy.interpolate import griddata
 
-from ..search.best_run import SearchSummary
 from ..search.objective import MINIMIZE
+from ..search.result.best_run import SearchSummary
 from ..search.study import flat
 from ..search.trial import TrialRecord
 from .figure import COLORS, Plot, by_state, figure_of, markers, with_value

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from ..search.best_run import SearchSummary
+from ..search.result.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
 from .figure import COLORS, Plot, by_state, figure_of, hover_text, markers, with_value
 from .parameter_plots import contour_plot, importance_plot, parallel_plot, slice_plot

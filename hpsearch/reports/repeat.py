@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..redaction import holds_secret
-from ..search.folder import COMMAND_FILE
-from ..search.reading import read_own_json
+from ..search.store.folder import COMMAND_FILE
+from ..search.store.reading import read_own_json
+from ..system.redaction import holds_secret
 
 logger = logging.getLogger(__name__)
 _OPTIONS = {

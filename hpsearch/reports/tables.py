@@ -9,10 +9,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..search.best_run import BestRun
-from ..search.checked_json import printable
+from ..search.result.best_run import BestRun
 from ..search.selection import best_records, closest, ranking
-from ..search.stored import StoredStudy
+from ..search.store.checked_json import printable
+from ..search.store.stored import StoredStudy
 from ..search.study import Study
 from ..search.training_budget import full_runs_of
 from ..search.trial import TrialRecord, TrialState

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..interruption import Interruption
+from ..system.interruption import Interruption
 from .others import OtherTrials
 from .study import Study
 from .trial import TrialRecord, TrialState

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from .added_metrics import ADDED, NUM_PARAMETERS, OLDER_NAME
-from .code_uses import codes_of
 from .constraints import Constraint
 from .objective import Objective
+from .store.code_uses import codes_of
 
 _Named = TypeVar("_Named", Objective, Constraint)
 _OLDER_WORD = re.compile(rf"\b{OLDER_NAME}\b")

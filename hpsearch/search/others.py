@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .retention import kept_records
+from .store.retention import kept_records
 from .study import Study
 from .trial import TrialRecord
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ..errors import SpaceError, nearest_name
-from ..spelling import nearest
+from ..errors import SpaceError
+from ..system.spelling import nearest, nearest_name
 from .trial import Trial
 
 

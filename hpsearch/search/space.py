@@ -8,7 +8,8 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SpaceError, nearest_name, one_of
+from ..errors import SpaceError, one_of
+from ..system.spelling import nearest_name
 from .foreign_parameters import what_is_foreign
 from .parameters import Categorical, Float, Int, Parameter
 

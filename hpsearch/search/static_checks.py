@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..errors import ArgumentError, InvalidInputError, SpaceError, StudyError
@@ -10,10 +11,13 @@ from .study import SET_BY_THE_SEARCH
 
 
 class TakesParameters(Protocol):
-    """Whose parameters are checked."""
+    """The recipe of the trials, which knows what a parameter can be."""
 
-    def check_parameter(self, name: str, value: Any, conditions: dict[str, Any]) -> None:
+    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
         """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
+
+    def check_changeable(self, name: str) -> None:
+        """Raise an ArgumentError if training cannot resume from a checkpoint with another value of a parameter."""
 
 
 class Checkable(Protocol):

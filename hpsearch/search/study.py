@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Union
 
 from ..errors import SpaceError, StorageError, StudyError
-from .checked_json import is_folder_name, plain
 from .constraints import Constraint
 from .foreign_parameters import what_is_foreign
 from .objective import Objective
 from .parameters import Parameter
-from .provenance import HP_SPACE
 from .selection import check_scope
 from .space import SearchSpace, default_space
+from .store.checked_json import is_folder_name, plain
+from .store.provenance import HP_SPACE
 from .trial import Trial
 
 SpaceLike = Union[SearchSpace, Mapping[str, Parameter], Callable[[Trial], Any], None]

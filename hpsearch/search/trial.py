@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import SpaceError, StudyError, UnknownParameterError, nearest_name
+from ..errors import SpaceError, StudyError, UnknownParameterError
+from ..system.spelling import nearest_name
 from .added_metrics import RecordedMetrics
-from .checked_json import Unreadable, as_written
 from .parameters import Categorical, Float, Int, Parameter
 from .ranks import OneProcess, Ranks
+from .store.checked_json import Unreadable, as_written
 
 
 class TrialState(enum.StrEnum):
@@ -112,8 +113,8 @@ class Span(NamedTuple):
 
     Attributes:
         begin, end: in seconds since 1970.
-        where: the machine, the worker and the GPU, in words, as `hpsearch.machine.whereabouts` gives them; empty if it
-            is not known, as for a trial whose worker has died.
+        where: the machine, the worker and the GPU, in words, as `hpsearch.system.machine.whereabouts` gives them; empty
+            if it is not known, as for a trial whose worker has died.
     """
 
     begin: float

@@ -13,7 +13,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from transformers.trainer_utils import sort_checkpoints
 
 from ..arguments import TrainingArguments
-from ..files import remove_folder
+from ..system.files import remove_folder
 from .resume import ResumePoint
 
 logger = logging.getLogger(__name__)

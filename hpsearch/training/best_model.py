@@ -9,8 +9,9 @@ from typing import Any
 
 from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
-from ..errors import MissingMetricError, nearest_name
-from ..files import remove_folder
+from ..errors import MissingMetricError
+from ..system.files import remove_folder
+from ..system.spelling import nearest_name
 from .weights import load_weights
 
 logger = logging.getLogger(__name__)

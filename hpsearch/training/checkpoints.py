@@ -15,9 +15,9 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers.trainer_utils import sort_checkpoints
 
-from ..callbacks import ExportableState
-from ..files import remove_folder, whole_folder, write_json
+from ..system.files import remove_folder, whole_folder, write_json
 from . import sharding
+from .callbacks import ExportableState
 from .hooks import Hooks
 from .optimization import follows_a_metric
 from .randomness import RandomStreams

@@ -31,7 +31,7 @@ from transformers.trainer_utils import HubStrategy, SaveStrategy
 
 from ..arguments import TrainingArguments
 from ..errors import ArgumentError
-from ..files import PARTIAL_MARK
+from ..system.files import PARTIAL_MARK
 from ..version import __version__
 from . import checkpoints
 from .hooks import Hooks

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers.trainer_pt_utils import metrics_format
 
-from ..files import read_json, write_json
+from ..system.files import read_json, write_json
 
 
 def metrics_table(split: str, metrics: Mapping[str, Any]) -> str:

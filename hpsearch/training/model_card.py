@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.modelcard import TrainingSummary
 
 from ..errors import InvalidInputError
-from ..files import write_text
+from ..system.files import write_text
 from ..version import __version__
 from .hooks import Hooks
 

@@ -14,7 +14,8 @@ from transformers.trainer_pt_utils import get_parameter_names
 from transformers.trainer_utils import SchedulerType
 
 from ..arguments import TrainingArguments
-from ..errors import ArgumentError, UnknownArgumentError, nearest_name, one_of
+from ..errors import ArgumentError, UnknownArgumentError, one_of
+from ..system.spelling import nearest_name
 
 _NO_DECAY_NAMES = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 

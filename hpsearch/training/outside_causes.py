@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..communication import is_of_communication
 from ..errors import HpsearchError
-from ..files import disk_problem
+from ..system.communication import is_of_communication
+from ..system.files import disk_problem
 from .batch_size import is_out_of_memory
 
 

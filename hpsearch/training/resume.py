@@ -15,10 +15,10 @@ from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import get_last_checkpoint, sort_checkpoints
 
 from ..arguments import TrainingArguments
-from ..callbacks import TrainerState
 from ..errors import CheckpointError, InvalidInputError
-from ..files import read_json
+from ..system.files import read_json
 from . import sharding
+from .callbacks import TrainerState
 from .checkpoints import (
     FIRST_RATE,
     OPTIMIZER_FILE,

@@ -17,9 +17,12 @@ from transformers.integrations.deepspeed import deepspeed_init
 from transformers.integrations.liger import apply_liger_kernel
 from transformers.trainer_utils import align_special_tokens
 
-from .. import logs
 from ..arguments import TrainingArguments
-from ..callbacks import (
+from ..errors import InvalidInputError
+from ..system import logs
+from . import sharding
+from .acceleration import forget_loader, make_accelerator
+from .callbacks import (
     CallbackHandler,
     CheckpointOnTermination,
     TrainerCallback,
@@ -27,10 +30,6 @@ from ..callbacks import (
     TrainerState,
     restore_callbacks,
 )
-from ..errors import InvalidInputError
-from ..trackers import FAILED, end_trial
-from . import sharding
-from .acceleration import forget_loader, make_accelerator
 from .checkpoints import LastUpdate, Position
 from .data import TrainingLength
 from .hooks import Hooks, takes_argument
@@ -43,6 +42,7 @@ from .optimization import follows_a_metric
 from .precision import unwrap_forward
 from .randomness import RandomStreams, seed_run
 from .resume import ResumePoint, check_same_updates, position_of
+from .trackers import FAILED, end_trial
 
 _NO_CONTEXT: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 

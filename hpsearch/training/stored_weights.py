@@ -11,7 +11,7 @@ import safetensors
 import torch
 
 from ..errors import CheckpointError
-from ..files import read_json
+from ..system.files import read_json
 
 _INDEX = ".index.json"
 _OF_TORCH = (".bin", ".pt", ".pth", ".ckpt", ".distcp")

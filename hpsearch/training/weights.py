@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from ..errors import CheckpointError, WeightsMismatchError
-from ..progress_bars import no_progress_bars
+from ..system.progress_bars import no_progress_bars
 from . import adapters
 from .outside_causes import is_of_outside
 from .randomness import preserved_streams

@@ -31,30 +31,31 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState as EngineState
 
-from hpsearch.backends.optuna_backend.at_rungs import AtRungs
-from hpsearch.backends.optuna_backend.branches import branches_of
-from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
-from hpsearch.backends.optuna_backend.defaults import Defaults
-from hpsearch.backends.optuna_backend.ledger import Ledger
-from hpsearch.backends.optuna_backend.sampling import RepeatableSampling
-from hpsearch.backends.optuna_backend.trial import OptunaTrial
-from hpsearch.backends.optuna_backend.trials import StoredTrials
-from hpsearch.search.ending import Ended
+from hpsearch.backends.defaults import Defaults
+from hpsearch.coordinator.decisions import Decisions
+from hpsearch.coordinator.search_session import SearchSession
+from hpsearch.ledger.at_rungs import AtRungs
+from hpsearch.ledger.branches import branches_of
+from hpsearch.ledger.curve_sampler import CurveSampler
+from hpsearch.ledger.engine_trial import OptunaTrial
+from hpsearch.ledger.ledger import Ledger
+from hpsearch.ledger.sampling import RepeatableSampling
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.parameters import Categorical, Float, Parameter
-from hpsearch.search.runner import TrialRunner
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialRecord, TrialState
+from hpsearch.trial.ending import Ended
+from hpsearch.trial.messages import Reported
 
 # Seconds; what takes less is no decision.
 _NOTHING = 1e-4
 
 
-class MadeUpTrials:
-    """Replaces a `TrialRunner`; its trials take no time."""
+class MadeUpRecords:
+    """The records of trials that take no time."""
 
-    session = "benchmark"
+    session = "decisions"
 
     def __init__(self) -> None:
         self._trials: dict[int, TrialRecord] = {}
@@ -62,42 +63,54 @@ class MadeUpTrials:
     @property
     def records(self) -> list[TrialRecord]:
         """The trials that do not run."""
-        return [each for each in self.known_trials() if each.state is not TrialState.RUNNING]
+        return [each for each in self.known() if each.state is not TrialState.RUNNING]
 
-    def known_trials(self) -> list[TrialRecord]:
+    def known(self) -> list[TrialRecord]:
         """Return all trials, by number."""
         return list(self._trials.values())
 
-    def earlier_record(self, number: int) -> TrialRecord | None:
+    def earlier(self, number: int) -> TrialRecord | None:
         """Return a trial that has begun."""
         return self._trials.get(number)
 
-    def recover(self, record: TrialRecord) -> None:
+    def take(self, record: TrialRecord) -> None:
         """Take a trial as it is now."""
         self._trials[record.number] = record
 
-    def finish(self, ended: Ended) -> TrialRecord:
-        """Take a trial that was given up."""
-        self.recover(ended.record)
-        return ended.record
-
-    def settle(self, record: TrialRecord, has_run: bool = True) -> None:
-        """Do nothing: there are no checkpoints."""
-
     def refresh(self) -> None:
-        """Do nothing: nobody else is at the study."""
+        """Do nothing: there is no other session."""
 
     def is_alive(self, session: str | None) -> bool:
         """Tell whether a session is this one."""
         return session == self.session
 
-    def reason_to_stop(self) -> str | None:
-        """Return None: there are no budgets."""
-        return None
-
     def is_everything_tried(self, *_: Any) -> bool:
         """Return False: there are floats."""
         return False
+
+    def known_trial(self, params: Any) -> TrialRecord | None:
+        """Return None: no proposal is repeated."""
+        return None
+
+
+class MadeUpSession:
+    """A session without limits, and without files."""
+
+    def __init__(self, study: Study) -> None:
+        self.study, self.records = study, MadeUpRecords()
+        self.accounts = self.on_disk = self
+
+    def finish(self, ended: Ended) -> TrialRecord:
+        """Take a trial that is pruned."""
+        self.records.take(ended.record)
+        return ended.record
+
+    def settle(self, record: TrialRecord, has_run: bool = True) -> None:
+        """Do nothing: there are no checkpoints."""
+
+    def reason_to_stop(self) -> str | None:
+        """Return None: there are no limits."""
+        return None
 
     def announce(self, notice: str) -> None:
         """Print what a search would say."""
@@ -131,9 +144,11 @@ class Decided:
         at_rungs = AtRungs(self._study, self._engine, defaults.ladder) if has_rungs else None
         sampling = RepeatableSampling(sampler)
         ledger = Ledger(self._study, self._engine, sampling)
-        self._stored = StoredTrials(self._study, ledger, at_rungs, lambda _: False)
+        session = MadeUpSession(self._study)
+        self._ledger = ledger
+        self._decisions = Decisions(cast(SearchSession, session), ledger, at_rungs, lambda _: False)
         self._trials, self._busy, self._order = (
-            MadeUpTrials(),
+            session.records,
             list[tuple[float, int, OptunaTrial]](),
             itertools.count(),
         )
@@ -157,39 +172,40 @@ class Decided:
             record = TrialRecord(number, f"run-{number}", TrialState.RUNNING, params)
             for _ in range(self._horizon if is_complete else max(1, self._horizon // 6)):
                 record = self._evaluated(record)
-            self._trials.recover(_ended(record, TrialState.COMPLETE if is_complete else TrialState.PRUNED))
+            self._trials.take(_ended(record, TrialState.COMPLETE if is_complete else TrialState.PRUNED))
 
     def occupy(self, worker_count: int) -> bool:
         """Assign trials to free workers; return whether any trial is running."""
         for _ in range(worker_count):
             with self._timed():
-                trial = self._stored.next(cast(TrialRunner, self._trials))
+                trial = self._decisions.next()
                 if isinstance(trial, OptunaTrial) and trial.earlier is None:
                     self._study.suggest(trial)
                     trial.keep()
             if not isinstance(trial, OptunaTrial):
                 break
             new = TrialRecord(trial.number, f"run-{trial.number}", TrialState.RUNNING, trial.params.values_by_name)
-            self._trials.recover(replace(trial.earlier or new, state=TrialState.RUNNING))
+            self._trials.take(replace(trial.earlier or new, state=TrialState.RUNNING))
             self._train(trial)
         return bool(self._busy)
 
     def step(self) -> bool:
         """Let the next evaluation come; return whether its trial has left its worker."""
         self._now, _, trial = heapq.heappop(self._busy)
-        record = self._evaluated(cast(TrialRecord, self._trials.earlier_record(trial.number)))
+        record = self._evaluated(cast(TrialRecord, self._trials.earlier(trial.number)))
         is_last = len(record.reports) == self._horizon
         with self._timed():
-            verdict = trial.verdict(record, True, is_last)
+            reported = Reported(record.reports[-1], (), is_comparable=True, is_last=is_last, so_far=record)
+            verdict = self._decisions.verdict(trial, reported)
         if not (verdict.pause or verdict.prune or is_last):
-            self._trials.recover(record)
+            self._trials.take(record)
             self._train(trial)
             return False
         state = TrialState.PAUSED if verdict.pause else TrialState.PRUNED if verdict.prune else TrialState.COMPLETE
         record = _ended(record, state)
         with self._timed():
-            self._stored.end(trial, record)
-        self._trials.recover(record)
+            self._ledger.end(trial, record)
+        self._trials.take(record)
         return True
 
     def _train(self, trial: OptunaTrial) -> None:

@@ -285,9 +285,9 @@ def compare(name: str, rounds: int, trials: int, sides: Sequence[str], bare: Bar
 
 def start_workers() -> None:
     """Print how long workers take to start, the first one with the server they are forked from."""
-    from hpsearch.workers.payload import pack
-    from hpsearch.workers.pool import Workers
-    from hpsearch.workers.slots import Slot
+    from hpsearch.executors.processes.payload import pack
+    from hpsearch.executors.processes.pool import Workers
+    from hpsearch.executors.processes.slots import Slot
 
     with tempfile.TemporaryDirectory() as folder:
         payload = pack(({}, None), Path(folder, "data"))
@@ -321,7 +321,7 @@ def first_minute(way: str) -> None:
     Args:
         way: "forked": as the search itself decides; "served": by the fork server alone, as in 0.8.
     """
-    from hpsearch.backends.optuna_backend import parallel
+    from hpsearch.executors.processes import parallel
 
     if way == "served":
         parallel.fork_first_worker = lambda *_: None

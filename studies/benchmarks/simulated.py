@@ -47,8 +47,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 
-from hpsearch.files import read_json, write_json
 from hpsearch.search.ladder import TOO_FEW
+from hpsearch.system.files import read_json, write_json
 
 from .learning_curves import (
     Array,

@@ -14,7 +14,7 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._storage import JournalOperation
 
-from hpsearch.backends.optuna_backend.journal import JournalFile
+from hpsearch.ledger.journal import JournalFile
 
 
 def entry(number: int) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import optuna
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from hpsearch.backends.optuna_backend.named_samplers import SAMPLERS, as_sampler
-from hpsearch.backends.optuna_backend.quiet import quiet_optuna
+from hpsearch.ledger.named_samplers import SAMPLERS, as_sampler
+from hpsearch.ledger.quiet import quiet_optuna
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLERS))

@@ -13,7 +13,7 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import Categorical, Float, Int, NoCompletedTrialError, SearchInterrupted, StudyError
-from hpsearch.backends.optuna_backend.quiet import quiet_optuna
+from hpsearch.ledger.quiet import quiet_optuna
 from tests.backends.contract import BackendContract
 from tests.support.searching import (
     RATE,

@@ -8,7 +8,7 @@ import optuna
 import pytest
 from optuna.testing.pytest_storages import StorageTestCase
 
-from hpsearch.backends.optuna_backend.storage import open_storage
+from hpsearch.ledger.storage import open_storage
 
 
 class TestJournal(StorageTestCase):

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("ray")
 
-from hpsearch.backends.ray_backend.address import check_address, check_is_node, is_same
-from hpsearch.backends.ray_backend.backend import RayBackend
+from hpsearch.backends.ray_backend import RayBackend
 from hpsearch.errors import StudyError
+from hpsearch.executors.ray_executor.address import check_address, check_is_node, is_same
 from tests.support.small_trainer import small_trainer
 
 SOURCES = Path(__file__).parents[2] / "hpsearch"

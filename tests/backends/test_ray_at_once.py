@@ -15,7 +15,7 @@ from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 from transformers import TrainerCallback
 
 from hpsearch import Constraint, Float, TooManyFailuresError
-from hpsearch.backends.ray_backend import dispatch
+from hpsearch.executors.ray_executor import tune_dispatch as dispatch
 from tests.support.on_ray import search
 from tests.support.scarce_memory import BATCH, Memory, NeedsMemory
 from tests.support.search_processes import wait_until

@@ -29,9 +29,9 @@ from ray import tune
 from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY
 from ray._raylet import GcsClient
 
-from hpsearch.backends.ray_backend.backend import RayBackend
-from hpsearch.backends.ray_backend.cluster import Resources, joined, quiet_tune
+from hpsearch.backends.ray_backend import RayBackend
 from hpsearch.errors import StudyError
+from hpsearch.executors.ray_executor.cluster import Resources, joined, quiet_tune
 from tests.support.ray_clusters import (
     StartedCluster,
     are_gone,

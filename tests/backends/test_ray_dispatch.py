@@ -8,15 +8,15 @@ import pytest
 
 pytest.importorskip("ray")
 
-from hpsearch.backends.optuna_backend.dispatch import LiveTrial
-from hpsearch.backends.ray_backend.dispatch import given_up
+from hpsearch.coordinator.coordinator import RunningTrial
 from hpsearch.errors import StorageError
+from hpsearch.executors.ray_executor.tune_dispatch import given_up
 from hpsearch.search.trial import TrialRecord, TrialState
 
 
-def trial() -> LiveTrial:
+def trial() -> RunningTrial:
     unused: Any = None
-    return LiveTrial(unused, unused, TrialRecord(1, "run-1", TrialState.RUNNING, {}))
+    return RunningTrial(unused, unused, TrialRecord(1, "run-1", TrialState.RUNNING, {}))
 
 
 @pytest.mark.parametrize("problem", ["No space left on device", "Read-only file system"])

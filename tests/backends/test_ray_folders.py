@@ -17,10 +17,10 @@ pytest.importorskip("ray")
 
 import tests.support.shelf  # registers shelf://  # noqa: F401
 from hpsearch import StorageError, StudyError, TrialRecord, TrialState
-from hpsearch.backends.ray_backend.distant_folders import DistantFolders, check_place, name_at_a_distance
-from hpsearch.backends.ray_backend.run_folders import RunFolders, SharedFolder
-from hpsearch.search.folder import write_record
-from hpsearch.search.sessions import Session
+from hpsearch.executors.ray_executor.distant_folders import DistantFolders, check_place, name_at_a_distance
+from hpsearch.executors.ray_executor.run_folders import RunFolders, SharedFolder
+from hpsearch.search.store.folder import write_record
+from hpsearch.search.store.sessions import Session
 
 pytestmark = pytest.mark.ray
 

@@ -12,9 +12,9 @@ from ray.tune import CheckpointConfig, CLIReporter
 
 from hpsearch import StudyError
 from hpsearch.backends.engine_options import take_options
-from hpsearch.backends.ray_backend.backend import RayBackend
-from hpsearch.backends.ray_backend.stopping import as_stop, reason_to_stop
-from hpsearch.searching import Searching
+from hpsearch.backends.ray_backend import RayBackend
+from hpsearch.executors.ray_executor.stopping import as_stop, reason_to_stop
+from hpsearch.searching.searching import Searching
 from tests.support.on_ray import ON_RAY
 from tests.support.searching import RATE, HearsNotices, states
 from tests.support.small_trainer import small_trainer

@@ -12,9 +12,9 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialSch
 from ray.tune.schedulers.pb2 import PB2
 
 from hpsearch import Categorical, FixedTrial, Float, Int, SearchSpace, StudyError
-from hpsearch.backends.ray_backend import backend
-from hpsearch.backends.ray_backend.perturbations import with_perturbed
-from hpsearch.backends.ray_backend.spaces import RaySpace, from_ray
+from hpsearch.backends import ray_backend as backend
+from hpsearch.executors.ray_executor.perturbations import with_perturbed
+from hpsearch.executors.ray_executor.ray_spaces import RaySpace, from_ray
 from hpsearch.search.study import Study
 from tests.support.on_ray import search
 

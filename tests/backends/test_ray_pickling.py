@@ -10,7 +10,7 @@ import transformers
 
 pytest.importorskip("ray")
 
-from hpsearch.backends.ray_backend.pickling import put
+from hpsearch.executors.ray_executor.object_store import put
 from tests.support.small_trainer import small_trainer
 
 TOKEN = "hf_of_the_environment"

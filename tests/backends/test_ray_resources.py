@@ -10,8 +10,8 @@ pytest.importorskip("ray")
 
 from ray import tune
 
-from hpsearch.backends.ray_backend.cluster import Resources, as_resources
 from hpsearch.errors import StudyError
+from hpsearch.executors.ray_executor.cluster import Resources, as_resources
 
 
 @pytest.mark.feature(8)

@@ -14,7 +14,7 @@ import optuna
 from ray.tune.search.optuna import OptunaSearch
 
 from hpsearch import Float, TrialState
-from hpsearch.backends.ray_backend.run_folders import TUNE_FOLDER
+from hpsearch.executors.ray_executor.run_folders import TUNE_FOLDER
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.training_budget import full_runs_of
 from tests.support.on_ray import ON_RAY

@@ -10,10 +10,10 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, MedianStoppingRule, TrialScheduler
 
 from hpsearch import BestRun, Float, Report, SearchInterrupted, StudyError, TrialRecord, TrialState
-from hpsearch.backends.ray_backend.schedulers import check_report
-from hpsearch.backends.ray_backend.searchers import _last_metrics
-from hpsearch.backends.ray_backend.worker import _numbers
-from hpsearch.search.messages import Reported
+from hpsearch.executors.ray_executor.schedulers import check_report
+from hpsearch.executors.ray_executor.searchers import _last_metrics
+from hpsearch.executors.ray_executor.tune_worker import _numbers
+from hpsearch.trial.messages import Reported
 from tests.support.on_ray import ON_RAY, loss_of
 from tests.support.searching import Diary, Events, states, stored_trials
 from tests.support.small_trainer import CountsModels, small_trainer

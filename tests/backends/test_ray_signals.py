@@ -8,8 +8,8 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
-from hpsearch.backends.ray_backend.tune_parts import WorkerEvents
-from hpsearch.interruption import Interruption
+from hpsearch.executors.ray_executor.tune_parts import WorkerEvents
+from hpsearch.system.interruption import Interruption
 
 
 class Worker:

@@ -35,13 +35,11 @@ from hpsearch import (
     TrialRecord,
     TrialState,
 )
-from hpsearch.backends.ray_backend.domains import from_searcher, to_ray
-from hpsearch.backends.ray_backend.spaces import RaySpace, drawn, from_ray
-from hpsearch.search.folder import StudyFolder
-from hpsearch.search.listener import SearchListener
-from hpsearch.search.ranks import OneProcess
-from hpsearch.search.runner import TrialRunner
+from hpsearch.coordinator.study_records import StudyRecords
+from hpsearch.executors.ray_executor.domains import from_searcher, to_ray
+from hpsearch.executors.ray_executor.ray_spaces import RaySpace, drawn, from_ray
 from hpsearch.search.start import resolve_start
+from hpsearch.search.store.folder import StudyFolder
 from hpsearch.search.study import Study, as_space
 from tests.support.searching import AtStep, interrupt
 from tests.support.small_trainer import small_trainer
@@ -431,14 +429,14 @@ def test_a_resumed_search_knows_that_a_function_returns_a_grid_before_its_first_
         return from_ray(lambda trial: {"size": tune.grid_search([2, 4]), "seed": tune.choice([1])}, 42)
 
     study = Study("study", tmp_path, function(), objectives=(), n_trials=4)
-    runner = TrialRunner(None, study, StudyFolder(study), SearchListener(), OneProcess())  # type: ignore[arg-type]
+    records = StudyRecords(study, StudyFolder(study))
     params = [{"size": size, "seed": 1} for size in (2, 4)]
-    runner.records = [
+    records.records = [
         TrialRecord(number, f"run-{number}", TrialState.COMPLETE, each, each, each)
         for number, each in enumerate(params)
     ]
-    assert {each.configuration for each in runner.records} == set(runner.tried().known)
-    assert not runner.is_everything_tried(2, ())
+    assert {each.configuration for each in records.records} == set(records.tried().known)
+    assert not records.is_everything_tried(2, ())
 
 
 def test_the_defaults_of_the_trainer_can_start_a_space_of_ray() -> None:
@@ -700,7 +698,7 @@ def test_a_searcher_of_ray_searches_our_space() -> None:
 
 @pytest.mark.process
 def test_hpsearch_does_not_import_ray() -> None:
-    script = "import sys, hpsearch, hpsearch.backends, hpsearch.trainer; sys.exit('ray' in sys.modules)"
+    script = "import sys, hpsearch, hpsearch.backends, hpsearch.trainer.trainer; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 

@@ -17,7 +17,7 @@ import optuna
 import pytest
 
 from hpsearch import StudyError
-from hpsearch.backends.optuna_backend.sampler_states import check_sampler_states
+from hpsearch.ledger.sampler_states import check_sampler_states
 from tests.support.small_search import records_of, search
 
 

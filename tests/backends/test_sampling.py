@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from hpsearch import BestRun, Categorical, Float, Int, SearchInterrupted
-from hpsearch.backends.optuna_backend.sampling import RepeatableSampling
+from hpsearch.ledger.sampling import RepeatableSampling
 from tests.support.searching import AtStep, Events, interrupt, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer
 

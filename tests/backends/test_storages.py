@@ -15,7 +15,7 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import BestRun, HpsearchError, MissingPackageError, SearchInterrupted, StudyError
-from hpsearch.backends.optuna_backend.storage import open_storage
+from hpsearch.ledger.storage import open_storage
 from tests.support.postgresql import PostgreSQL, server_or_skip
 from tests.support.search_processes import (
     assert_disk_and_storage_agree,

@@ -289,7 +289,7 @@ def test_a_storage_in_the_folder_that_is_a_link_is_not_followed(place: Place, to
 
 
 def test_a_search_does_not_write_to_a_storage_that_is_a_link(tmp_path: Path) -> None:
-    from hpsearch.backends.optuna_backend.storage import open_storage
+    from hpsearch.ledger.storage import open_storage
 
     (tmp_path / "study").mkdir()
     for name, storage in (("study.db", None), ("study.log", "journal"), ("study.log.flock", "journal")):

@@ -14,8 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from hpsearch import BestRun, SearchInterrupted, TrialRecord, interruption, open_study
-from hpsearch.files import read_json
+from hpsearch import BestRun, SearchInterrupted, TrialRecord, open_study
+from hpsearch.system import interruption
+from hpsearch.system.files import read_json
 from tests.support.launch import begin
 from tests.support.programs import start
 from tests.support.signalled_search import SLOW_STEP, STEPS, TakesItsTime, search

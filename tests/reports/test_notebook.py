@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 
 from hpsearch import FixedTrial, TrialState
-from hpsearch.interruption import own_command
 from hpsearch.reports.notebook import NotebookView
+from hpsearch.system.interruption import own_command
 from tests.support.rendering import make_study, record
 
 ROOT = Path(__file__).parents[2]

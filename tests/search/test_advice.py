@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hpsearch import Categorical, Float, Int, Report, SearchSpace, SearchSummary, TrialState
-from hpsearch.search.advice import advice
 from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.result.advice import advice
 from tests.support.rendering import NoEngine, record
 
 

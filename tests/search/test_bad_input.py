@@ -24,8 +24,8 @@ from hpsearch import (
     StudyError,
     TrainingArguments,
 )
-from hpsearch.backends.optuna_backend.quiet import quiet_optuna
-from hpsearch.search.folder import make_place
+from hpsearch.ledger.quiet import quiet_optuna
+from hpsearch.search.store.folder import make_place
 from tests.support.models import accuracy
 from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 

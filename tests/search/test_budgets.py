@@ -11,15 +11,15 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from hpsearch.interruption import Interruption
-from hpsearch.search.assignment import Assignment
 from hpsearch.search.budgets import SearchBudget, Stop, TrialBudget
-from hpsearch.search.distant_trial import Line, train_as_told
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.others import OtherTrials
 from hpsearch.search.space import default_space
 from hpsearch.search.study import Study
 from hpsearch.search.trial import FixedTrial, TrialState, Verdict
+from hpsearch.system.interruption import Interruption
+from hpsearch.trial.assignment import Assignment
+from hpsearch.trial.distant_trial import Line, train_as_told
 from tests.support.clock import Clock
 from tests.support.small_trainer import small_trainer
 

@@ -28,8 +28,8 @@ from hpsearch import (
     WeightsMismatchError,
     tune,
 )
-from hpsearch.search.folder import read_records
-from hpsearch.search.provenance import describe_surroundings, differences, differences_in_results
+from hpsearch.search.store.folder import read_records
+from hpsearch.search.store.provenance import describe_surroundings, differences, differences_in_results
 from hpsearch.search.trial import TrialState
 from tests.support.searching import AtStep, Events, HearsNotices, interrupt, states, without_result
 from tests.support.short_searches import RATE, params_of, rates, search

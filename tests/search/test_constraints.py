@@ -190,7 +190,7 @@ def test_the_best_is_the_best_of_those_that_hold_the_constraints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constraints: Any, hidden: int
 ) -> None:
     clock = Clock()
-    for module in (hpsearch.trainer, transformers.trainer_utils):  # they measure the runtime of evaluations
+    for module in (hpsearch.trainer.trainer, transformers.trainer_utils):  # they measure the runtime of evaluations
         monkeypatch.setattr(module, "time", SimpleNamespace(time=clock))
 
     def slow_init(trial: Any) -> TwoLayers:

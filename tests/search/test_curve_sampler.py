@@ -15,11 +15,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from hpsearch import Categorical, Float, Report, SearchSpace, TrialRecord, TrialState
-from hpsearch.backends.optuna_backend import curve_sampler
-from hpsearch.backends.optuna_backend.branches import branches_of, branches_shown
-from hpsearch.backends.optuna_backend.cube import Cube
-from hpsearch.backends.optuna_backend.curve_data import CurveData
-from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
+from hpsearch.ledger import curve_sampler
+from hpsearch.ledger.branches import branches_of, branches_shown
+from hpsearch.ledger.cube import Cube
+from hpsearch.ledger.curve_data import CurveData
+from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.search import curves
 from hpsearch.search.objective import resolve_objectives
 

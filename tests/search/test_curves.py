@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import check_grad
 
 from hpsearch import Categorical, Float, Int, SearchSpace
-from hpsearch.backends.optuna_backend.cube import Cube, Tried
+from hpsearch.ledger.cube import Cube, Tried
 from hpsearch.search.curve_model import CurveModel, Observations, Posterior, fit
 from hpsearch.search.curves import MOST_AT_RANDOM, Curve, LatestModel, is_plateau, model_of, propose
 from tests.support.small_trainer import small_trainer

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from hpsearch import Int, SearchSpace, StudyError
-from hpsearch.backends.optuna_backend.defaults import DEFAULTS, Defaults
+from hpsearch.backends.defaults import DEFAULTS, Defaults
 from hpsearch.search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.reading import read_settings
+from hpsearch.search.store.reading import read_settings
 from hpsearch.search.study import Study
 from tests.support.searching import RATE, Events
 from tests.support.short_searches import search

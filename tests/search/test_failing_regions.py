@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch import Float
-from hpsearch.backends.optuna_backend.curve_data import CurveData
+from hpsearch.ledger.curve_data import CurveData
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.searching import states, without_result
 from tests.support.short_searches import params_of, search, weight_is_measured

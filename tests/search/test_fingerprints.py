@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import transformers
 
-from hpsearch.search.fingerprints import fingerprints, function_fingerprint, is_comparable
+from hpsearch.search.store.fingerprints import fingerprints, function_fingerprint, is_comparable
 
 BASE = """
 import functools
@@ -439,7 +439,7 @@ f = (f, Holder(3).build, Holder(4))
 
 @pytest.mark.process
 def test_a_script_a_module_a_cell_and_another_process_have_the_same(tmp_path: Path) -> None:
-    shows = "from hpsearch.search.fingerprints import function_fingerprint\nprint(function_fingerprint(f))\n"
+    shows = "from hpsearch.search.store.fingerprints import function_fingerprint\nprint(function_fingerprint(f))\n"
     (tmp_path / "one.py").write_text(f"{BASE}{KEPT}\nif __name__ == '__main__':\n{textwrap.indent(shows, '    ')}")
     cell = f"exec(compile(open('one.py').read(), '<ipython-input-3>', 'exec'))\n{shows}"
     commands = ([sys.executable, "one.py"], [sys.executable, "-c", f"from one import f\n{shows}"])

@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import optuna
 import pytest
 
 from hpsearch import Ladder, TrialRecord, open_study
-from hpsearch.backends.optuna_backend.at_rungs import AtRungs
 from hpsearch.cli import main
+from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.reports.page import write_report
 from hpsearch.search.agreement import Agreement, describe
 from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.rung_agreements import agreement_sentences
+from hpsearch.search.result.rung_agreements import agreement_sentences
 from hpsearch.search.rungs import Rungs
 from hpsearch.search.space import SearchSpace
-from hpsearch.search.stored import StoredStudy
+from hpsearch.search.store.stored import StoredStudy
 from hpsearch.search.study import Study
 from hpsearch.search.trial import TrialState, Verdict
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, RATE, rungs, running, trial
@@ -135,12 +134,11 @@ def test_the_agreement_is_as_uncertain_as_its_trials_are_few(
 
 def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> None:
     notices: list[str] = []
-    runner: Any = SimpleNamespace(announce=notices.append)
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
     study = Study("s", tmp_path, SearchSpace(RATE), objectives, 60)
     at_rungs = AtRungs(study, optuna.create_study(), HEDGED)
     for known in (AGREEING, LATE, LATE, AGREEING, AGREEING):
-        at_rungs.announce_misleading(known, runner)
+        notices += at_rungs.changes_of_agreement(known)
     assert notices == [
         describe(fraction, Agreement(agreeing, 6, 4)) for agreeing in (0, 6) for fraction in HEDGED.fractions[:2]
     ]

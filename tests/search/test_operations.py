@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from hpsearch import Categorical, Report, SearchInterrupted, Trainer, tune
-from hpsearch.search.stored_record import record_from_json
+from hpsearch.search.store.stored_record import record_from_json
 from hpsearch.search.trial import TrialRecord, TrialState
 from hpsearch.training.operations import operations_per_token
 from tests.support.models import bert_classifier, classification_data

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpsearch import Report, StudyError, TrialRecord, TrialState
-from hpsearch.backends.optuna_backend import paused_checkpoints
-from hpsearch.backends.optuna_backend.paused_checkpoints import PausedCheckpoints
+from hpsearch.coordinator import paused_checkpoints
+from hpsearch.coordinator.paused_checkpoints import PausedCheckpoints
 from hpsearch.search.paused_limit import PausedLimit
 from tests.support.searching import HearsNotices
 from tests.support.short_searches import search, weight_is_measured

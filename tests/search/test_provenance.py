@@ -19,7 +19,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from hpsearch import TrainingArguments
-from hpsearch.search.provenance import describe_surroundings, differences, fingerprint
+from hpsearch.search.store.provenance import describe_surroundings, differences, fingerprint
 from tests.support.models import classification_data, language_data
 from tests.support.searching import ROOT
 from tests.support.small_trainer import points

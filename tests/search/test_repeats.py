@@ -13,13 +13,11 @@ import optuna
 import pytest
 
 from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, SpaceError, Trial, TrialRecord, TrialState
-from hpsearch.backends.optuna_backend.proposer import proposed_by
-from hpsearch.search.folder import StudyFolder
+from hpsearch.coordinator.study_records import StudyRecords
+from hpsearch.ledger.proposer import proposed_by
 from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.listener import SearchListener
-from hpsearch.search.ranks import OneProcess
 from hpsearch.search.repeats import Tried, choose, configuration, is_everything_tried, leaves, untried, values_of
-from hpsearch.search.runner import TrialRunner
+from hpsearch.search.store.folder import StudyFolder
 from hpsearch.search.study import Study
 from tests.support.searching import AtStep, HearsNotices, interrupt, states
 from tests.support.short_searches import params_of, search
@@ -249,16 +247,16 @@ def test_a_proposal_is_compared_with_what_the_space_adds_to_it(
         return {"x": trial.suggest_categorical("x", [1, 2, 3]), "num_train_epochs": 2}
 
     study = Study("study", tmp_path, function, objectives=(), n_trials=9)
-    runner = TrialRunner(None, study, StudyFolder(study), SearchListener(), OneProcess())  # type: ignore[arg-type]
+    records = StudyRecords(study, StudyFolder(study))
     both = {"num_train_epochs": 2}
-    runner.records = [
+    records.records = [
         record(0, TrialState.FAILED, x=1, **both),
         replace(record(1, x=1, **both), schedule=({"trial": 0},)),
         record(2, x=1, **both),
         record(3, TrialState.FAILED, x=2, **both),
         record(4, x=1, **both),
     ]
-    known = runner.known_trial(proposed)
+    known = records.known_trial(proposed)
     assert (None if known is None else known.number) == number
 
 

@@ -29,7 +29,7 @@ from hpsearch import (
     TrialRecord,
     TrialState,
 )
-from hpsearch.replay import _as_it_was
+from hpsearch.searching.replay import _as_it_was
 from tests.support.models import weights_of
 from tests.support.pruners import PrunesAt
 from tests.support.searching import RATE, AtStep, Events, interrupt, states, without_result

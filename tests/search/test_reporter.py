@@ -1,4 +1,4 @@
-"""What a trial says while it runs reaches the search, in this process or in another one, and its answers are obeyed."""
+"""What a trial in another process says reaches the search, and its answers are obeyed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from hpsearch import FixedTrial, Report, SearchListener
-from hpsearch.interruption import Interruption
-from hpsearch.search.distant_trial import Line, RemoteReporter
-from hpsearch.search.messages import Noted, Notice, Reported
-from hpsearch.search.reporter import DirectReporter
+from hpsearch import Report
 from hpsearch.search.trial import Verdict
+from hpsearch.system.interruption import Interruption
+from hpsearch.trial.distant_trial import Line, RemoteReporter
+from hpsearch.trial.messages import Noted, Notice, Reported
 from tests.support.at_rungs import running
 
 REPORT = Report((0.5,), 1, 3, 1.0, {"eval_loss": 0.5}, horizon=6.0)
@@ -20,50 +19,6 @@ SO_FAR = running(0, 0.5)
 
 def reported(is_last: bool = False) -> Reported:
     return Reported(REPORT, ((0.7, 1), (0.5, 2)), is_comparable=True, is_last=is_last, so_far=SO_FAR)
-
-
-class Judged(FixedTrial):
-    """A trial that notes what its study is asked, and is pruned."""
-
-    def __init__(self, said: list[Any]) -> None:
-        super().__init__({})
-        self.said = said
-
-    def report(self, value: float, resource: int) -> None:
-        self.said.append((value, resource))
-
-    def should_prune(self) -> bool:
-        self.said.append("should it be pruned?")
-        return True
-
-
-class Shows(SearchListener):
-    def __init__(self, said: list[Any]) -> None:
-        self.said = said
-
-    def on_report(self, trial: Any, report: Report) -> None:
-        self.said.append(report)
-
-    def on_progress(self, trial: Any, step: int, max_steps: int) -> None:
-        self.said.append((step, max_steps))
-
-    def on_checkpoint(self, trial: Any, step: int) -> None:
-        self.said.append(f"checkpoint {step}")
-
-    def on_notice(self, notice: str) -> None:
-        self.said.append(notice)
-
-
-def test_here_the_study_gets_a_report_before_it_is_shown_and_judged() -> None:
-    said: list[Any] = []
-    reporter = DirectReporter(Judged(said), Shows(said), said.append)
-    reporter.progress(3, 6)
-    assert reporter.report(reported()) == Verdict(prune=True)
-    reporter.note(SO_FAR)
-    reporter.checkpoint(3)
-    reporter.notice("a word")
-    about_report = [(0.7, 1), (0.5, 2), REPORT, "should it be pruned?"]
-    assert said == [(3, 6), *about_report, SO_FAR, "checkpoint 3", "a word"]
 
 
 class Recorded(Line):

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from hpsearch import Float, TrialRecord, TrialState
 from hpsearch.search.objective import Objective, resolve_objectives
-from hpsearch.search.retention import is_worth_keeping, remove_surplus
+from hpsearch.search.store.retention import is_worth_keeping, remove_surplus
 from tests.support.small_trainer import small_trainer
 
 MINIMIZE = resolve_objectives("loss", "minimize", has_metrics=False)

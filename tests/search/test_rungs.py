@@ -17,8 +17,8 @@ from hpsearch import NoCompletedTrialError, SearchInterrupted, TooManyFailuresEr
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.rungs import Rungs
-from hpsearch.search.sessions import Session
 from hpsearch.search.space import SearchSpace
+from hpsearch.search.store.sessions import Session
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, PRUNE, RATE, rungs, running, trial

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hpsearch.liveness import is_alive
-from hpsearch.search import sessions
-from hpsearch.search.sessions import SESSIONS_FOLDER, Session
+from hpsearch.search.store import sessions
+from hpsearch.search.store.sessions import SESSIONS_FOLDER, Session
+from hpsearch.system.liveness import is_alive
 from tests.support.forked import Forked
 
 

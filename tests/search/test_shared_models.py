@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from hpsearch import StudyError
-from hpsearch.shared_parts import EarlierParts, refers_to_model
+from hpsearch.training.shared_parts import EarlierParts, refers_to_model
 from tests.support.searching import RATE, states
 from tests.support.small_trainer import TwoLayers, small_trainer
 

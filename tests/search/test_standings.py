@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from hpsearch import Ladder, TrialRecord
-from hpsearch.backends.optuna_backend.curve_data import CurveData
+from hpsearch.ledger.curve_data import CurveData
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.rungs import Rungs

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from hpsearch import SpaceError, StudyError
-from hpsearch.backends.optuna_backend import checkup
 from hpsearch.cli import main
-from hpsearch.scratch import remove_scratch_of_the_dead
-from hpsearch.search.storage_files import STORAGE_FILES, why_not_opened
+from hpsearch.ledger import checkup
+from hpsearch.search.store.storage_files import STORAGE_FILES, why_not_opened
+from hpsearch.system.temporary_folders import remove_scratch_of_the_dead
 from tests.support.searching import HearsNotices, load
 from tests.support.small_search import interrupted_study, records_of, search
 from tests.support.small_trainer import small_trainer

@@ -29,9 +29,9 @@ from hpsearch import (
     TrialState,
 )
 from hpsearch.backends import get_backend
-from hpsearch.search.folder import StudyFolder
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.space import default_space
+from hpsearch.search.store.folder import StudyFolder
 from hpsearch.search.study import as_space, check_name
 
 SPACE = SearchSpace({"x": Int(0, 4), "y": Categorical({"a": {"z": Float(0.0, 1.0)}, "b": {}})})

@@ -16,9 +16,9 @@ from hpsearch import SearchInterrupted, StudyError, TrialRecord
 from hpsearch.reports.tables import budget_in_words
 from hpsearch.search.ladder import Ladder
 from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.sessions import Session
 from hpsearch.search.space import SearchSpace
-from hpsearch.search.stored import StoredStudy
+from hpsearch.search.store.sessions import Session
+from hpsearch.search.store.stored import StoredStudy
 from hpsearch.search.study import Study
 from hpsearch.search.training_budget import TrainingBudget, full_runs, full_runs_of, progress_in_words
 from hpsearch.search.trial import TrialState

@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from hpsearch import Float, Int, Report, TrialRecord, TrialState
-from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
+from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.search.curves import Curve, LatestModel, propose
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.work import Work, WorkModel, in_one_unit, work_model, work_of

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpsearch import hyperparameter_search, searching
+from hpsearch.searching import hyperparameter_search, searching
 
 
 class Clock:

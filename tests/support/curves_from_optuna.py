@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from hpsearch import Report, TrialRecord, TrialState
-from hpsearch.backends.optuna_backend.curve_sampler import CurveSampler
+from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.search.objective import resolve_objectives
 
 _STATES = {

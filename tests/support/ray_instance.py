@@ -41,7 +41,7 @@ def _no_instance_is_left() -> Iterator[None]:
 def _start() -> None:
     global _is_running
     if not _is_running:
-        from hpsearch.backends.ray_backend.cluster import joined
+        from hpsearch.executors.ray_executor.cluster import joined
 
         with warm_workers():
             _running.enter_context(joined(None))

@@ -19,7 +19,7 @@ import ray
 import torch
 from ray import cloudpickle
 
-from hpsearch.files import write_text
+from hpsearch.system.files import write_text
 from tests.support import warm
 from tests.support.search_processes import (
     RATE,

@@ -40,7 +40,14 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 240.0
 # What programs import, and what they import late.
 IMPORTED = (
-    *("alembic.command", "datasets", "hpsearch.cli.main", "hpsearch.trainer", "hpsearch.workers.worker", "numpy"),
+    *(
+        "alembic.command",
+        "datasets",
+        "hpsearch.cli.main",
+        "hpsearch.trainer.trainer",
+        "hpsearch.executors.processes.worker",
+        "numpy",
+    ),
     *("optuna.importance", "peft", "rich.table", "safetensors.torch", "sklearn.datasets", "sklearn.model_selection"),
     *("torch", "transformers", "transformers.models.auto", "transformers.models.bert.modeling_bert"),
     *("transformers.models.vit.modeling_vit", "transformers.trainer", "tests.support.killing"),

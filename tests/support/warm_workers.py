@@ -19,8 +19,15 @@ from typing import Any
 
 # What workers import but Ray itself, which reads its settings and its token when it is loaded.
 PRELOADED = (
-    *("torch", "transformers", "transformers.trainer", "optuna", "hpsearch.trainer", "hpsearch.trainer_function"),
-    *("hpsearch.backends.optuna_backend.backend", "hpsearch.search.distant_trial", "hpsearch.workers.worker"),
+    *(
+        "torch",
+        "transformers",
+        "transformers.trainer",
+        "optuna",
+        "hpsearch.trainer.trainer",
+        "hpsearch.any_trainer.trainer_function",
+    ),
+    *("hpsearch.backends.optuna_backend", "hpsearch.trial.distant_trial", "hpsearch.executors.processes.worker"),
     *("fsspec", "google.protobuf.json_format", "jsonschema", "msgpack", "pandas", "pyarrow.fs", "pydantic", "requests"),
     *("rich.progress", "tensorboardX", "tests.support.search_processes", "tests.support.searching"),
     *("tests.support.scarce_memory", "tests.support.shelf", "tests.support.small_trainer"),

@@ -23,8 +23,8 @@ from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassificatio
 
 from hpsearch import Float, Trainer, TrainingArguments
 from hpsearch.errors import ArgumentError
-from hpsearch.files import PARTIAL_MARK
-from hpsearch.search import folder as study_folder
+from hpsearch.search.store import folder as study_folder
+from hpsearch.system.files import PARTIAL_MARK
 from hpsearch.training import hub as hub_module
 from tests.support.hub_server import TOKEN, USER, HubServer
 from tests.support.models import Line, bert_classifier, classification_data, line_data, small_tokenizer, weights_of

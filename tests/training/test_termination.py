@@ -302,7 +302,7 @@ def test_the_trials_of_a_search_leave_the_signal_to_the_search(tmp_path: Path) -
     assert best.objective is not None
     assert len(look.seen) == 2 * 2 * 4
     assert len(set(look.seen)) == 1
-    assert look.seen[0].__module__ == "hpsearch.interruption"
+    assert look.seen[0].__module__ == "hpsearch.system.interruption"
     assert signal.getsignal(signal.SIGTERM) is before
     assert trainer.args.enable_jit_checkpoint is True
 

@@ -15,8 +15,8 @@ import transformers
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from hpsearch import BestRun, SearchInterrupted, TrialState
+from hpsearch.any_trainer.exact_resume import generator_states, restore_generators, why_inexact
 from hpsearch.cli.main import main
-from hpsearch.exact_resume import generator_states, restore_generators, why_inexact
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from tests.support.interrupting import InterruptsOnce
 from tests.support.searching import Events

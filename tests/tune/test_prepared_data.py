@@ -16,8 +16,9 @@ import torch
 import transformers
 from datasets import Dataset
 
-from hpsearch import Categorical, prepared_data
-from hpsearch.prepared_data import mapping_once
+from hpsearch import Categorical
+from hpsearch.any_trainer import prepared_data
+from hpsearch.any_trainer.prepared_data import mapping_once
 from tests.support.small_trainer import TwoLayers, points, transformers_trainer
 from tests.support.small_tune import curves, search
 

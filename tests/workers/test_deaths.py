@@ -18,10 +18,9 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import SearchListener
-from hpsearch.backends.optuna_backend import parallel
-from hpsearch.search import ending
+from hpsearch.executors.processes import parallel, pool
 from hpsearch.search.trial import TrialRecord
-from hpsearch.workers import pool
+from hpsearch.trial import ending
 from tests.support.in_workers import search
 from tests.support.searching import Diary, states
 from tests.support.small_trainer import CountsModels

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
-from hpsearch.workers import fork_server, worker_process
-from hpsearch.workers.pool import Worker
-from hpsearch.workers.worker_process import WorkerProcess
+from hpsearch.executors.processes import fork_server, worker_process
+from hpsearch.executors.processes.pool import Worker
+from hpsearch.executors.processes.worker_process import WorkerProcess
 from tests.support import warm
 
 
@@ -102,7 +102,9 @@ def test_the_server_ends_with_its_connection_while_it_imports_and_not_at_ctrl_c(
     (tmp_path / "slow.py").write_text(f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(1000)\n")
     search, theirs = multiprocessing.Pipe()
     with theirs:
-        server = worker_process._interpreter("hpsearch.workers.fork_server", "main", theirs, dict(os.environ))
+        server = worker_process._interpreter(
+            "hpsearch.executors.processes.fork_server", "main", theirs, dict(os.environ)
+        )
     try:
         search.send([str(tmp_path), *worker_process.module_path()])
         search.send(["no_such_module", "slow"])
@@ -164,7 +166,7 @@ def test_a_fork_that_the_system_refuses_is_reported_and_ends_nothing(monkeypatch
 @pytest.mark.process
 def test_a_worker_that_ends_deletes_the_temporary_folder_of_multiprocessing() -> None:
     begin = "from multiprocessing import util; print(util.get_temp_dir(), flush=True)"
-    output = warm.run("-c", f"{begin}; from hpsearch.workers.worker import _exit; _exit()").stdout
+    output = warm.run("-c", f"{begin}; from hpsearch.executors.processes.worker import _exit; _exit()").stdout
     assert output.strip()
     assert not Path(output.strip()).exists()
 

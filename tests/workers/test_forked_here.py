@@ -23,9 +23,9 @@ import torch
 from tqdm import tqdm
 from transformers import TrainerCallback
 
-from hpsearch.workers import forked_here, worker_process
-from hpsearch.workers.forked_here import CannotFork, ForkConditions, changed_settings, fork_here
-from hpsearch.workers.worker_process import WorkerProcess
+from hpsearch.executors.processes import forked_here, worker_process
+from hpsearch.executors.processes.forked_here import CannotFork, ForkConditions, changed_settings, fork_here
+from hpsearch.executors.processes.worker_process import WorkerProcess
 from tests.support import warm
 from tests.support.in_workers import search
 from tests.support.searching import Diary, HearsNotices, states
@@ -340,6 +340,6 @@ def test_the_log_says_why_no_worker_is_forked(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
     monkeypatch.setattr(worker_process, "_server", None)
     monkeypatch.setattr(forked_here.ForkConditions, "here", classmethod(lambda _: SAFE))
-    with caplog.at_level(logging.INFO, "hpsearch.workers"):
+    with caplog.at_level(logging.INFO, "hpsearch.executors.processes"):
         assert worker_process.fork_first_worker(most_memory=1e9) is None
     assert "the program has 1000 MB of memory" in caplog.text

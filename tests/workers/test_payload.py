@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpsearch.workers.payload import pack
-from hpsearch.workers.pickling import culprit
+from hpsearch.executors.processes.payload import pack
+from hpsearch.executors.processes.pickling import culprit
 from tests.support.models import weights_of
 from tests.support.small_trainer import TwoLayers
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpsearch.workers.process_settings import LoggingSettings
+from hpsearch.executors.processes.process_settings import LoggingSettings
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 import hpsearch
-from hpsearch.workers.program_modules import is_of_program
+from hpsearch.executors.processes.program_modules import is_of_program
 
 
 @pytest.mark.parametrize(

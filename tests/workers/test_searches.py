@@ -38,11 +38,10 @@ from hpsearch import (
     StudyError,
     TooManyFailuresError,
 )
-from hpsearch.backends.optuna_backend import parallel
-from hpsearch.workers import worker_process
-from hpsearch.workers.pickling import culprit
-from hpsearch.workers.worker import OUTPUT_FILE
-from hpsearch.workers.worker import _output_to as output_to
+from hpsearch.executors.processes import parallel, worker_process
+from hpsearch.executors.processes.pickling import culprit
+from hpsearch.executors.processes.worker import OUTPUT_FILE
+from hpsearch.executors.processes.worker import _output_to as output_to
 from tests.support.in_workers import search
 from tests.support.searching import (
     RATE,

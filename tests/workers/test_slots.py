@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hpsearch import StudyError
-from hpsearch.workers import slots
-from hpsearch.workers.slots import slots_for
-from hpsearch.workers.worker import _nth_visible
+from hpsearch.executors.processes import slots
+from hpsearch.executors.processes.slots import slots_for
+from hpsearch.executors.processes.worker import _nth_visible
 
 
 @pytest.fixture(autouse=True)

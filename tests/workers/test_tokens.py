@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
-from hpsearch.workers.payload import pack
+from hpsearch.executors.processes.payload import pack
 from tests.support.small_trainer import small_trainer
 
 HERE, OTHER = "hf_of_the_environment", "hf_of_another_user"

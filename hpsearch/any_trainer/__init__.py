@@ -1,0 +1,1 @@
+"""Trainers of other libraries: `tune`, and what makes them resumable. Knows no engine."""

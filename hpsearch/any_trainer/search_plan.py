@@ -1,0 +1,95 @@
+"""A search as a value: what to train, in which space, with which settings; a study file defines one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import StudyError
+from ..search.set_arguments import all_names, start_without, without_set_arguments
+from ..training.model_init import takes_trial
+
+
+class SearchPlan:
+    """What a search needs, before it is made: a file that defines ``study = SearchPlan(...)`` is a study file.
+
+    ``hpsearch run FILE`` runs it, and its options change it; ``hpsearch resume`` and ``hpsearch replay`` find it again.
+
+    Args:
+        make_trainer: a function without arguments that returns an `hpsearch.Trainer`; or one of a trial, as in `tune`,
+            that returns any `transformers.Trainer`. It is called when the search begins, so that to read the file costs
+            nothing.
+        hp_space: as in `Trainer.hyperparameter_search`.
+        search: further arguments of `Trainer.hyperparameter_search`, by name.
+
+    Raises:
+        StudyError: `make_trainer` is no function.
+
+    Example:
+        >>> study = SearchPlan(lambda: None, n_trials=20, compute_objective="accuracy")
+        >>> study.search
+        {'n_trials': 20, 'compute_objective': 'accuracy'}
+    """
+
+    def __init__(self, make_trainer: Callable[..., Any], hp_space: Any = None, **search: Any) -> None:
+        if not callable(make_trainer):
+            raise StudyError(f"make_trainer must be a function that returns the trainer, but got {make_trainer!r}.")
+        self.make_trainer, self.hp_space, self.search = make_trainer, hp_space, search
+
+    def trainer(self, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Return the trainer, or the function that makes one for each trial, with some training arguments changed.
+
+        Raises:
+            ArgumentError: there is no such argument, or it cannot take the value.
+        """
+        if takes_trial(self.make_trainer):
+            from .trainer_function import TrainerFunction
+
+            function = TrainerFunction(self.make_trainer, self.hp_space)
+            return function.with_arguments(**arguments) if arguments else function
+        trainer = self.make_trainer()
+        if not hasattr(trainer, "hyperparameter_search"):
+            raise StudyError(
+                f"make_trainer() returned {trainer!r}, which is no hpsearch.Trainer; for one of "
+                "transformers, let make_trainer take a trial, as in hpsearch.tune."
+            )
+        return trainer.with_arguments(**arguments) if arguments else trainer
+
+    def run(self, arguments: Mapping[str, Any] | None = None, **search: Any) -> Any:
+        """Search, or go on; return the `BestRun`, or of several objectives a list of them.
+
+        Args:
+            arguments: training arguments of the trainer, in place of its own; they are not searched.
+            search: arguments of `Trainer.hyperparameter_search`, in place of the plan's own.
+
+        Raises:
+            HpsearchError: as in `Trainer.hyperparameter_search`.
+        """
+        settings, _ = self.settings(arguments, search)
+        return self.trainer(arguments).hyperparameter_search(**settings)
+
+    def settings(
+        self, arguments: Mapping[str, Any] | None = None, search: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Return the arguments of `Trainer.hyperparameter_search`, and the names of those parameters that are set.
+
+        These are not searched, and the trials that the search starts with do not give them.
+
+        Args:
+            arguments: training arguments that are set.
+            search: arguments of the search, in place of the plan's own.
+
+        Raises:
+            SpaceError: one that is set is in a branch of the space, or nothing is left to search.
+        """
+        settings = {"hp_space": self.hp_space, **self.search, **(search or {})}
+        whole = settings["hp_space"]
+        settings["hp_space"], names = without_set_arguments(whole, arguments or {})
+        if names and "start_with" in settings:
+            gone = all_names(whole) - all_names(settings["hp_space"])
+            settings["start_with"] = start_without(settings["start_with"], gone)
+        return settings, names
+
+    def __repr__(self) -> str:
+        told = "".join(f", {name}={value!r}" for name, value in self.search.items())
+        return f"SearchPlan({getattr(self.make_trainer, '__qualname__', self.make_trainer)}{told})"

@@ -1,0 +1,392 @@
+"""A function that makes transformers trainers, as something that can be searched: `tune`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import gc
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.trainer_utils import has_length
+
+from ..errors import ArgumentError, HpsearchError, SpaceError, StudyError
+from ..search.drawn_trial import DrawnTrial
+from ..search.known_trainers import is_rewarded
+from ..search.parameters import Parameter
+from ..search.read_parameters import check_read
+from ..search.space import SearchSpace
+from ..search.store.provenance import fingerprint
+from ..search.study import SpaceLike, as_space
+from ..search.trial import FixedTrial, Trial, TrialRecord
+from ..searching.searching import Evaluation, Searching
+from ..system.progress_bars import no_progress_bars
+from ..system.spelling import nearest_name
+from ..system.surroundings import ctrl_c_as_interruption
+from ..training.callbacks import ExportableState
+from ..training.randomness import preserved_streams, seed_run
+from ..training.shared_parts import EarlierParts
+from .exact_resume import why_inexact
+from .prepared_data import folder_of_prepared_data, mapping_once
+from .repeated_warnings import warnings_once
+from .transformers_trainer import TransformersTrainer
+
+
+def tune(
+    make_trainer: Callable[[Trial], transformers.Trainer],
+    hp_space: SpaceLike = None,
+    *,
+    output_dir: str | os.PathLike[str] | None = None,
+    **search: Any,
+) -> Any:
+    """Search for the best hyperparameters of any `transformers.Trainer`, and return the best run, with its model.
+
+    For trainers that exist already: transformers' own, and those derived from it, such as TRL's and those of
+    sentence-transformers. Pruning, waiting at rungs, going on after a kill, selection by scope, workers, clusters and
+    reports are those of `hpsearch.Trainer.hyperparameter_search`.
+
+    `make_trainer` is called once with values drawn from the space, to see what it makes before the first trial, and
+    then once for each trial, after the random streams are seeded. It reads every parameter from `trial.params`, or asks
+    for it with ``trial.suggest_float`` and its sisters. What it returns must be new: trainer, arguments, model, and
+    callbacks that keep state. The search sets `output_dir`, `run_name` and `save_total_limit` of its arguments.
+
+    Trials of trainers that cannot resume with the same numbers (vLLM, a stream without a length) do not pause: see
+    docs/bring-your-trainer.md.
+
+    Args:
+        make_trainer: a function of a trial that returns the trainer.
+        hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: `make_trainer` suggests.
+        output_dir: the study's folder is made in it; default: that of the trainer's arguments.
+        search: arguments of `Trainer.hyperparameter_search`: `n_trials`, `budget`, `compute_objective`, `direction`,
+            `backend`, `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback` and changes of
+            parameters while a trial trains (population-based training) need `hpsearch.Trainer`.
+
+    Returns:
+        A `BestRun`; with several objectives a list of them.
+
+    Raises:
+        StudyError: `make_trainer` fails, or returns something that cannot be searched.
+        SpaceError: it does not read a parameter.
+        HpsearchError: as in `Trainer.hyperparameter_search`.
+
+    Example:
+        >>> def make_trainer(trial):
+        ...     args = transformers.TrainingArguments("out", eval_strategy="epoch", **trial.params)
+        ...     return transformers.Trainer(make_model(), args, train_dataset=train, eval_dataset=dev)
+        >>> best = tune(make_trainer, {"learning_rate": Float(1e-5, 1e-3, log=True)})  # doctest: +SKIP
+    """
+    return TrainerFunction(make_trainer, hp_space, output_dir).hyperparameter_search(**search)
+
+
+class TrainerFunction(Searching):
+    """A function that makes a `transformers.Trainer` for a trial, as something that can be searched.
+
+    Args:
+        make_trainer, hp_space, output_dir: as in `tune`.
+
+    Raises:
+        StudyError: `make_trainer` is no function.
+    """
+
+    _evaluation = Evaluation(1, False)  # until something has been made
+
+    def __init__(
+        self,
+        make_trainer: Callable[[Trial], transformers.Trainer],
+        hp_space: SpaceLike = None,
+        output_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not callable(make_trainer):
+            raise StudyError(f"make_trainer must be a function of a trial, but got {make_trainer!r}.")
+        self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
+        self._earlier_parts = EarlierParts()
+        self._fingerprints: dict[str, Any] = {}
+        self._suggested: list[str] = []  # to the trial that showed what is made
+        self._made_class: type | None = None
+        self._prepared_data: Path | None = None  # the folder that keeps them
+
+    def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
+        """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
+        given = self.hp_space if hp_space is None else hp_space
+        if search.get("oom_fallback"):
+            raise StudyError(
+                f"oom_fallback={search['oom_fallback']!r} needs hpsearch.Trainer: what make_trainer(trial) makes "
+                "cannot be made again in smaller batches."
+            )
+        with _cheap_collections(), warnings_once():
+            return super().hyperparameter_search(
+                _left_to_make_trainer if given is None else given, *arguments, **search
+            )
+
+    def with_arguments(self, **parameters: Any) -> TrainerFunction:
+        """Return the same recipe with another `output_dir`; all other arguments are for `make_trainer` to set.
+
+        Raises:
+            ArgumentError: another argument is given.
+        """
+        others = sorted(parameters.keys() - {"output_dir"})
+        if others:
+            raise ArgumentError(f"{others[0]} cannot be set from outside: make_trainer(trial) decides it.")
+        other = copy.copy(self)
+        other.output_dir = parameters.get("output_dir", self.output_dir)
+        return other
+
+    def is_read_by_user_code(self, name: str) -> bool:
+        """Return True: `make_trainer` reads all parameters."""
+        return True
+
+    def for_trial(self, trial: Any, output_dir: str | None = None) -> TransformersTrainer:
+        """Seed the random streams, and return the trainer of a trial, which writes to `output_dir`.
+
+        The seed is the trial's parameter ``seed`` if it has one, else that of the arguments. Where `make_trainer` gives
+        its arguments another one, it is called again, after that one is set.
+
+        Raises:
+            StudyError: it cannot be searched, or shares something with an earlier one.
+            SpaceError: a function as space returns something that it has not suggested.
+        """
+        if unread := trial.arguments.keys() - trial.params.values_by_name.keys():
+            name = min(unread)
+            raise SpaceError(_not_suggested(name, trial.arguments[name]))
+        environment = dict(os.environ)
+        suggested = trial.params.values_by_name.get("seed")
+        seed = suggested if isinstance(suggested, int) else self.args.seed
+        made = self._make(trial, seed)
+        if made.args.seed != seed:  # it is known only now, so the model is made again
+            seed = made.args.seed
+            del made
+            made = self._make(trial, seed)
+        if self.output_dir is None and made.args.output_dir != self.args.output_dir:
+            raise StudyError(
+                f"make_trainer(trial) gives each trial another output_dir ({self.args.output_dir!r}, "
+                f"{made.args.output_dir!r}), but the study has one: pass output_dir= to tune."
+            )
+        return TransformersTrainer(made, trial, output_dir or made.args.output_dir, environment)
+
+    @contextlib.contextmanager
+    def preflight_trainer(self, trial: Any, output_dir: str) -> Iterator[TransformersTrainer]:
+        """Yield the trainer of a trial for its preflight; then it is dropped, and the random streams are put back."""
+        with preserved_streams():
+            trainer = self.for_trial(trial, output_dir)
+            try:
+                trainer.prepare_preflight()
+                with no_progress_bars():  # TRL's trainers map what they are given to evaluate
+                    yield trainer
+            finally:
+                trainer.release()
+
+    def let_user_code_suggest(self, trial: Trial) -> None:
+        """Call `make_trainer(trial)` once, so that the trial has the parameters which it suggests."""
+        with preserved_streams():
+            self.for_trial(trial).release()
+
+    def _make(self, trial: Any, seed: int) -> transformers.Trainer:
+        args = copy.copy(self.args)
+        args.seed = seed
+        seed_run(args)
+        with mapping_once(self._prepared_data), no_progress_bars():
+            made = self.make_trainer(trial)
+        return self._checked(made)
+
+    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+        """Do nothing: what a parameter may be, `make_trainer` knows."""
+
+    def check_changeable(self, name: str) -> None:
+        """Refuse: transformers resumes from a checkpoint with the optimizer and schedule as they were.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(f"{name!r} cannot change while a transformers.Trainer goes on; hpsearch.Trainer can.")
+
+    @property
+    def _default_seed(self) -> int:
+        return 42
+
+    @property
+    def _defaults(self) -> Any:
+        return object()  # what a parameter is for, make_trainer knows
+
+    def _searched_names(self, space: Any) -> list[str]:
+        return self._suggested
+
+    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+        trial = FixedTrial(record.params, record.number, record.arguments)
+        with preserved_streams():
+            trainer = self.for_trial(trial, str(folder.parent))
+            try:
+                return trainer.load_model(folder)
+            finally:
+                trainer.release()
+
+    def _data(self) -> dict[str, Any]:
+        return self._fingerprints
+
+    def _functions(self) -> dict[str, Any]:
+        return {"trainer": self._made_class, "make_trainer": self.make_trainer}
+
+    def _prepare(self, space: Any) -> None:
+        """See what `make_trainer` makes with parameters drawn from the space, and keep what all trials share.
+
+        Raises:
+            StudyError: it fails, or makes something that cannot be searched.
+            SpaceError: it does not read a parameter.
+        """
+        if space is None:
+            space = as_space(_left_to_make_trainer if self.hp_space is None else self.hp_space)
+        environment = dict(os.environ)
+        self._prepared_data = folder_of_prepared_data()
+        with preserved_streams():
+            made, trial = self._make_sample(space)
+            _check_data(made)
+            args = self.args = _without(made.args, trial.params.values_by_name)
+            args.output_dir = args.output_dir if self.output_dir is None else os.fspath(self.output_dir)
+            args.ray_scope = getattr(args, "ray_scope", "last")
+            sets = len(made.eval_dataset) if isinstance(made.eval_dataset, dict) else 1
+            self._evaluation = Evaluation(sets, made.compute_metrics is not None, type(made))
+            self._suggested = list(trial.params.values_by_name)
+            named = {"train_dataset": made.train_dataset, "eval_dataset": made.eval_dataset}
+            self.cannot_pause = why_inexact(made)
+            self.training_samples = _samples(made)
+            self.sets_arguments_by_name = all(hasattr(args, name) for name in self._suggested)
+            self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
+            sample = TransformersTrainer(made, trial, args.output_dir, environment)
+            self._made_class = type(made)
+            del made
+            sample.release()
+            check_read(trial, sample)
+
+    def _make_sample(self, space: SearchSpace | Callable[[Trial], Any]) -> tuple[transformers.Trainer, Trial]:
+        """Return a trainer, and the trial with drawn parameters that it is for; some draws may fail, as trials may."""
+        for draw in range(_DRAWS):
+            trial = DrawnTrial(draw)
+            params = trial.arguments = _ask(space, trial)
+            transformers.set_seed(self._default_seed)
+            try:
+                with ctrl_c_as_interruption(), mapping_once(self._prepared_data, at_once=True):
+                    made = self.make_trainer(trial)
+                return self._checked(made), trial
+            except HpsearchError:
+                raise
+            except Exception as error:
+                unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
+                near = "" if unknown is None else nearest_name(str(unknown), params)
+                if near or draw == _DRAWS - 1:
+                    raise StudyError(
+                        f"make_trainer(trial) raised {type(error).__name__}: {str(error).rstrip(' .')}. It was called "
+                        f"with {dict(trial.params)}, before the first trial.{near}"
+                    ) from error
+        raise AssertionError
+
+    def _checked(self, made: Any) -> transformers.Trainer:
+        if not isinstance(made, transformers.Trainer):
+            shown = "an hpsearch.Trainer, which searches itself" if isinstance(made, Searching) else repr(made)
+            raise StudyError(f"make_trainer(trial) must return a transformers.Trainer, but returned {shown}.")
+        args = made.args
+        for name, why in _REFUSED.items():
+            if getattr(args, name, None):
+                raise StudyError(f"make_trainer(trial) made a trainer with {name}={getattr(args, name)!r}: {why}")
+        if args.save_strategy == "best":
+            raise StudyError(
+                "make_trainer(trial) made a trainer with save_strategy='best', which leaves a trial that waits without "
+                "a checkpoint; use 'epoch' or 'no'. The search keeps the best weights itself (scope='all')."
+            )
+        if args.fsdp or args.deepspeed or made.is_fsdp_enabled or made.is_deepspeed_enabled:
+            name = "fsdp" if args.fsdp or made.is_fsdp_enabled else "deepspeed"
+            raise StudyError(
+                f"make_trainer(trial) made a trainer with {name}, which spreads its model over processes; to search "
+                "that needs hpsearch.Trainer."
+            )
+        keeps_state = [each for each in made.callback_handler.callbacks if isinstance(each, ExportableState)]
+        others = {"trainer": made, "args": args, **{f"callback {type(each).__name__}": each for each in keeps_state}}
+        self._earlier_parts.check("make_trainer", made.model, others)
+        return made
+
+
+def _samples(trainer: transformers.Trainer) -> int | None:
+    """Return how many samples a trainer has to train on; None if that is not known."""
+    data = trainer.train_dataset
+    draws_by_itself = is_rewarded(type(trainer)) or isinstance(data, dict)  # prompts; from several sets in turn
+    return len(data) if has_length(data) and not draws_by_itself else None
+
+
+def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str, Any]:
+    """Let a space suggest to a trial, and return its parameters; they are not read yet."""
+    try:
+        returned = space.suggest(trial) if isinstance(space, SearchSpace) else space(trial)
+        for name, value in dict(returned or {}).items():
+            if isinstance(value, Parameter):  # type: ignore[arg-type]
+                trial.suggest(name, value)
+            elif name not in trial.params.values_by_name:
+                raise SpaceError(_not_suggested(name, value))
+    except HpsearchError:
+        raise
+    except Exception as error:
+        raise SpaceError(f"hp_space(trial) raised {type(error).__name__}: {error}") from error
+    trial.suggested_by_space = set(trial.params.values_by_name)
+    trial.params.read.clear()
+    return dict(trial.params.values_by_name)
+
+
+def _not_suggested(name: str, value: Any) -> str:
+    return (
+        f"hp_space(trial) returns {name}={value!r}, which it has not suggested under that name: make_trainer would not "
+        "see it. Constants belong into make_trainer."
+    )
+
+
+def _without(args: transformers.TrainingArguments, drawn: Mapping[str, Any]) -> Any:
+    """Return a copy of arguments with their defaults in place of those that have the name of a parameter."""
+    other = copy.copy(args)
+    for each in dataclasses.fields(args):
+        if each.name in drawn and each.default is not dataclasses.MISSING:
+            setattr(other, each.name, each.default)
+    return other
+
+
+def _check_data(made: transformers.Trainer) -> None:
+    """Check that a trainer has something to train on, and something to be compared by.
+
+    Raises:
+        StudyError: it has not.
+    """
+    makes_batches = type(made).get_train_dataloader is not transformers.Trainer.get_train_dataloader
+    if made.train_dataset is None and not makes_batches:
+        raise StudyError("A search needs a train_dataset; the trainer that make_trainer(trial) made has none.")
+    has_none = made.eval_dataset is None or (isinstance(made.eval_dataset, dict) and not made.eval_dataset)
+    if has_none and getattr(made, "evaluator", None) is None:
+        raise StudyError("A search compares evaluations, so what make_trainer(trial) makes needs an eval_dataset.")
+
+
+@contextlib.contextmanager
+def _cheap_collections() -> Iterator[None]:
+    """Leave what there is already out of garbage collections while the block runs, unless the program does so itself.
+
+    transformers collects whenever it trains, and so do we after a trial, as trainers refer to themselves: a third of a
+    second each, with all that is imported by then.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _left_to_make_trainer(trial: Trial) -> dict[str, Any]:
+    return {}
+
+
+_DRAWS = 3
+_REFUSED = {
+    "push_to_hub": "every trial would upload its model; upload the best one after the search.",
+    "auto_find_batch_size": "it would train trials with other batch sizes than their parameters say.",
+}

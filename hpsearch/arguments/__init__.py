@@ -1,0 +1,369 @@
+"""The training arguments: transformers' own, plus two, validated copies, lossless casting, older spellings.
+
+Knows nothing of models, runs or studies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import transformers
+from accelerate.state import AcceleratorState, PartialState
+from transformers.debug_utils import DebugOption
+from transformers.trainer_utils import IntervalStrategy
+
+from ..errors import ArgumentError, ArgumentTypeError, MissingPackageError, UnknownArgumentError
+from ..system.spelling import nearest_name
+from .argument_checks import check_values
+from .older_spellings import successor_of_argument, translate_arguments
+
+# Fields that transformers fills in from others if they are not given.
+_DERIVED = ("greater_is_better", "metric_for_best_model", "eval_steps", "do_eval", "disable_tqdm")
+# Fields of transformers that this version cannot honour, and their neutral values: better refused than ignored.
+_NOT_HONOURED: dict[str, tuple[Any, ...]] = {
+    "parallelism_config": (None,),
+}
+
+
+class _AcceptsOlderSpellings(type):
+    """Translates older spellings of arguments before the constructor, which a dataclass generates, sees them."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        given = translate_arguments(kwargs)
+        allowed = _parameters(cls)
+        unknown = next((name for name in given if name not in allowed), None)
+        if unknown is not None and not any(each.kind == each.VAR_KEYWORD for each in allowed.values()):
+            raise TypeError(f"{unknown!r} is not an argument of {cls.__name__}.{nearest_name(unknown, allowed)}")
+        return super().__call__(*args, **given)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        return inspect.Signature(list(_parameters(cls).values()))
+
+
+@functools.cache
+def _parameters(kind: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of the constructor of `kind`, by name."""
+    return dict(list(inspect.signature(kind.__init__).parameters.items())[1:])
+
+
+@dataclass
+class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderSpellings):
+    """Every argument of a training run; all fields of `transformers.TrainingArguments`, plus two of ours.
+
+    Ours are `ray_scope` and `tensorboard_logging_dir`.
+
+    Differences from transformers:
+
+    - `replace(**changes)` gives a new, fully validated object and leaves this one as it is. Values that transformers
+      derives from others (`greater_is_better`, `eval_steps`, ...) are derived again for the copy.
+    - every value is checked on its own first (`argument_checks`), so that an error names the argument.
+    - older spellings (`evaluation_strategy`, `no_cuda`, `warmup_ratio`, ...) are taken for their successors with a
+      DeprecationWarning, or refused with an error that names the successor.
+    - what this version cannot honour is refused: `parallelism_config`.
+
+    Raises:
+        ArgumentError: a value is outside what is allowed, or transformers refuses a combination of values.
+
+    Example:
+        >>> args = TrainingArguments("out", learning_rate=1e-3, use_cpu=True)
+        >>> args.replace(learning_rate=1e-4).learning_rate, args.learning_rate
+        (0.0001, 0.001)
+    """
+
+    # As in transformers, but for the text of the arguments, which does not show it.
+    hub_token: str | None = field(
+        default=None, repr=False, metadata=transformers.TrainingArguments.__dataclass_fields__["hub_token"].metadata
+    )
+    ray_scope: str = field(
+        default="last",
+        metadata={
+            "help": "Which reports of a trial give its value and its checkpoint in a search: last, all (the best one), "
+            "avg, last-5-avg or last-10-avg."
+        },
+    )
+    tensorboard_logging_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Where TensorBoard's files go; a trial of a search writes below its own folder instead. Default: "
+            "the variable TENSORBOARD_LOGGING_DIR of the environment, else output_dir/runs/<time>_<host>."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        given = {name: copy.copy(getattr(self, name)) for name in argument_names(kind)}
+        self._cast_numbers()
+        check_values(self)
+        for name, neutral in _NOT_HONOURED.items():
+            if getattr(self, name, neutral[0]) not in neutral:
+                raise ArgumentError(
+                    f"{name}={getattr(self, name)!r} is not supported by this version of hpsearch; leave it at "
+                    f"{neutral[0]!r}."
+                )
+        if self.deepspeed and importlib.util.find_spec("deepspeed") is None:
+            raise MissingPackageError("deepspeed=... needs the package deepspeed: pip install deepspeed")
+        self._own_configuration()
+        try:
+            with _undisturbed_accelerate():
+                super().__post_init__()
+        except (ValueError, TypeError, NotImplementedError, OSError) as error:
+            raise ArgumentError(f"TrainingArguments: {error}") from error
+        self._take_over_accumulation()
+        if self.mixed_precision == "fp16" and self.device.type == "cpu":
+            raise ArgumentError("fp16=True needs a GPU; on a CPU set bf16=True, or neither.")
+        if DebugOption.TPU_METRICS_DEBUG in self.debug:
+            raise ArgumentError("debug='tpu_metrics_debug' needs a TPU; 'underflow_overflow' works everywhere.")
+        self._given = given
+        self._resolved = {name: copy.copy(getattr(self, name)) for name in given}
+
+    def _cast_numbers(self: Any) -> None:
+        """Take numbers as the type their field is annotated with, if that loses nothing; refuse them otherwise."""
+        kind: Any = type(self)
+        for name in _number_names(kind):
+            value = getattr(self, name)
+            if value == _default(kind, name):
+                continue
+            cast = cast_argument(name, value, kind)
+            if type(value) is not int:  # a whole number stays one where fractions are allowed, as in transformers
+                setattr(self, name, cast)
+
+    def _own_configuration(self: Any) -> None:
+        """Take a copy of what transformers writes into."""
+        if isinstance(self.fsdp_config, dict):
+            self.fsdp_config = dict(self.fsdp_config)
+
+    def _take_over_accumulation(self: Any) -> None:
+        """Take the accumulation that `accelerator_config` may ask for; the loop accumulates, not accelerate."""
+        wanted = dict(self.accelerator_config.gradient_accumulation_kwargs or {})
+        steps = wanted.pop("num_steps", None)
+        if wanted:
+            raise ArgumentError(
+                f"accelerator_config: gradient_accumulation_kwargs={wanted!r} would do nothing here, because the loop "
+                "accumulates, not accelerate; leave it out."
+            )
+        if steps is None:
+            return
+        if self.gradient_accumulation_steps > 1:
+            raise ArgumentError(
+                f"accelerator_config asks for num_steps={steps!r} and gradient_accumulation_steps is "
+                f"{self.gradient_accumulation_steps!r}; set only gradient_accumulation_steps."
+            )
+        self.gradient_accumulation_steps = cast_argument("gradient_accumulation_steps", steps, type(self))
+
+    def set_evaluate(
+        self,
+        strategy: str | IntervalStrategy = "no",
+        steps: int = 500,
+        batch_size: int = 8,
+        accumulation_steps: int | None = None,
+        delay: float | None = None,
+        loss_only: bool = False,
+    ) -> TrainingArguments:
+        """Set all arguments of evaluation together, as in transformers; without a `delay` there is none."""
+        super().set_evaluate(strategy, steps, batch_size, accumulation_steps, delay or 0, loss_only)
+        return self
+
+    def replace(self, **changes: Any) -> TrainingArguments:
+        """Return new arguments with `changes` applied, cast and validated; this object is not touched.
+
+        Attributes that were assigned after construction count as given.
+
+        Raises:
+            ArgumentError: a name is not a training argument, a value cannot be cast without loss, or transformers
+                refuses the result.
+        """
+        values = {
+            name: copy.copy(given if _is_same(getattr(self, name), self._resolved[name]) else getattr(self, name))
+            for name, given in self._given.items()
+        }
+        values.update({name: cast_argument(name, value, type(self)) for name, value in changes.items()})
+        try:
+            changed = type(self)(**values)
+            for name in vars(self).keys() - vars(changed).keys():
+                setattr(changed, name, getattr(self, name))  # what a script has added to its arguments
+            return changed
+        except ArgumentError as error:
+            shown = ", ".join(f"{name}={value!r}" for name, value in changes.items())
+            if any(str(error).startswith(f"{name} must") for name in changes):  # it names the value itself
+                raise
+            raise ArgumentError(f"TrainingArguments refuses {shown}: {error}") from error
+
+
+@contextlib.contextmanager
+def _undisturbed_accelerate() -> Iterator[None]:
+    """Leave accelerate's shared state to the run that uses it: transformers resets it whenever arguments are made."""
+    states = (AcceleratorState._shared_state, PartialState._shared_state)
+    earlier = [dict(each) for each in states]
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        same_device = earlier[1].get("device") == PartialState._shared_state.get("device")
+        if earlier[0] and (failed or same_device):
+            for state, content in zip(states, earlier, strict=True):
+                state.clear()
+                state.update(content)
+
+
+@functools.cache
+def _number_names(kind: Any) -> tuple[str, ...]:
+    """Return the arguments that are annotated as numbers, and perhaps None."""
+    numbers = {int, float, type(None)}
+    accepted = {name: set(_accepted_types(annotation)) for name, annotation in _annotations(kind).items()}
+    return tuple(name for name in argument_names(kind) if accepted[name] <= numbers)
+
+
+@functools.cache
+def argument_names(kind: Any = TrainingArguments) -> tuple[str, ...]:
+    """Return the names that the constructor of `kind` accepts, in order."""
+    return tuple(each.name for each in dataclasses.fields(kind) if each.init)
+
+
+def is_of_library(name: str, kind: type) -> bool:
+    """Tell whether an argument is one of hpsearch or transformers, not one that a user's class adds."""
+    bases = [each for each in kind.__mro__ if each.__module__.partition(".")[0] in ("hpsearch", "transformers")]
+    return any(name in inspect.get_annotations(each) for each in bases)
+
+
+def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
+    """Return `value` as the type that field `name` is annotated with, if that loses nothing.
+
+    Numbers of numpy count as Python numbers; 3.0 is a valid int, 3 a valid float, 3.9 is not an int and text is never
+    a number or a truth value.
+
+    Raises:
+        UnknownArgumentError: there is no such field.
+        ArgumentTypeError: the value cannot be taken without loss.
+
+    Example:
+        >>> cast_argument("max_steps", 3.0), cast_argument("learning_rate", 1)
+        (3, 1.0)
+    """
+    annotations = _annotations(kind)
+    if name not in annotations or name not in argument_names(kind):
+        hint = successor_of_argument(name) or nearest_name(name, argument_names(kind))
+        raise UnknownArgumentError(f"{name!r} is not a training argument.{hint}")
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
+    accepted = _accepted_types(annotations[name])
+    for target in accepted:
+        cast, fits = _fit(value, target)
+        if fits:
+            return cast
+    wanted = " or ".join(sorted({getattr(target, "__name__", str(target)) for target in accepted}))
+    raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) cannot be taken as {wanted} without loss.")
+
+
+def _fit(value: Any, target: Any) -> tuple[Any, bool]:
+    if target is Any:
+        return value, True
+    if target is type(None):
+        return None, value is None
+    if not isinstance(target, type):
+        return value, False
+    if target in (int, float):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits = is_number and (target is float or float(value).is_integer())
+        return (target(value), True) if fits else (value, False)
+    return value, isinstance(value, target)
+
+
+def _accepted_types(annotation: Any) -> tuple[Any, ...]:
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return tuple(each for option in typing.get_args(annotation) for each in _accepted_types(option))
+    if origin is typing.Literal:
+        return tuple(type(option) for option in typing.get_args(annotation))
+    return (origin or annotation,)
+
+
+@functools.cache
+def _annotations(kind: Any) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        namespace = vars(typing).copy()
+        namespace.update(vars(__import__(base.__module__, fromlist=["_"])))
+        for name, annotation in inspect.get_annotations(base).items():
+            try:
+                known[name] = eval(annotation, namespace) if isinstance(annotation, str) else annotation  # noqa: S307
+            except NameError:
+                known[name] = Any
+    return known
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    return left is right or (type(left) is type(right) and bool(left == right))
+
+
+def adopt(args: transformers.TrainingArguments | None) -> TrainingArguments:
+    """Return `args` as our own TrainingArguments; None gives the defaults with `output_dir="tmp_trainer"`.
+
+    Raises:
+        ArgumentError: `args` is of a class whose extra fields would be lost, or has been assigned what is not allowed.
+    """
+    if args is None:
+        return TrainingArguments(output_dir="tmp_trainer")
+    if isinstance(args, TrainingArguments):
+        check_values(args)  # what was assigned after they were made
+        return args
+    given: Any = type(args)
+    ours: Any = {
+        transformers.TrainingArguments: TrainingArguments,
+        transformers.Seq2SeqTrainingArguments: Seq2SeqTrainingArguments,
+    }.get(given)
+    if ours is None:
+        raise ArgumentError(
+            f"args is a {given.__module__}.{given.__qualname__}; expected hpsearch.TrainingArguments, a subclass of "
+            "it, or those of transformers themselves. Derive your class from hpsearch.TrainingArguments."
+        )
+    values = {name: getattr(args, name) for name in argument_names(given)}
+    for name in _DERIVED:
+        if _is_same(getattr(ours(**{**values, name: _default(given, name)}), name), values[name]):
+            values[name] = _default(given, name)
+    return ours(**values)
+
+
+def _default(kind: Any, name: str) -> Any:
+    return kind.__dataclass_fields__[name].default
+
+
+@dataclass
+class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingArguments):
+    """The arguments of a `Seq2SeqTrainer`: all of `TrainingArguments`, plus how evaluation generates.
+
+    Also a `transformers.Seq2SeqTrainingArguments`, whose fields these are:
+
+    - `predict_with_generate`: predictions are generated token ids instead of logits. Default False.
+    - `generation_max_length`, `generation_num_beams`: for every generation; default: the model's generation config.
+    - `generation_config`: a `GenerationConfig`, or where to load one from (a folder, a file or a model id); it takes
+      the place of the model's own in every run.
+    - `sortish_sampler`: refused if True; transformers has no such sampler any more and ignores it.
+
+    Raises:
+        ArgumentError: a value is outside what is allowed.
+
+    Example:
+        >>> args = Seq2SeqTrainingArguments("out", predict_with_generate=True, generation_max_length=8, use_cpu=True)
+        >>> args.replace(generation_num_beams=4).generation_max_length
+        8
+    """
+
+    def __post_init__(self) -> None:
+        if self.sortish_sampler:
+            raise ArgumentError(
+                "sortish_sampler=True has no effect in transformers 5; use its successor, "
+                "train_sampling_strategy='group_by_length', which puts samples of similar length into one batch."
+            )
+        super().__post_init__()

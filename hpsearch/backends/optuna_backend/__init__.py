@@ -1,1 +1,0 @@
-"""The embedded backend: Optuna's samplers, pruners and storages, in this process."""

@@ -1,0 +1,323 @@
+"""The search on a Ray cluster: Optuna chooses and stores as in the embedded backend, Ray Tune runs the trials."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import ray
+from ray import tune
+from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
+
+from ..coordinator.search_session import SearchSession
+from ..errors import StudyError
+from ..executors.processes.pickling import check_objectives, for_workers
+from ..executors.ray_executor.cluster import Cluster, Resources, as_resources, check_address, joined, quiet_tune
+from ..executors.ray_executor.distant_folders import DistantFolders, check_place, name_at_a_distance
+from ..executors.ray_executor.leavings import Leavings
+from ..executors.ray_executor.object_store import put
+from ..executors.ray_executor.perturbations import check_perturbations, with_perturbed
+from ..executors.ray_executor.ray_spaces import drawn, from_ray
+from ..executors.ray_executor.run_folders import TUNE_FOLDER, RunFolders, SharedFolder
+from ..executors.ray_executor.schedulers import as_scheduler, check_scheduler, is_gathering
+from ..executors.ray_executor.searchers import Proposals, as_searcher, check_searcher
+from ..executors.ray_executor.stopping import as_stop
+from ..executors.ray_executor.study_scheduler import StudyScheduler
+from ..executors.ray_executor.tune_dispatch import TuneDispatch
+from ..executors.ray_executor.tune_parts import StudySearcher, StudyStopper, StudyTrials, WorkerEvents
+from ..executors.ray_executor.tune_worker import OBJECTIVE, Shared, TrialWorker
+from ..ledger.pruning import RUNGS, is_rungs
+from ..search.static_checks import TakesParameters
+from ..search.study import Study, check_whole
+from ..search.trial import TrialRecord
+from ..system.surroundings import at_ctrl_c
+from ..trial.execution import Searchable
+from .base import Backend
+from .engine_options import EngineOption
+from .optuna_backend import OPTIMIZE_OPTIONS, OptunaBackend
+from .tune_options import TUNE_OPTIONS
+
+# How often a worker tells how far its trial is, and how many such events a second the search hears at most.
+_LEAST_SECONDS, _PROGRESS_A_SECOND = 2.0, 50
+# So many trials wait for a worker at most: each takes some time to choose, in which Tune does nothing else.
+_MOST_PENDING = 16
+_PAUSING = (HyperBandScheduler, PopulationBasedTraining)
+
+
+class RayBackend(Backend):
+    """Trials in the actors of a Ray cluster, as many at once as it has room for.
+
+    Args:
+        address: None: the cluster that this process has joined, else a local one for the time of the search;
+            ``"auto"`` or ``"host:port"``: an existing cluster, of which this machine is a node.
+        resources_per_trial: of one trial, such as ``{"cpu": 2, "gpu": 0.5, "my_resource": 1}``; default 1 CPU, and 1
+            GPU if the cluster has any.
+        max_concurrent_trials: so many trials at once at most; default: as many as fit.
+        trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
+        autoscaling: the cluster grows: wait for resources that no node has yet.
+        storage_path: where running trials keep their checkpoints if the nodes do not share the study's folder: a path
+            or URL that all of them reach, such as ``"s3://bucket/searches"``.
+        scheduler: a scheduler of Ray Tune, or its name; in place of a pruner.
+        search_alg: a searcher of Ray Tune, or its name; in place of a sampler.
+        stop: numbers in a report at which a trial ends with a result, such as ``{"training_iteration": 4}``, after four
+            evaluations.
+        name: the study's name, as Tune calls it.
+        pruner: as for the Optuna backend; with a `search_alg`, which is to hear of trials as they end, median pruning
+            takes the place of rungs.
+        sampler, storage, load_if_exists, terminator, start_from, max_paused, max_paused_bytes: as for the Optuna
+            backend.
+
+    Raises:
+        StudyError: an option is not one of these, or has another value.
+    """
+
+    name: ClassVar[str] = "ray"
+    options: ClassVar[tuple[str, ...]] = (
+        "address",
+        "resources_per_trial",
+        "max_concurrent_trials",
+        "trial_retries",
+        "autoscaling",
+        "storage_path",
+        "scheduler",
+        "search_alg",
+        "stop",
+        "name",
+        "sampler",
+        "pruner",
+        "storage",
+        "load_if_exists",
+        "terminator",
+        "start_from",
+        "max_paused",
+        "max_paused_bytes",
+    )
+    engine_options: ClassVar[Mapping[str, EngineOption]] = {**OPTIMIZE_OPTIONS, **TUNE_OPTIONS}
+
+    def __init__(
+        self,
+        address: str | None = None,
+        resources_per_trial: Any = None,
+        max_concurrent_trials: int | None = None,
+        trial_retries: int = 3,
+        autoscaling: bool = False,
+        storage_path: str | os.PathLike[str] | None = None,
+        scheduler: Any = None,
+        search_alg: Any = None,
+        stop: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        sampler: Any = None,
+        pruner: Any = RUNGS,
+        **of_optuna: Any,
+    ) -> None:
+        if scheduler is not None and not (pruner is None or is_rungs(pruner)):
+            raise StudyError(
+                f"scheduler={scheduler!r} and pruner={pruner!r} would both stop trials; pass only one of them."
+            )
+        if search_alg is not None and sampler is not None:
+            raise StudyError(
+                f"search_alg={search_alg!r} and sampler={sampler!r} would both choose parameters; pass only one."
+            )
+        if max_concurrent_trials is not None:
+            check_whole("max_concurrent_trials", max_concurrent_trials, 1, "None or ")
+        check_whole("trial_retries", trial_retries, 0)
+        check_address(address)
+        self._address, self._concurrent, self._retries = address, max_concurrent_trials, trial_retries
+        self._autoscaling = autoscaling
+        self._storage_path = None if storage_path is None else os.fspath(storage_path)
+        self._resources = as_resources(resources_per_trial)
+        self._scheduler = as_scheduler(scheduler)
+        self._searcher = as_searcher(search_alg)
+        self._proposals: Proposals | None = None
+        if self._scheduler is not None:
+            pruner = None
+        elif self._searcher is not None and is_rungs(pruner):
+            pruner = "median"
+        self._optuna = OptunaBackend(sampler=sampler, pruner=pruner, **of_optuna)
+        self._optuna.is_scheduled = self._scheduler is not None
+        self._stop = as_stop(stop)
+        self.study_name = name
+        self._notes = [f"a trial ends at {key}={limit:g} (stop)" for key, limit in self._stop.items()]
+        self._cluster: Cluster | None = None
+        self._each = Resources()
+        self._recipe: Any = None
+
+    def native_space(self, hp_space: Any, seed: int, recipe: TakesParameters) -> Any:
+        """Take Ray's domains, in a mapping or in what a function returns, and what only the scheduler names."""
+        check_perturbations(self._scheduler, recipe)
+        hp_space = with_perturbed(hp_space, self._scheduler)
+        by_chance = drawn(hp_space)
+        if by_chance:
+            self._notes.append(f"drawn at random, not learned: {', '.join(by_chance)}")
+        return from_ray(hp_space, seed)
+
+    @contextlib.contextmanager
+    def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
+        """Join the cluster, and check that the trials can run there."""
+        check_scheduler(self._scheduler, study, recipe)
+        check_searcher(self._searcher, study)
+        check_objectives(study, "Ray's workers")
+        with self._optuna.connected(study, recipe), joined(self._address) as cluster:
+            self._each = self._resources or cluster.default_resources()
+            short = cluster.check_fits(self._each, autoscaling=self._autoscaling)
+            self._notes += [short] if short else []
+            self._recipe = put(recipe.with_arguments())
+            self._cluster = cluster
+            try:
+                yield
+            finally:
+                self._cluster = self._recipe = None
+
+    def prepare(
+        self,
+        study: Study,
+        records: Sequence[TrialRecord],
+        left_alone: frozenset[int] = frozenset(),
+        is_alone: bool = False,
+    ) -> list[str]:
+        """Open the storage, and check that all nodes see the study's folder."""
+        cluster = self._joined()
+        place = study.folder if self._storage_path is None else check_place(self._storage_path)
+        cluster.check_nodes(place)
+        self._optuna.runs_several_at_once = self._slots() > 1
+        self._optuna.may_repeat = isinstance(self._scheduler, PopulationBasedTraining)
+        notes = self._optuna.prepare(study, records, left_alone, is_alone)
+        if self._scheduler is not None:
+            counts = getattr(self._scheduler, "_time_attr", None)
+            judge = f"scheduler {type(self._scheduler).__name__}{f' (by {counts})' if counts else ''}"
+            notes = [judge if each.startswith("pruner ") else each for each in notes]
+        if self._searcher is not None:
+            proposals = self._proposals = Proposals(self._searcher, study, records)
+            notes = [
+                _in_place_of_sampler(proposals.note, each) if each.startswith("sampler ") else each for each in notes
+            ]
+        slots = self._slots() - self._takes_turns
+        at_once = f"{slots} trial{'s' if slots != 1 else ''} at once, each with {self._each}"
+        return [f"{cluster.description}: {at_once}", *self._notes, *notes]
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what `study.json` records, as the Optuna backend does."""
+        described = {**self._optuna.describe(), "backend": self.name, "ray_version": ray.__version__}
+        if self._scheduler is not None:
+            described["pruner"] = type(self._scheduler).__name__
+        if self._searcher is not None:
+            described["sampler"] = type(self._searcher).__name__
+        return described
+
+    def search(self, session: SearchSession) -> None:
+        """Let Tune run trials until the study has its total, or a limit is exhausted."""
+        study, name = session.study, session.records.session
+        tune_folder = f"{TUNE_FOLDER}{name}"
+        with session.records.locked():
+            folders = self._folders(study, name, tune_folder)
+        folders.tidy(study.folder)
+
+        dispatch = TuneDispatch(
+            self._optuna.coordinator(session, self._proposals, self._retries),
+            self._slots,
+            has_room=(lambda: True) if self._autoscaling else (lambda: self._room() > 0),
+            is_gathering=lambda: is_gathering(self._scheduler),
+            leavings=Leavings(folders, study),
+            proposals=self._proposals,
+        )
+        try:
+            with (
+                quiet_tune(min(self._slots(), _MOST_PENDING)) as put_back_signals,
+                at_ctrl_c(lambda: dispatch.end_with(KeyboardInterrupt())),
+            ):
+                self._tuner(study, folders, dispatch, tune_folder, put_back_signals).fit()
+            if not dispatch.is_over:
+                dispatch.end_with(KeyboardInterrupt())
+        except BaseException as error:  # Tune's own, or a second Ctrl-C
+            dispatch.end_with(error)
+        finally:
+            try:
+                dispatch.close()
+            finally:
+                folders.close()
+        if dispatch.error is not None:
+            raise dispatch.error
+
+    def engine_study(self) -> Any:
+        """Return the `optuna.Study`."""
+        return self._optuna.engine_study()
+
+    def engine_trial(self, number: int) -> Any:
+        """Return the `optuna.trial.FrozenTrial` of a number."""
+        return self._optuna.engine_trial(number)
+
+    def importances(self) -> dict[str, float]:
+        """Return Optuna's parameter importances."""
+        return self._optuna.importances()
+
+    def dashboard_command(self) -> str | None:
+        """Return the `optuna-dashboard` command for the study's storage."""
+        return self._optuna.dashboard_command()
+
+    def _tuner(
+        self,
+        study: Study,
+        folders: RunFolders,
+        dispatch: TuneDispatch,
+        name: str,
+        put_back_signals: Callable[[], None],
+    ) -> tune.Tuner:
+        seconds = max(_LEAST_SECONDS, self._slots() / _PROGRESS_A_SECOND)
+        are_copied = isinstance(self._scheduler, PopulationBasedTraining)
+        shared = Shared(self._recipe, for_workers(study), folders, tuple(sys.path), seconds, are_copied)
+        worker = tune.with_resources(tune.with_parameters(TrialWorker, shared=shared), self._each.as_request())
+        return tune.Tuner(
+            worker,
+            tune_config=tune.TuneConfig(
+                metric=OBJECTIVE,
+                mode="min" if (study.pruning_objective or study.objective).direction == "minimize" else "max",
+                search_alg=StudyTrials(StudySearcher(dispatch)),
+                scheduler=StudyScheduler(dispatch, self._scheduler, self._concurrent, self._stop),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name=name,
+                storage_path=folders.url_for_tune,
+                storage_filesystem=folders.filesystem_for_tune,
+                stop=StudyStopper(dispatch),
+                callbacks=[WorkerEvents(dispatch, put_back_signals)],
+                failure_config=tune.FailureConfig(max_failures=self._retries),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                verbose=0,
+            ),
+        )
+
+    def _folders(self, study: Study, session: str, tune_folder: str) -> RunFolders:
+        if self._storage_path is None:
+            return SharedFolder(study.folder.absolute(), session, tune_folder)
+        return DistantFolders(self._storage_path, name_at_a_distance(study.folder), session, tune_folder)
+
+    def _slots(self) -> int:
+        """Return how many trials may be with workers at once."""
+        room = self._room()
+        if self._autoscaling:  # a cluster grows for trials that wait
+            room = room + _MOST_PENDING if self._concurrent is None else self._concurrent
+        slots = room if self._concurrent is None else min(room, self._concurrent)
+        # These schedulers let trials take turns, which they only do for one that waits.
+        return slots + self._takes_turns
+
+    def _room(self) -> int:
+        return self._joined().slots(self._each)
+
+    @property
+    def _takes_turns(self) -> bool:
+        return isinstance(self._scheduler, _PAUSING)
+
+    def _joined(self) -> Cluster:
+        assert self._cluster is not None, "connected() comes first"
+        return self._cluster
+
+
+def _in_place_of_sampler(note: str, of_sampler: str) -> str:
+    """Return what is said of a searcher; what is said of priors after the sampler's name is true of it, too."""
+    return note + of_sampler[len(of_sampler.partition(",")[0]) :]

@@ -1,0 +1,78 @@
+"""What a session has used of its time, its epochs, and the failures that it may have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..search.budgets import SearchBudget
+from ..search.study import Study
+from ..search.trial import TrialRecord, TrialState
+from ..system.interruption import Interruption
+from .study_records import StudyRecords
+
+
+class Accounts:
+    """Tells why no further trial may begin: a limit of the study, too many failures, or a callback.
+
+    Args:
+        study: the settings.
+        records: of the study.
+        clock: returns the seconds since some moment.
+        interruption: notes a signal that ends the search.
+
+    Attributes:
+        budget: of this session, for its trials.
+        failures: how the last trials of this session failed, one after the other.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        records: StudyRecords,
+        clock: Callable[[], float] = time.monotonic,
+        interruption: Interruption | None = None,
+    ) -> None:
+        self._study, self._records = study, records
+        self.budget = SearchBudget(study, clock=clock, interruption=interruption)
+        self.failures: list[TrialRecord] = []
+        self._ended_by: str | None = None
+        self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
+        self._epochs: dict[int, float] = {}
+        self._all_epochs = 0.0
+
+    @property
+    def has_too_many_failures(self) -> bool:
+        """Whether as many trials have failed in a row as end the search."""
+        limit = self._study.max_failures
+        return limit is not None and len(self.failures) >= limit
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the search's time; None if there is no limit."""
+        return self.budget.seconds
+
+    def reason_to_stop(self) -> str | None:
+        """Return why no further trial may begin in this session; None if one may."""
+        if self.has_too_many_failures:
+            return f"{self._study.max_failures} trials failed one after the other"
+        return self._ended_by or self.exhausted()
+
+    def end_early(self, reason: str) -> None:
+        """Let no further trial begin in this session; those that run continue to their end."""
+        self._ended_by = reason
+
+    def exhausted(self) -> str | None:
+        """Return which limit of the study is exhausted; None while something is left for the running trials."""
+        records, running = self._records.records, self._records.running
+        if self._study.max_epochs is not None and self._epochs_of is not records:
+            self._epochs_of, self._epochs = records, {each.number: each.epochs for each in records}
+            self._all_epochs = sum(self._epochs.values())
+        known = sum(self._epochs.get(number, 0.0) for number in running)
+        stop = self.budget.passed(self._all_epochs - known + sum(each.epochs for each in running.values()))
+        return None if stop is None else stop.reason
+
+    def count(self, record: TrialRecord) -> None:
+        """Count a trial that has ended: a failure, or the end of a row of them."""
+        if not self.has_too_many_failures:  # those that have ended the search stay
+            self.failures = [*self.failures, record] if record.state is TrialState.FAILED else []

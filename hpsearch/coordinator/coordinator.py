@@ -1,0 +1,383 @@
+"""A search in progress: which trials run, what they report, how they end, which are retried."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import StorageError
+from ..ledger.engine_trial import OptunaTrial
+from ..ledger.ledger import Ledger
+from ..ledger.proposer import Proposer
+from ..search.parameters import Parameter
+from ..search.store.folder import remove_leftovers
+from ..search.trial import TrialRecord, TrialState, Verdict
+from ..system.interruption import Interruption
+from ..trial.assignment import Assignment
+from ..trial.distant_trial import sendable
+from ..trial.ending import Ended, TrialEndedSearch
+from ..trial.messages import Message, Noted, Notice, Progress, Question, Reported
+from .decisions import Decisions
+from .lost_worker import Loss
+from .search_session import SearchSession
+
+logger = logging.getLogger(__name__)
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+@dataclass
+class RunningTrial:
+    """A trial that a process trains, or will as soon as there is one.
+
+    Attributes:
+        trial: as the storage knows it.
+        assignment: what its process is given.
+        so_far: its record, as far as its process has reported.
+        where: it was trained, as its process has said when it left it.
+        has_lost_process: whether a process that has trained it since it was chosen has died.
+    """
+
+    trial: OptunaTrial
+    assignment: Assignment
+    so_far: TrialRecord
+    where: str = ""
+    has_lost_process: bool = False
+
+    def ended(self, state: TrialState, reason: str, cause: BaseException | None = None) -> Ended:
+        """Return how the trial ended, by something else than itself."""
+        return Ended(replace(self.so_far, state=state, reason=reason), cause, self.where)
+
+
+class Coordinator:
+    """Gives trials to an executor, and receives what they report; passive, for one thread.
+
+    It alone knows which trials run. An executor asks for the `next` trial, passes on what the trial reports, and says
+    that it has `ended`, or that its process is `lost`; when the search is over, or an error or a signal ends it, the
+    executor calls `close`.
+
+    Args:
+        session: whose trials these are.
+        ledger: the trials in the storage.
+        decisions: which trial is next, which are pruned, when the search ends.
+        proposer: chooses parameters in place of the sampler; None: the sampler does.
+        retries: the number of times that a trial is resumed after its process has died.
+
+    Attributes:
+        running: the trials that have begun and not ended, by number.
+        is_over: no further trial will begin, and none is running.
+        has_no_more: no trial could begin when one was last asked for.
+        error: what ends the search; None while nothing does.
+    """
+
+    def __init__(
+        self,
+        session: SearchSession,
+        ledger: Ledger,
+        decisions: Decisions,
+        proposer: Proposer | None = None,
+        retries: int = 3,
+    ) -> None:
+        self._session, self._ledger, self._decisions = session, ledger, decisions
+        self._accounts = session.accounts
+        self._proposer, self._retries = proposer, retries
+        self._without_process: list[int] = []  # they have begun, and the next free process takes them
+        self._losses: Counter[int] = Counter()  # by number: a trial that pauses and resumes does not get new retries
+        self._is_closing = False
+        self._look_again = -math.inf
+        self._in_preflight: int | None = None  # the trial for whose preflight the others wait
+        self.running: dict[int, RunningTrial] = {}
+        self.is_over = self.has_no_more = False
+        self.error: BaseException | None = None
+
+    @property
+    def interruption(self) -> Interruption:
+        """Notes a signal that ends the search."""
+        return self._session.interruption
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether an error or a signal ends the search."""
+        return self.error is not None or bool(self.interruption.signal)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the search's time; None if there is no limit."""
+        return self._accounts.seconds_left
+
+    def end_with(self, error: BaseException) -> None:
+        """End the search with an error, unless another one has ended it before."""
+        self.error = self.error or error
+
+    def announce(self, notice: str) -> None:
+        """Say something about the search while it runs."""
+        self._session.announce(notice)
+
+    # Which trial is next
+
+    def next(self) -> Assignment | None:
+        """Return the trial that a free process trains next; None if there is none now, or any more (`is_over`).
+
+        Raises:
+            TrialEndedSearch: the study was found to be mistaken in it.
+        """
+        number = self._without_process.pop(0) if self._without_process else self._choose()
+        return None if number is None else replace(self.running[number].assignment, seconds=self.seconds_left)
+
+    def give_back(self, number: int) -> None:
+        """Take back a trial that no process has taken; it is the next one."""
+        self._without_process.insert(0, number)
+
+    def _choose(self) -> int | None:
+        """Return the number of a trial that starts or resumes; None if none does now."""
+        if self._is_closing:
+            if not self.running and not self.is_over:
+                self._look_at_the_last()
+                self.is_over = True
+            return None
+        if time.monotonic() < self._look_again or self._in_preflight is not None:
+            return None
+        while True:
+            with self._ledger.talking(), self._session.records.locked():
+                chosen = self._decisions.next(self._proposer)
+            self.has_no_more = not isinstance(chosen, OptunaTrial)
+            if isinstance(chosen, OptunaTrial):
+                begun = self._begin(chosen)
+                if begun is not None:
+                    return self._run(begun)
+                if self.interruption.signal:
+                    return None
+                continue
+            if chosen is None:
+                self._is_closing = True
+                self.is_over = not self.running
+                if self._decisions.ending is not None:
+                    self.announce(self._decisions.ending)
+            self._look_again = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+            return None
+
+    def _look_at_the_last(self) -> None:
+        """Decide once more if a limit has ended the search, as the last trials may just have paused."""
+        if self._accounts.exhausted() is not None:
+            with self._ledger.talking(), self._session.records.locked():
+                self._decisions.next()
+
+    def _begin(self, trial: OptunaTrial) -> RunningTrial | None:
+        """Prepare a trial; None if it has ended before it could be trained."""
+        try:
+            begun = self._session.on_disk.begin(trial)
+        except TrialEndedSearch as ended:
+            self._settle(trial, ended.record, is_stored=not isinstance(ended.cause, StorageError))
+            raise
+        if isinstance(begun, TrialRecord):
+            self._settle(trial, begun)
+            if self._proposer is not None:
+                self._proposer.end(begun, {})
+            return None
+        if begun.earlier is not None:
+            return RunningTrial(trial, begun, replace(begun.earlier, state=TrialState.RUNNING, reason=None))
+        params = {**trial.params.values_by_name, **begun.arguments}
+        record = TrialRecord(begun.number, begun.name, TrialState.RUNNING, params, dict(begun.arguments))
+        return RunningTrial(trial, begun, record)
+
+    def _run(self, begun: RunningTrial) -> int:
+        """Note that a trial runs; return its number."""
+        number = begun.assignment.number
+        self.running[number] = begun
+        self._session.records.running[number] = begun.so_far
+        self._in_preflight = None if begun.assignment.preflight is None else number
+        return number
+
+    # What a running trial reports
+
+    def hear(self, number: int, message: Message) -> Any:
+        """Receive a message of a trial in another process; return the answer."""
+        match message:
+            case Progress(step, max_steps):
+                return self.progress(number, step, max_steps)
+            case Question(name, parameter):
+                try:
+                    return self.suggest(number, name, parameter)
+                except StorageError:
+                    raise
+                except Exception as error:
+                    return sendable(error)
+            case Notice(text):
+                return self.notice(number, text)
+            case Noted(so_far):
+                return self.note(number, so_far)
+            case Reported():
+                return self.report(number, message)
+        return self._has_begun(number)
+
+    def progress(self, number: int, step: int, max_steps: int) -> None:
+        """Show how far a trial is."""
+        if step > 0:
+            self._has_begun(number)
+        self._session.listener.on_progress(self.running[number].trial, step, max_steps)
+
+    def suggest(self, number: int, name: str, parameter: Parameter) -> Any:
+        """Return the value of a parameter that a trial asks for while it is built."""
+        with self._ledger.talking():
+            return self.running[number].trial.suggest(name, parameter)
+
+    def notice(self, number: int, text: str) -> None:
+        """Show what a trial says."""
+        self._has_begun(number)
+        self.announce(text)
+
+    def checkpoint(self, number: int, step: int) -> None:
+        """Show that a trial has written a checkpoint."""
+        self._session.listener.on_checkpoint(self.running[number].trial, step)
+
+    def note(self, number: int, so_far: TrialRecord) -> None:
+        """Write how far a trial is, where its checkpoints do not tell; it is on disk when this returns."""
+        self._has_begun(number)
+        so_far = so_far.going_on_from(self.running[number].so_far)  # it may not know its earlier reports yet
+        self._remember(number, so_far)
+        self._session.on_disk.note(so_far)
+
+    def report(self, number: int, reported: Reported) -> Verdict:
+        """Receive an evaluation of a trial in another process, and return what the trial does next."""
+        self.record_report(number, reported)
+        reason = self.reason_to_stop(reported)
+        return self.verdict(number, reported) if reason is None else Verdict(stop=reason)
+
+    def record_report(self, number: int, reported: Reported) -> None:
+        """Record and show an evaluation."""
+        self._has_begun(number)
+        running, so_far = self.running[number], reported.so_far
+        if so_far.schedule != running.so_far.schedule:
+            self._session.on_disk.note(so_far)
+        self._remember(number, so_far)
+        with self._ledger.talking():
+            for value, resource in reported.new_values:
+                running.trial.report(value, resource)
+        self._session.listener.on_report(running.trial, reported.report)
+
+    def verdict(self, number: int, reported: Reported) -> Verdict:
+        """Return what the rungs, or else the pruner, say of a trial that has reported."""
+        with self._ledger.talking():
+            return self._decisions.verdict(self.running[number].trial, reported)
+
+    def exhausted(self) -> str | None:
+        """Return which limit of the study the running trials have exhausted together; None: none."""
+        return self._accounts.exhausted()
+
+    def reason_to_stop(self, reported: Reported) -> str | None:
+        """Return the limit of the study for which a trial stops that has reported; None if it continues."""
+        is_trained = reported.report.step > 0  # else it would have no result
+        return self.exhausted() if is_trained and not reported.is_last else None
+
+    def _has_begun(self, number: int) -> None:
+        """Note that a trial has passed its preflight, if it had one."""
+        if number == self._in_preflight:
+            self._in_preflight = None
+
+    def _remember(self, number: int, so_far: TrialRecord) -> None:
+        self.running[number].so_far = self._session.records.running[number] = so_far
+
+    # How a trial ends
+
+    def ended(self, number: int, ended: Ended) -> TrialRecord:
+        """Record a trial that has ended.
+
+        Raises:
+            TrialEndedSearch: the search ends with it.
+        """
+        running = self._leave(number)
+        try:
+            record = self._session.on_disk.finish(replace(ended, record=ended.record.going_on_from(running.so_far)))
+        except TrialEndedSearch as found:
+            self._settle(running.trial, found.record, is_stored=not isinstance(found.cause, StorageError))
+            raise
+        self._settle(running.trial, record)
+        return record
+
+    def left(self, number: int, ended: Ended) -> None:
+        """Record how a process has left its trial as the search ends: the trial may have ended in that moment."""
+        if ended.record.state.is_counted or ended.record.state is TrialState.PAUSED:
+            self.ended(number, ended)
+        else:
+            running = self.running[number]
+            running.so_far, running.where = ended.record.going_on_from(running.so_far), ended.where
+
+    def stop_paused(self, number: int, verdict: Verdict) -> TrialRecord:
+        """Record a trial that is stopped or pruned while no process trains it."""
+        running = self.running[number]
+        execution = self._session.local.execution(running.trial, running.assignment.others)
+        return self.ended(number, Ended(execution.record_of_waiting(running.so_far, verdict)))
+
+    def lost(self, number: int, loss: Loss) -> bool:
+        """Take a trial whose process has died; return whether another one resumes it, else the trial has to end."""
+        running = self.running[number]
+        self._losses[number] += loss.is_new
+        if not loss.is_retried(self._losses[number], self._retries):
+            return False
+        running.has_lost_process = True
+        if loss.is_new:
+            running.trial.begin_again()
+            self.announce(f"trial {number} has lost its worker ({loss.reason}): it resumes in another one")
+        if not loss.resumes_itself:
+            remove_leftovers(self._session.study.folder / running.assignment.name)
+            self._without_process.append(number)
+        return True
+
+    def adopt(self, number: int, donor: Assignment, arguments: Mapping[str, Any]) -> Assignment:
+        """Let a trial resume from a checkpoint of another one, with other arguments: population-based training.
+
+        Raises:
+            StudyError: it cannot resume with these arguments.
+        """
+        running = self.running[number]
+        known = self.running[donor.number].so_far.params if donor.number in self.running else {}
+        known = {**donor.params, **known}
+        execution = self._session.local.execution(running.trial, running.assignment.others)
+        execution.check_changes(donor.arguments, arguments)
+        running.assignment = replace(
+            running.assignment,
+            arguments=dict(arguments),
+            params={**known, **arguments},
+            suggested_by_space=donor.suggested_by_space | arguments.keys(),
+        )
+        running.trial.params.values_by_name.update(arguments)
+        changed = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != known.get(name))
+        self.announce(f"trial {number} goes on from trial {donor.number}{f', with {changed}' if changed else ''}")
+        return running.assignment
+
+    def close(self) -> None:
+        """Record the trials that have not ended as interrupted: they can be resumed."""
+        is_interrupted = isinstance(self.error, KeyboardInterrupt)
+        reason = self.interruption.reason if is_interrupted else "the search ended"
+        is_stored = not isinstance(getattr(self.error, "cause", self.error), StorageError)
+        errors: list[Exception] = []
+        for number in list(self.running):
+            running = self._leave(number)
+            try:
+                record = self._session.on_disk.finish(running.ended(TrialState.INTERRUPTED, reason))
+                self._settle(running.trial, record, is_stored)
+            except Exception as error:  # of a listener, say: the others are to be recorded all the same
+                errors.append(error)
+        if errors and self.error is None:
+            raise errors[0]
+        for each in errors:
+            logger.warning("While the search was ending: %r", each)
+
+    def _leave(self, number: int) -> RunningTrial:
+        """Take a trial from those that run."""
+        self._has_begun(number)
+        self._session.records.running.pop(number, None)
+        return self.running.pop(number)
+
+    def _settle(self, trial: OptunaTrial, record: TrialRecord, is_stored: bool = True) -> None:
+        """Record in the ledger, unless the storage is gone, and in the accounts how a trial ended."""
+        self._look_again = -math.inf
+        with self._session.records.locked():
+            if is_stored:
+                with self._ledger.talking():
+                    self._ledger.end(trial, record)
+            self._session.settle(record)

@@ -1,0 +1,61 @@
+"""What the other processes of a search do: they train the trials that the main one chooses, and decide nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import CommunicationError
+from ..search.budgets import SearchBudget, TrialBudget
+from ..search.ranks import Ranks
+from ..search.study import Study
+from ..search.trial import TrialRecord
+from ..system.interruption import Interruption
+from ..system.sockets import keeping_sockets
+from ..trial.assignment import AssignedTrial
+from ..trial.execution import Execution, Searchable, without_frames
+from ..trial.reporter import SilentReporter
+
+
+@dataclass(frozen=True)
+class SearchIsOver:
+    """The main process runs no further trial: these are all there are, or this error ended the search."""
+
+    records: list[TrialRecord]
+    error: BaseException | None = None
+
+
+def follow(
+    trainer: Searchable, study: Study, ranks: Ranks, interruption: Interruption | None = None
+) -> list[TrialRecord]:
+    """Train the trials that the main process chooses until it says that the search is over; return its records.
+
+    A signal that this process receives ends the search in all of them.
+
+    Raises:
+        BaseException: the error that ended the search in the main process.
+        CommunicationError: the processes have lost each other.
+    """
+    while True:
+        told: Any = ranks.decide(lambda: None)
+        if told is None:  # the main process waits for other searches
+            continue
+        if isinstance(told, SearchIsOver):
+            if told.error is not None:
+                raise told.error
+            return told.records
+        budget = TrialBudget(study, SearchBudget(study, interruption=interruption), told.others)
+        trial = AssignedTrial(told)
+        trial.ranks = ranks
+        reporter = SilentReporter()
+        execution = Execution(trainer, study, trial, told.others, budget, ranks, reporter, plan=told.preflight)
+        try:
+            with keeping_sockets(execution.loads_in_processes):
+                execution.run()
+        except CommunicationError as error:
+            without_frames(error)
+            raise
+        except BaseException as error:  # the main process has heard of it, and records it
+            without_frames(error)
+        finally:
+            execution.release()

@@ -1,0 +1,98 @@
+"""One call of a search at work: its parts, and what is shown of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from ..search.listener import SearchListener
+from ..search.ranks import Ranks
+from ..search.store.folder import StudyFolder
+from ..search.study import Study
+from ..search.trial import TrialRecord
+from ..system.interruption import Interruption
+from ..trial.execution import Searchable
+from ..trial.local_trials import LocalTrials
+from .accounts import Accounts
+from .model_size import ModelSize
+from .study_records import StudyRecords
+from .trials_on_disk import TrialsOnDisk
+
+logger = logging.getLogger(__name__)
+
+
+class SearchSession:
+    """What one call of a search consists of.
+
+    Args:
+        trainer: the recipe of the trials.
+        study: the settings.
+        folder: of the study.
+        listener: shows the search.
+        ranks: the processes that train each trial.
+        clock: returns the seconds since some moment.
+        interruption: notes a signal that ends the search.
+
+    Attributes:
+        records: the trials of the study.
+        accounts: what was used of its limits.
+        local: makes and trains trials in this process.
+        on_disk: the records of the trials that this session trains.
+    """
+
+    def __init__(
+        self,
+        trainer: Searchable,
+        study: Study,
+        folder: StudyFolder,
+        listener: SearchListener,
+        ranks: Ranks,
+        clock: Callable[[], float] = time.monotonic,
+        interruption: Interruption | None = None,
+    ) -> None:
+        self.study, self.listener = study, listener
+        self.interruption = interruption or Interruption()
+        self.records = StudyRecords(study, folder)
+        self.accounts = Accounts(study, self.records, clock, self.interruption)
+        self.local = LocalTrials(trainer, study, self.accounts.budget, ranks)
+        self.on_disk = TrialsOnDisk(
+            trainer,
+            study,
+            folder,
+            self.records,
+            self.accounts,
+            self.local,
+            show=lambda trial: self.listener.on_trial_begin(trial),
+        )
+        self._trainer = trainer
+        self._model_size = ModelSize((), is_fixed=False)
+
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        """Sign in to the study's folder while the block runs."""
+        return self.records.at_work(self.announce)
+
+    def open(self, records: list[TrialRecord]) -> None:
+        """Take over the trials on disk; under the study's lock."""
+        self._model_size = ModelSize(records, self._trainer.has_fixed_model)
+        self.records.open(records)
+
+    def announce(self, notice: str) -> None:
+        """Say something about the search while it runs, such as why it ends early."""
+        self.listener.on_notice(notice)
+
+    def settle(self, record: TrialRecord, has_run: bool = True) -> None:
+        """Take an ended trial into account: accounts, records, listeners; under the study's lock.
+
+        One that has not run since it was settled before is not counted among those that fail or do not.
+        """
+        if has_run:
+            self.accounts.count(record)
+        self.records.take(record)
+        self.listener.on_records(self.records.records)
+        self.listener.on_trial_end(record)
+        change = self._model_size.change(record)
+        if change is not None:
+            logger.warning("%s.", change)
+            self.announce(change)

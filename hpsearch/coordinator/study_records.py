@@ -1,0 +1,164 @@
+"""The trials of a study as this session knows them, and its place among the sessions that share the study."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+from ..errors import SpaceError
+from ..search.others import OtherTrials
+from ..search.repeats import Tried, is_everything_tried
+from ..search.store.folder import StudyFolder, remove_leftovers
+from ..search.store.memory_of_0_8_0 import copy_to_disk
+from ..search.store.retention import remove_surplus
+from ..search.store.sessions import Session
+from ..search.study import Study
+from ..search.trial import FixedTrial, TrialRecord, TrialState, configuration
+from ..system.files import remove_partial
+from ..system.temporary_folders import remove_scratch_of_the_dead
+
+
+class StudyRecords:
+    """Reads the trials of a study from its folder, and keeps best run and checkpoints there in order.
+
+    Args:
+        study: the settings.
+        folder: of the study.
+
+    Attributes:
+        session: the name of this session; tells other processes whose a trial is.
+        records: the trials that have ended or will resume, those of other processes included.
+        running: by number, the records so far of the trials that this session trains, here or in other processes.
+    """
+
+    def __init__(self, study: Study, folder: StudyFolder) -> None:
+        self._study, self._folder = study, folder
+        self._session = Session(study.folder)
+        self.session = self._session.name
+        self.records: list[TrialRecord] = []
+        self.running: dict[int, TrialRecord] = {}
+        self._running_elsewhere: list[TrialRecord] = []
+
+    @contextlib.contextmanager
+    def at_work(self, announce: Callable[[str], None]) -> Iterator[None]:
+        """Sign in to the study's folder while the block runs, so that other processes know whose trials these are."""
+        remove_scratch_of_the_dead()
+        with self._folder.locked():
+            self._session.begin()
+            try:
+                lost = copy_to_disk(self._study.folder) if self._session.is_alone() else []
+            except BaseException:
+                self._session.end()
+                raise
+        try:
+            for run in lost:
+                announce(f"{run} has lost its checkpoint, which 0.8.0 kept in memory: it starts again if resumed")
+            yield
+        finally:
+            with self._folder.locked():
+                if self._session.end():
+                    remove_partial(self._study.folder)  # what killed sessions have left there
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from deciding anything about the study while the block runs."""
+        return self._folder.locked()
+
+    def open(self, records: list[TrialRecord]) -> None:
+        """Take over the trials on disk; under `locked()`."""
+        self._tidy(records, among=None)
+
+    def refresh(self) -> None:
+        """Read what other processes have done since; under `locked()`."""
+        if self._session.others_were_here():
+            records = self._folder.read_records()
+            self.records = _present(records)
+            self._running_elsewhere = [each for each in records if each.state is TrialState.RUNNING]
+
+    def take(self, record: TrialRecord) -> None:
+        """Take a trial that has ended: the best is written, surplus checkpoints are deleted; under `locked()`."""
+        self.refresh()
+        others = [each for each in self.records if each.number != record.number]
+        remove_leftovers(self._study.folder / record.name)
+        keeping = [each for each in others if each.checkpoint is not None]
+        self._tidy([*others, record], among=[record, *keeping])
+
+    def earlier(self, number: int) -> TrialRecord | None:
+        """Return what an earlier session left of a trial; None if it had not come so far; under `locked()`."""
+        return next((each for each in self._folder.read_records() if each.number == number), None)
+
+    def is_last(self) -> bool:
+        """Tell whether no session trains a trial of the study any more, nor will; under `locked()`.
+
+        Asked when no further trial may begin in this one.
+        """
+        if self.running:
+            return False
+        self._session.leave()
+        return self._session.is_last()
+
+    def is_alone(self) -> bool:
+        """Tell whether no other session is at work in the study's folder; under `locked()`."""
+        return self._session.is_alone()
+
+    def is_alive(self, session: str | None) -> bool:
+        """Tell whether the process of a session is still there."""
+        return self._session.is_alive(session)
+
+    def known(self) -> list[TrialRecord]:
+        """Return all trials of the study that are known, by number, running ones as far as they have reported.
+
+        Those that other sessions train are as they were when these began with them.
+        """
+        elsewhere = {each.number: each for each in self._running_elsewhere}
+        known = {**elsewhere, **{each.number: each for each in self.records}, **self.running}
+        return sorted(known.values(), key=attrgetter("number"))
+
+    def others(self, number: int) -> OtherTrials:
+        """Return the trials beside one of this session."""
+        running = {each: record for each, record in self.running.items() if each != number}
+        ended = [each for each in self.records if each.number not in {number, *running}]
+        return OtherTrials.of(ended, self._study, sum(each.epochs for each in running.values()))
+
+    def tried(self) -> Tried:
+        """Return which configurations have been tried; under `locked()`."""
+        folder = self._folder
+        return Tried.of(self.known(), self._study, folder.same_sessions, folder.ended_before)
+
+    def known_trial(self, params: Mapping[str, Any]) -> TrialRecord | None:
+        """Return the trial that has these proposed parameters, if its result is known or will be; under `locked()`.
+
+        What the space adds to them, such as constants, is compared too.
+        """
+        proposed = FixedTrial(params)
+        try:
+            arguments = self._study.suggest(proposed)
+        except SpaceError:  # it asks for more than is proposed, or the trial will show it
+            return None
+        if self._study.goes_by_number:
+            return None
+        return self.tried().known.get(configuration({**proposed.params.values_by_name, **arguments}))
+
+    def is_everything_tried(self, number: int, begun: Collection[int]) -> bool:
+        """Tell whether no configuration is left for trial `number`; `begun` are those that processes train."""
+        reserved = len(set(begun) - {each.number for each in self.known()})
+        found = is_everything_tried(self._study.suggest, number, self.tried(), reserved)
+        return found and not self._study.goes_by_number  # what a function returns is known when it has been called
+
+    def _tidy(self, records: list[TrialRecord], among: list[TrialRecord] | None) -> None:
+        """Write the best, delete the checkpoints of the others, and remember the records as they are now."""
+        study = self._study
+        self._folder.write_best(records)
+        remove_surplus(records, study.folder, study.objectives, study.keep_checkpoints, among)
+        self.records = _present(records)
+
+
+def _present(records: list[TrialRecord]) -> list[TrialRecord]:
+    """Return the records of trials that are not running, by number, without checkpoints that were deleted."""
+    ended = (each for each in sorted(records, key=attrgetter("number")) if each.state is not TrialState.RUNNING)
+    return [
+        replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each
+        for each in ended
+    ]

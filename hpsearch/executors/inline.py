@@ -1,0 +1,93 @@
+"""Trials in the searching process itself, one after the other: the reference for all other ways to run them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..coordinator.coordinator import Coordinator
+from ..search.parameters import Parameter
+from ..search.trial import TrialRecord, Verdict
+from ..system.surroundings import ignoring_ctrl_c
+from ..trial.assignment import AssignedTrial, Assignment
+from ..trial.local_trials import LocalTrials
+from ..trial.messages import Reported
+
+
+def run_inline(coordinator: Coordinator, local: LocalTrials) -> None:
+    """Run the trials of a search until there are no more, or a signal ends it.
+
+    Under a launcher, the other processes of each trial train it too. An error that ends the search is raised; a trial
+    that it has cut off is recorded as interrupted.
+
+    Args:
+        coordinator: gives the trials, and receives what they report.
+        local: trains them.
+    """
+    try:
+        _run(coordinator, local)
+    except BaseException as error:
+        coordinator.end_with(error)
+        with ignoring_ctrl_c():
+            coordinator.close()
+        raise
+
+
+def _run(coordinator: Coordinator, local: LocalTrials) -> None:
+    is_waiting = False
+    while not coordinator.interruption.signal:
+        assignment = coordinator.next()
+        if assignment is not None:
+            reporter = InlineReporter(coordinator, assignment.number)
+            ended = local.train(_InlineTrial(assignment, coordinator), assignment, reporter)
+            coordinator.ended(assignment.number, ended)
+        elif coordinator.is_over:
+            return
+        elif not coordinator.interruption.signal:
+            if not is_waiting:
+                is_waiting = True
+                coordinator.announce("all trials have begun: waiting for those that other searches are at")
+            local.wait()
+
+
+class _InlineTrial(AssignedTrial):
+    """The trial as training sees it: the search chooses the values that it asks for."""
+
+    def __init__(self, assignment: Assignment, coordinator: Coordinator) -> None:
+        super().__init__(assignment)
+        self._coordinator = coordinator
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        return self._coordinator.suggest(self.number, name, parameter)
+
+
+class InlineReporter:
+    """Passes what a trial reports on to the search, which shares its process.
+
+    Args:
+        coordinator: of the search.
+        number: of the trial.
+    """
+
+    def __init__(self, coordinator: Coordinator, number: int) -> None:
+        self._coordinator, self._number = coordinator, number
+
+    def progress(self, step: int, max_steps: int) -> None:
+        """Show it."""
+        self._coordinator.progress(self._number, step, max_steps)
+
+    def report(self, reported: Reported) -> Verdict:
+        """Record it, and return the verdict; the trial itself looks at the limits of the study, after each step."""
+        self._coordinator.record_report(self._number, reported)
+        return self._coordinator.verdict(self._number, reported)
+
+    def note(self, so_far: TrialRecord) -> None:
+        """Write it to the trial's record."""
+        self._coordinator.note(self._number, so_far)
+
+    def checkpoint(self, step: int) -> None:
+        """Show it."""
+        self._coordinator.checkpoint(self._number, step)
+
+    def notice(self, text: str) -> None:
+        """Show it."""
+        self._coordinator.notice(self._number, text)

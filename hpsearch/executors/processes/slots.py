@@ -1,0 +1,92 @@
+"""Divides the machine among workers: a device and a number of threads for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import StudyError
+from ...search.study import check_whole
+from ...system.machine import cores
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The part of the machine that a worker may use.
+
+    Attributes:
+        device: the index of its GPU among those that this process sees; None: the CPU.
+        threads: the number of threads of torch.
+    """
+
+    device: int | None
+    threads: int
+
+
+def slots_for(
+    n_jobs: int | None, devices: Sequence[int] | None, trials_per_device: int | None, gpus: int, least: int = 0
+) -> tuple[Slot, ...]:
+    """Return the slot of each worker; none if trials run in this process, one after the other.
+
+    Args:
+        n_jobs: the number of workers; -1: one for each GPU, or each core if there is no GPU; None: as the other
+            arguments say.
+        devices: the GPUs to use; None: all.
+        trials_per_device: the number of workers on each GPU; None: 1, or as many as `n_jobs` needs.
+        gpus: the number of GPUs.
+        least: 1 if there must be a worker.
+
+    Raises:
+        StudyError: a number is out of range, or they contradict each other.
+
+    Example:
+        >>> [slot.device for slot in slots_for(None, [0, 1], 2, gpus=2)]
+        [0, 1, 0, 1]
+    """
+    if n_jobs not in (None, -1):
+        check_whole("n_jobs", n_jobs, 1, "-1 or ")
+    if trials_per_device is not None:
+        check_whole("trials_per_device", trials_per_device, 1, "None or ")
+    if not least and n_jobs in (None, 1) and devices is None and trials_per_device is None:
+        return ()
+    used = _devices(devices, gpus)
+    if not used:
+        if trials_per_device is not None:
+            raise StudyError(
+                f"trials_per_device={trials_per_device}: there is no GPU to use here; n_jobs says how many trials run "
+                "at once on the CPU."
+            )
+        count = cores() if n_jobs == -1 else n_jobs or 1
+        return (Slot(None, _threads(count)),) * count
+    if n_jobs in (None, -1):
+        count = len(used) * (trials_per_device or 1)
+    else:
+        count = n_jobs or 1
+        if trials_per_device is not None and count != len(used) * trials_per_device:
+            raise StudyError(
+                f"n_jobs={n_jobs} contradicts trials_per_device={trials_per_device} on {len(used)} devices; leave one "
+                "of them out."
+            )
+    return tuple(Slot(used[place % len(used)], _threads(count)) for place in range(count))
+
+
+def _devices(devices: Any, gpus: int) -> list[int]:
+    if devices is None:
+        return list(range(gpus))
+    is_list = isinstance(devices, Sequence) and not isinstance(devices, str) and len(devices) > 0
+    if not is_list or not all(isinstance(each, int) and not isinstance(each, bool) for each in devices):
+        raise StudyError(f"devices must be a list of numbers of GPUs, such as [0, 1], but got {devices!r}.")
+    if len(set(devices)) < len(devices):
+        raise StudyError(f"devices={list(devices)!r} names a GPU twice; trials_per_device lets trials share each.")
+    unknown = [each for each in devices if not 0 <= each < gpus]
+    if unknown:
+        known = f"has {', '.join(map(str, range(gpus)))}" if gpus else "has none (n_jobs= runs trials on the CPU)"
+        raise StudyError(f"devices={list(devices)!r}: there is no GPU {unknown[0]}; this process {known}.")
+    return list(devices)
+
+
+def _threads(workers: int) -> int:
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdigit() and int(said) else max(1, cores() // workers)

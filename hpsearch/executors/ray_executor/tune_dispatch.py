@@ -1,0 +1,271 @@
+"""Between our search and Tune: gives trials to Tune's workers, and takes what comes back of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...coordinator.coordinator import Coordinator, RunningTrial
+from ...coordinator.lost_worker import Loss
+from ...errors import StorageError, StudyError
+from ...search.trial import TrialState, Verdict
+from ...system.files import disk_problem
+from ...system.interruption import Interruption
+from ...trial.ending import Ended, TrialEndedSearch
+from ...trial.messages import Message, Reported
+from .events import KEY, Unusable
+from .leavings import Leavings
+from .searchers import Proposals
+
+_SECONDS_WITHOUT_ROOM = 60.0
+# Workers tell how far they are every few seconds. If nothing is heard of any, all trials wait for room, for as long as
+# others use it.
+_SECONDS_OF_SILENCE = 60.0
+
+
+class TuneDispatch:
+    """Gives the trials of a search to Tune, which knows them by names of its own, and brings back what they leave.
+
+    Nothing that goes wrong here is raised into Tune, which would take it for the trial's fault: it ends the search, and
+    is in `error`.
+
+    Args:
+        coordinator: gives the trials, and receives what they report.
+        slots: how many trials may be with workers at once.
+        has_room: whether any node could hold a trial, or is to be waited for.
+        is_gathering: whether further trials are wanted even if there are no workers for them yet.
+        leavings: brings what trials leave to where it is needed.
+        proposals: learns from the results of the parameters that it proposed; None: the engine chooses them.
+
+    Attributes:
+        ends_now: the running trials are not waited for.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        slots: Callable[[], int],
+        has_room: Callable[[], bool],
+        is_gathering: Callable[[], bool],
+        leavings: Leavings,
+        proposals: Proposals | None = None,
+    ) -> None:
+        self._coordinator, self._slots = coordinator, slots
+        self._is_gathering, self._leavings, self._proposals = is_gathering, leavings, proposals
+        self._has_room, self._had_room, self._heard = has_room, time.monotonic(), time.monotonic()
+        self._numbers: dict[str, int] = {}  # of our trials, by Tune's names of them
+        self._paused: set[str] = set()
+        self.ends_now = False
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the search; None if nothing has."""
+        return self._coordinator.error
+
+    @property
+    def interruption(self) -> Interruption:
+        """Notes a signal that ends the search."""
+        return self._coordinator.interruption
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether an error or a signal ends the search."""
+        return self._coordinator.is_ending
+
+    @property
+    def is_over(self) -> bool:
+        """True when no further trial will begin."""
+        return self._coordinator.is_over
+
+    @property
+    def has_no_more(self) -> bool:
+        """True if no trial could begin when one was last asked for."""
+        return self._coordinator.has_no_more
+
+    def end_with(self, error: BaseException) -> None:
+        """End the search with an error, unless another one has ended it before."""
+        self._coordinator.end_with(error)
+        self.ends_now = True
+
+    def next(self, tune_id: str) -> dict[str, Any] | None:
+        """Return the config of a new trial of Tune's; None if none can begin now, or any more (`is_over`)."""
+        if self.is_over or self.is_ending:
+            return None
+        if len(self._numbers) - len(self._paused) >= self._slots() and not self._is_gathering():
+            return None
+        assignment = self._coordinator.next()
+        if assignment is None:
+            return None
+        self._numbers[tune_id] = assignment.number
+        self._heard = time.monotonic()
+        if assignment.earlier is not None and not self._trial(tune_id).has_lost_process:
+            self._leavings.send(assignment.name)
+        return {**assignment.arguments, KEY: assignment}
+
+    def check(self) -> None:
+        """Look after what no worker can tell: that there is room for trials, and that the search's time is over.
+
+        Raises:
+            StudyError: no node of the cluster has been able to hold a trial for a while.
+        """
+        now = time.monotonic()
+        if self._has_room():
+            self._had_room = now
+        elif now - self._had_room > _SECONDS_WITHOUT_ROOM:
+            raise StudyError(
+                f"For {_SECONDS_WITHOUT_ROOM:g} s no node of the cluster could hold a trial: those that could are "
+                "gone. The same call goes on once there are some; autoscaling=True waits for them."
+            )
+        if self._numbers and now - self._heard > _SECONDS_OF_SILENCE:
+            exhausted = self.exhausted()
+            if exhausted is not None:
+                self.end_without_the_waiting(exhausted)
+
+    def end_without_the_waiting(self, exhausted: str) -> None:
+        """End the search at a limit although trials wait for a worker: they resume another time."""
+        self._coordinator.announce(f"the search ends: {exhausted}, and no worker is free for the trials that wait")
+        self._coordinator.is_over = self.ends_now = True
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left of the search's time; None if there is no limit."""
+        return self._coordinator.seconds_left
+
+    def number(self, tune_id: str) -> int:
+        """Return the number of the trial that one of Tune's is."""
+        return self._numbers[tune_id]
+
+    def hear(self, tune_id: str, message: Message, result: Mapping[str, Any]) -> Any:
+        """Receive what a running trial reports, and what Tune made of it; return the answer to a question."""
+        number = self._numbers[tune_id]
+        self._heard = time.monotonic()
+        if not isinstance(message, Reported):
+            return self._coordinator.hear(number, message)
+        self._coordinator.record_report(number, message)
+        if message.is_comparable and self._proposals is not None:
+            self._proposals.hear(number, result)
+        return None
+
+    def verdict(self, tune_id: str, message: Reported) -> Verdict:
+        """Return what the rungs, or the pruner, say of a trial that has reported."""
+        return self._coordinator.verdict(self._numbers[tune_id], message)
+
+    def exhausted(self) -> str | None:
+        """Return which limit of the study the running trials have exhausted together; None: none."""
+        return self._coordinator.exhausted()
+
+    def reason_to_stop(self, message: Reported) -> str | None:
+        """Return the limit of the study for which a trial stops that has reported; None if it continues."""
+        return self._coordinator.reason_to_stop(message)
+
+    def end(self, tune_id: str, event: Ended | Unusable, result: Mapping[str, Any]) -> None:
+        """Record a trial that has ended."""
+        ended = _unbegun(self._trial(tune_id), event) if isinstance(event, Unusable) else event
+        self._finish(tune_id, ended, result)
+
+    def end_waiting(self, tune_id: str, verdict: Verdict, result: Mapping[str, Any]) -> None:
+        """Record a trial that is stopped while it waits: there is no worker that could end it."""
+        self._leavings.fetch(self._trial(tune_id).so_far)
+        record = self._coordinator.stop_paused(self._leave(tune_id), verdict)
+        self._leavings.forget(record)
+        if self._proposals is not None:
+            self._proposals.end(record, result)
+
+    def own_config(self, tune_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the config of a trial to which a scheduler has given that of another one, with its own changes.
+
+        Raises:
+            StudyError: the trial cannot resume from the other one with these changes.
+        """
+        arguments = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in config.items()
+            if name != KEY
+        }
+        return {**arguments, KEY: self._coordinator.adopt(self._numbers[tune_id], config[KEY], arguments)}
+
+    def pause(self, tune_id: str) -> None:
+        """Note that a trial waits without a worker."""
+        self._paused.add(tune_id)
+
+    def resume(self, tune_id: str) -> None:
+        """Note that a trial has a worker again."""
+        self._paused.discard(tune_id)
+
+    def lost(self, tune_id: str, loss: Loss) -> None:
+        """Take a trial whose worker is lost: it resumes, or is recorded if its retries are exhausted.
+
+        Raises:
+            TrialEndedSearch: no worker for it can be started, which is not the trial's fault.
+        """
+        trial = self._trial(tune_id)
+        self._heard = time.monotonic()
+        self._paused.discard(tune_id)
+        if self._coordinator.lost(self._numbers[tune_id], loss):
+            if not loss.resumes_itself:
+                self._leave(tune_id)
+        elif loss.had_worker:
+            self._finish(tune_id, given_up(trial, loss.reason))
+        else:
+            reason = (
+                f"No worker can be started on the cluster: {loss.reason}. All nodes need hpsearch and what it imports."
+            )
+            self._finish(tune_id, trial.ended(TrialState.INTERRUPTED, reason, StudyError(reason)))
+
+    def close(self) -> None:
+        """Record the trials that have not ended as interrupted: they can be resumed."""
+        self._numbers.clear()
+        self._coordinator.close()
+
+    def _trial(self, tune_id: str) -> RunningTrial:
+        return self._coordinator.running[self._numbers[tune_id]]
+
+    def _leave(self, tune_id: str) -> int:
+        """Take a trial from those that Tune knows; return its number."""
+        self._heard = time.monotonic()
+        self._paused.discard(tune_id)
+        return self._numbers.pop(tune_id)
+
+    def _finish(self, tune_id: str, ended: Ended, result: Mapping[str, Any] | None = None) -> None:
+        """Bring what a trial has left into the study's folder, and record that it has ended."""
+        ended = replace(ended, record=self._leavings.fetch(ended.record))
+        try:
+            record = self._coordinator.ended(self._leave(tune_id), ended)
+        except TrialEndedSearch as found:
+            self._leavings.forget(found.record)
+            raise
+        self._leavings.forget(record)
+        if self._proposals is not None and record.state.is_counted:
+            self._proposals.end(record, result or {})
+
+
+def given_up(trial: RunningTrial, reason: str) -> Ended:
+    """Return how a trial ended whose worker died, and that does not go on.
+
+    What the trial itself raises never reaches Tune: a full disk is one of Tune's own notes, whether or not there is
+    room again by now, and interrupts the trial.
+    """
+    problem = disk_problem(StorageError(reason))
+    if problem is None:
+        return trial.ended(TrialState.FAILED, f"its worker died: {reason}")
+    said = (
+        f"What Tune keeps of {trial.so_far.name} cannot be written: {problem}. Nothing that was written before is "
+        "lost: make space, then the same call continues."
+    )
+    return trial.ended(TrialState.INTERRUPTED, problem, StorageError(said))
+
+
+def _unbegun(trial: RunningTrial, event: Unusable) -> Ended:
+    """Return how a trial ended that its worker could not begin."""
+    if event.has_trainer:
+        reason = f"A worker cannot reach the checkpoints of {trial.assignment.name}: {event.reason}"
+        return trial.ended(TrialState.INTERRUPTED, reason, StorageError(reason))
+    reason = (
+        f"The trainer cannot be loaded in a worker: {event.reason}. What it is made of (functions, classes, data) must "
+        "be importable on every node of the cluster."
+    )
+    return trial.ended(TrialState.REFUSED, reason, StudyError(reason))

@@ -1,0 +1,160 @@
+"""The actor that trains trials, one after the other; Tune calls it, and learns with every result what has happened."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.result import TRAINING_ITERATION
+
+from ...search.added_metrics import by_every_name
+from ...search.study import Study
+from ...trial.assignment import Assignment
+from ...trial.ending import Ended
+from ...trial.execution import described
+from ...trial.messages import Reported
+from .events import KEY, Unusable
+from .object_store import Sent
+from .run_folders import RunFolders
+from .training_thread import TrainingThread
+
+# Tune's key of the objective, by which schedulers and searchers compare trials.
+OBJECTIVE = "objective"
+# What every report has besides the metrics of the evaluation.
+IN_EVERY_REPORT = (TRAINING_ITERATION, "resource", "step", "epoch")
+_NOTE = "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all workers of a search have in common.
+
+    Attributes:
+        recipe: refers to the trainer, which lies in Ray's object store once.
+        study: the settings.
+        folders: where the checkpoints of running trials lie.
+        paths: where the process that searches finds modules.
+        seconds_between_progress: how often a worker tells how far its trial is.
+        are_copied: whether trials may go on from the checkpoints of others.
+    """
+
+    recipe: ray.ObjectRef[Sent]
+    study: Study
+    folders: RunFolders
+    paths: tuple[str, ...]
+    seconds_between_progress: float
+    are_copied: bool
+
+
+class TrialWorker(tune.Trainable):
+    """Trains a trial up to its next event, with every step; then another trial, in the same process."""
+
+    _told: Assignment
+
+    def setup(self, config: dict[str, Any], shared: Shared | None = None) -> None:
+        """Take the first trial; what takes time is left to the first step."""
+        assert shared is not None
+        self._shared = shared
+        self._recipe: Any = None
+        self._numbers: dict[str, Any] = {}
+        self._training: TrainingThread | None = None
+        self._copy: str | None = None
+        self._take(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take another trial, or the same one with other parameters."""
+        self._leave()
+        self._take(new_config)
+        return True
+
+    def begin(self, seconds: float | None) -> None:
+        """Note the time that the search has left, which counts from now; it comes before the first step of a trial."""
+        self._told = replace(self._told, seconds=seconds)
+        self._received = time.monotonic()
+
+    def step(self) -> dict[str, Any]:
+        """Train up to the next event and return it, with what schedulers and searchers compare."""
+        event: Any
+        try:
+            training = self._training or self._begin()
+        except Exception as error:
+            event = Unusable(described(error).strip().splitlines()[-1], has_trainer=self._recipe is not None)
+        else:
+            event = training.next_event(self._shared.seconds_between_progress)
+        if isinstance(event, Reported):
+            self._numbers = _numbers(event)
+        return {**self._numbers, KEY: event, "done": isinstance(event, (Ended, Unusable))}
+
+    def tell(self, answer: Any) -> None:
+        """Answer the event of the last step; the trial goes on with the next one."""
+        if self._training is not None:
+            self._training.tell(answer)
+
+    def finish_step(self, number: int) -> None:
+        """Let the trial end with a checkpoint after the step, because of a signal that the search has received."""
+        self._signal = number
+        if self._training is not None:
+            self._training.interruption.note(number)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Write a checkpoint of the trial where it stands; Tune keeps a note of where that is."""
+        has_saved = self._training is not None and self._training.save() is not None
+        copy = self._shared.folders.copy(self._told.name) if has_saved and self._shared.are_copied else None
+        Path(checkpoint_dir, _NOTE).write_text(json.dumps({"number": self._told.number, "copy": copy}))
+
+    def load_checkpoint(self, checkpoint_dir: Any) -> None:
+        """Go on from a checkpoint of another trial; of its own, that is the newest in its folder anyway."""
+        note = json.loads(Path(checkpoint_dir, _NOTE).read_text())
+        self._copy = None if note["number"] == self._told.number else note["copy"]
+
+    def cleanup(self) -> None:
+        """Leave the trial, which goes on from its last checkpoint another time."""
+        self._leave()
+
+    def _take(self, config: dict[str, Any]) -> None:
+        self._told = config[KEY]
+        self._received = time.monotonic()
+        self._copy = None
+        self._signal = 0
+        self._numbers = {TRAINING_ITERATION: 0}
+
+    def _begin(self) -> TrainingThread:
+        if self._recipe is None:
+            sys.path += [each for each in self._shared.paths if each not in sys.path]
+            self._recipe = ray.get(self._shared.recipe).load()
+        folders, run = self._shared.folders, self._told.name
+        folders.begin(run)
+        if self._copy is not None:
+            folders.take(self._copy, run)
+            folders.keep(run)
+        study = replace(self._shared.study, folder=folders.folder)
+        told = self._told.after(time.monotonic() - self._received)
+        self._training = TrainingThread(self._recipe, study, told, folders)
+        if self._signal:
+            self._training.interruption.note(self._signal)
+        return self._training
+
+    def _leave(self) -> None:
+        if self._training is not None:
+            self._training.leave()
+            self._training = None
+
+
+def _numbers(event: Reported) -> dict[str, Any]:
+    """Return what Tune's schedulers and searchers may look at."""
+    report = event.report
+    return {
+        **by_every_name(report.metrics),
+        OBJECTIVE: event.new_values[-1][0] if event.is_comparable else math.nan,
+        TRAINING_ITERATION: len(event.so_far.reports),
+        "resource": report.resource,
+        "step": report.step,
+        "epoch": report.epoch,
+    }

@@ -1,0 +1,57 @@
+"""Rungs, with what Optuna's side adds to them: the sampler's expectations, and what a terminator asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import optuna
+
+from ..search.agreement import describe
+from ..search.ladder import Ladder
+from ..search.rungs import Rating, Rungs
+from ..search.study import Study
+from ..search.trial import TrialRecord
+from .curve_sampler import CurveSampler
+
+
+class AtRungs:
+    """The rungs of a study, and how the sampler rates the trials that are paused there.
+
+    Args:
+        study: the settings.
+        engine: Optuna's study.
+        ladder: the rungs.
+
+    Attributes:
+        rungs: decide which trials pause and which are promoted.
+    """
+
+    def __init__(self, study: Study, engine: optuna.Study, ladder: Ladder) -> None:
+        self._engine = engine
+        self.rungs = Rungs(study, ladder)
+        self._misleading: set[float] = set()  # as announced
+
+    def rating(self, trials: Sequence[TrialRecord]) -> Rating | None:
+        """Return what rates trials by their expected improvement; None while nothing can be expected."""
+        engine, sampler = self._engine, self._engine.sampler
+        if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
+            return None
+        return lambda candidates, known: sampler.promise(engine, candidates, known)
+
+    def changes_of_agreement(self, trials: Sequence[TrialRecord]) -> list[str]:
+        """Describe, once, each rung that begins to mislead, and each that does no longer."""
+        agreements = self.rungs.agreements(trials)
+        misleading = {fraction for fraction, found in agreements.items() if found.misleads}
+        changed, self._misleading = sorted(misleading ^ self._misleading), misleading
+        return [describe(fraction, agreements[fraction]) for fraction in changed]
+
+    def count_since_improvement(self, trials: Sequence[TrialRecord]) -> int:
+        """Return the number of trials that reached a rung, or failed, since the last new best at any rung."""
+        return self.rungs.count_since_improvement(trials)
+
+    def most_expected(self, trials: Sequence[TrialRecord]) -> float | None:
+        """Return the largest expected improvement of any parameters; None without a model."""
+        engine, sampler = self._engine, self._engine.sampler
+        if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
+            return None
+        return sampler.most_expected(engine, trials)

@@ -1,0 +1,1 @@
+"""What a search returns: the best run, tables, advice."""

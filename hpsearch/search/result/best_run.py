@@ -1,0 +1,203 @@
+"""What a search returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ...errors import NoCompletedTrialError
+from ..objective import MINIMIZE, Objective
+from ..selection import best_records, ranking
+from ..store.stored import StoredStudy
+from ..study import Study
+from ..trial import TrialRecord, TrialState
+from .absence import explain_absence
+from .dataframe import trials_dataframe, trials_markdown
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Engine(Protocol):
+    """What the summary asks of the backend that ran the search."""
+
+    def engine_study(self) -> Any:
+        """Return the engine's own study object."""
+
+    def importances(self) -> dict[str, float]:
+        """Return how much of the objective's variation each parameter explains."""
+
+    def dashboard_command(self) -> str | None:
+        """Return the command that opens the study in a dashboard."""
+
+
+class SearchSummary:
+    """All trials of a search, for a look at more than the best one.
+
+    Attributes:
+        study: the settings; a `StoredStudy` if it was read from its folder.
+        records: one `TrialRecord` per trial, by number.
+        problems: what is damaged in a study that was read from its folder, in one line each.
+
+    Args:
+        study: as above.
+        records: as above, in any order.
+        engine: returns the engine, when it is needed: a table of trials is shown without importing Optuna.
+        problems: as above.
+    """
+
+    def __init__(
+        self,
+        study: Study | StoredStudy,
+        records: Sequence[TrialRecord],
+        engine: Callable[[], Engine],
+        problems: Sequence[str] = (),
+    ) -> None:
+        self.study = study
+        self.records = sorted(records, key=lambda record: record.number)
+        self.problems = tuple(problems)
+        self._engine = engine
+
+    def with_study(self, study: Study | StoredStudy) -> SearchSummary:
+        """Return the same trials with other knowledge of their study."""
+        return SearchSummary(study, self.records, self._engine, self.problems)
+
+    @property
+    def engine_study(self) -> Any:
+        """The engine's own study: an `optuna.Study` for the Optuna backend."""
+        return self._engine().engine_study()
+
+    def importances(self) -> dict[str, float]:
+        """Return the share of the objective's variation that each parameter explains, largest first.
+
+        Empty if there are too few trials to tell.
+        """
+        return self._engine().importances()
+
+    def dashboard_command(self) -> str | None:
+        """Return the command line that opens the study in a dashboard, on this machine only; None if there is none."""
+        return self._engine().dashboard_command()
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of the study; of several, the first."""
+        return self.study.objective
+
+    def ranked(self) -> list[TrialRecord]:
+        """Return the trials that have a result and hold the constraints, best first.
+
+        Of several objectives, those on the Pareto front come first.
+        """
+        return ranking(self.records, self.study.objectives)
+
+    def best_first(self) -> list[TrialRecord]:
+        """Return all trials: those that may be the best as `ranked`, then the others by what they last came to."""
+        ranked = self.ranked()
+        numbers = {each.number for each in ranked}
+        return [*ranked, *sorted((each for each in self.records if each.number not in numbers), key=self._last_cost)]
+
+    def _last_cost(self, record: TrialRecord) -> float:
+        value = record.reports[-1].value if record.reports else math.nan
+        if math.isnan(value):
+            return math.inf
+        return value if self.objective.direction == MINIMIZE else -value
+
+    def best(self) -> list[TrialRecord]:
+        """Return the best trial, or, of several objectives, the Pareto front; empty if there is none."""
+        return best_records(self.records, self.study.objectives)
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return one row a trial: its state, objectives, parameters, epochs, seconds; see `trials_dataframe`."""
+        return trials_dataframe(self.records, self.study.objectives)
+
+    def trials_markdown(self, limit: int = 10) -> str:
+        """Return the best trials as a table in Markdown, as for a paper."""
+        return trials_markdown(self.records, self.study.objectives, limit)
+
+    def count(self, state: TrialState) -> int:
+        """Return how many trials ended in `state`."""
+        return sum(record.state is state for record in self.records)
+
+    def explain_absence(self, call: str = "The same call") -> str:
+        """Return why no trial may be the best: how the first one failed, or which constraint the closest one breaks.
+
+        Args:
+            call: what continues the study, to begin a sentence with.
+        """
+        study = self.study
+        return explain_absence(self.records, study.constraints, getattr(study, "max_epochs", None), study.budget, call)
+
+    def __repr__(self) -> str:
+        return f"SearchSummary({self.study.name!r}, {len(self.records)} trials)"
+
+
+class BestRun(NamedTuple):
+    """The best trial of a search; of several objectives, one of the best.
+
+    Attributes:
+        run_id: the trial's number as text; None in an error that carries what a search found, if that is nothing.
+        objective: its value by scope, a list of them with several objectives; None without a result.
+        hyperparameters: the parameters it trained with.
+        run_summary: the whole search, a `SearchSummary`.
+        checkpoint: the folder of its scoped weights; None if they were not kept.
+        scope: the scope that value and checkpoint were selected by.
+        build_model: builds the trial's model, without its weights.
+    """
+
+    run_id: str | None
+    objective: float | list[float] | None
+    hyperparameters: dict[str, Any]
+    run_summary: Any = None
+    checkpoint: Path | None = None
+    scope: str = "last"
+    build_model: Callable[[Path], Any] | None = None
+
+    def load_model(self) -> Any:
+        """Build the best trial's model anew, with the weights that were selected, in evaluation mode on the host.
+
+        Works for any model: it is built by `model_init`, with the trial's parameters and seed.
+
+        Raises:
+            NoCompletedTrialError: no trial has a result; the message says why.
+            FileNotFoundError: the weights were not kept (`keep_checkpoints=0`) or have been deleted.
+        """
+        if self.run_id is None or self.build_model is None:
+            raise NoCompletedTrialError(self.run_summary.explain_absence(), self.run_summary)
+        if self.checkpoint is None or not self.checkpoint.is_dir():
+            raise FileNotFoundError(
+                f"The weights of trial {self.run_id} are not on disk (keep_checkpoints="
+                f"{self.run_summary.study.keep_checkpoints}); train it again with its hyperparameters, or search with "
+                "keep_checkpoints=1."
+            )
+        return self.build_model(self.checkpoint)
+
+    def __repr__(self) -> str:
+        shown = self._asdict()
+        shown["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        del shown["build_model"]
+        return f"BestRun({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def best_runs(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> list[BestRun]:
+    """Return the best run of a search, or, of several objectives, one for each trial on the Pareto front.
+
+    One without a result if no trial has one that holds the constraints.
+    """
+    best = summary.best()
+    if not best:
+        return [BestRun(None, None, {}, summary, scope=summary.study.scope)]
+    return [_best_run(record, summary, build_model) for record in best]
+
+
+def _best_run(record: TrialRecord, summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> BestRun:
+    return BestRun(
+        run_id=str(record.number),
+        objective=record.value if len(summary.study.objectives) == 1 else list(record.values),
+        hyperparameters=dict(record.hyperparameters),
+        run_summary=summary,
+        checkpoint=record.checkpoint,
+        scope=summary.study.scope,
+        build_model=lambda folder: build_model(record, folder),
+    )

@@ -1,0 +1,87 @@
+"""The trials of a study as a table of pandas, and as one for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..objective import Objective
+from ..selection import ranking
+from ..trial import TrialRecord
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def trials_dataframe(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> pandas.DataFrame:
+    """Return one row a trial, by number: how it ended, its objectives, its parameters, and what it cost.
+
+    Args:
+        records: of the trials.
+        objectives: of the study; each is a column of its name.
+
+    Returns:
+        A `pandas.DataFrame` indexed by the trial's number, with the columns `state`, one for each objective (NaN for
+        trials that did not train to their end), `last_report` (of the first objective, of any trial), one for each
+        parameter, ``params.<name>``, `holds` (whether it holds the constraints), `epochs`, `seconds`, `evaluations`,
+        `seed`, `checkpoint` and `reason`.
+    """
+    import pandas
+
+    names = list(dict.fromkeys(name for record in records for name in record.params))
+    rows = [_row(record, objectives, names) for record in records]
+    table = pandas.DataFrame(rows, columns=_columns(objectives, names))
+    return table.set_index("number")
+
+
+def trials_markdown(records: Sequence[TrialRecord], objectives: Sequence[Objective], limit: int = 10) -> str:
+    """Return the best trials as a table in Markdown, four significant digits each.
+
+    Args:
+        records: of the trials.
+        objectives: of the study.
+        limit: how many trials.
+    """
+    return markdown_table(ranking(records, objectives, limit), objectives)
+
+
+def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective]) -> str:
+    """Return these trials, in this order, as a table in Markdown, four significant digits each."""
+    names = list(dict.fromkeys(name for record in shown for name in record.params))
+    head = ["trial", *(each.name for each in objectives), *names, "epochs", "seconds"]
+    lines = [
+        [
+            record.number,
+            *(record.values or [""] * len(objectives)),
+            *(record.params.get(name, "") for name in names),
+            record.epochs,
+            record.seconds,
+        ]
+        for record in shown
+    ]
+    rows = [head, ["---:"] * len(head), *([_short(each) for each in line] for line in lines)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _columns(objectives: Sequence[Objective], names: Sequence[str]) -> list[str]:
+    parameters = [f"params.{name}" for name in names]
+    values = [each.name for each in objectives]
+    figures = ["holds", "epochs", "seconds", "evaluations", "seed", "checkpoint", "reason"]
+    return ["number", "state", *values, "last_report", *parameters, *figures]
+
+
+def _row(record: TrialRecord, objectives: Sequence[Objective], names: Sequence[str]) -> list[Any]:
+    nothing = float("nan")
+    values = record.values if record.state.has_result and record.values else (nothing,) * len(objectives)
+    last = record.reports[-1].value if record.reports else nothing
+    parameters = [record.params.get(name) for name in names]
+    checkpoint = None if record.checkpoint is None else str(record.checkpoint)
+    cost = [record.epochs, record.seconds, len(record.reports)]
+    holds = all(each <= 0 for each in record.violations.values())
+    figures = [holds, *cost, record.seed, checkpoint, record.reason]
+    return [record.number, record.state.value, *values, last, *parameters, *figures]
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")

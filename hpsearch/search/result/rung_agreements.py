@@ -1,0 +1,27 @@
+"""How well the rungs of a study rank its trials, in the words in which its search says it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..agreement import describe
+from ..standings import Standings
+from ..store.stored import StoredStudy
+from ..study import Study
+from ..trial import TrialRecord
+
+
+def agreement_sentences(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> list[str]:
+    """Return a sentence for each rung that at least three complete trials were at, the first rung first.
+
+    Empty if trials did not pause, or if that is not known: only the folder of a study says it.
+    """
+    ladder = study.ladder if isinstance(study, StoredStudy) else None
+    if ladder is None:
+        return []
+    said = [
+        describe(fraction, found, ladder.is_hedged)
+        for fraction, found in Standings(study, ladder).of(records).agreements().items()
+        if found.pairs
+    ]
+    return [f"{each[0].upper()}{each[1:]}." for each in said]

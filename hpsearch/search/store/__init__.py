@@ -1,0 +1,1 @@
+"""The study's folder: records, sessions, versions of code and data."""

@@ -1,0 +1,45 @@
+"""Whether code is the user's own, or that of a package."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from collections.abc import Callable
+from typing import Any
+
+# Our modules that code of users refers to, with the names they had in hpsearch 0.8.0.
+_IN_0_8_0 = {
+    "hpsearch.any_trainer.trainer_function": "hpsearch.trainer_function",
+    "hpsearch.search.result.best_run": "hpsearch.search.best_run",
+    "hpsearch.search.store.promotion": "hpsearch.search.promotion",
+    "hpsearch.searching.replay": "hpsearch.replay",
+    "hpsearch.searching.stored_studies": "hpsearch.stored_studies",
+    "hpsearch.trainer.seq2seq": "hpsearch.seq2seq",
+    "hpsearch.trainer.trainer": "hpsearch.trainer",
+    "hpsearch.training.callbacks": "hpsearch.callbacks",
+    "hpsearch.training.pretrained": "hpsearch.pretrained",
+    "hpsearch.training.trackers": "hpsearch.trackers",
+}
+
+
+@functools.cache
+def is_of_package(module: str | None, file: str) -> bool:
+    """Tell whether a module is hpsearch's, Python's, or that of an installed package."""
+    top = (module or "").partition(".")[0]
+    if top == "hpsearch" or (top in sys.stdlib_module_names and top != "__main__"):
+        return True
+    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return any(file.startswith(f"{path}/") for path in paths) or "/site-packages/" in file
+
+
+def is_package_class(kind: type) -> bool:
+    """Tell whether a class is hpsearch's, Python's, or that of an installed package."""
+    module = sys.modules.get(kind.__module__)
+    return is_of_package(kind.__module__, getattr(module, "__file__", None) or "")
+
+
+def name_of(value: Callable[..., Any] | type) -> str:
+    """Return the full name of a function or a class, which studies record: of ours the one of hpsearch 0.8.0."""
+    module = getattr(value, "__module__", None) or "builtins"
+    return f"{_IN_0_8_0.get(module, module)}.{value.__qualname__}"

@@ -1,0 +1,143 @@
+"""What a study was run with - arguments, versions, data - and in what that differs from another time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Collection, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ...system.machine import cores
+from ...system.redaction import hidden
+from .fingerprints import SCHEME, fingerprints, is_comparable
+
+_RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
+_SAMPLES = 16
+HP_SPACE, CALLBACKS = "hp_space", "callbacks"
+# Where a run writes, and what it shows: these change no numbers.
+WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_dir", "disable_tqdm", "report_to"}
+
+
+def describe_surroundings(
+    args: Any, data: Mapping[str, Any], functions: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return arguments, package versions, machine and fingerprints of data and functions, for `study.json`.
+
+    Args:
+        args: the training arguments.
+        data: names to datasets, such as ``{"train_dataset": ...}``, or to their fingerprints.
+        functions: names to functions, such as ``{"model_init": ...}``.
+    """
+    versions: dict[str, str] = {"python": platform.python_version()}
+    for package in _RECORDED_PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "machine": {"name": platform.node(), "system": platform.platform(), "cores": cores()},
+        "versions": versions,
+        "arguments": without_secrets(json.loads(json.dumps(args.to_dict(), default=str))),
+        "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},
+        "functions": fingerprints(functions or {}),
+        "fingerprint_scheme": SCHEME,
+    }
+
+
+def is_known(session: Mapping[str, Any]) -> bool:
+    """Tell whether a session is described; what took place under a `study.json` that is lost is not."""
+    return any(session.get(group) for group in ("arguments", "versions", "data"))
+
+
+def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in what two descriptions differ, in words; what only one of them knows is left out."""
+    return [*_changed_values(earlier, now, ("arguments", "versions", "data")), *_changed_functions(earlier, now)]
+
+
+def differences_in_results(
+    earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = (HP_SPACE, CALLBACKS)
+) -> list[str]:
+    """Return in what two descriptions differ for which a trial with the same parameters may have other results.
+
+    Args:
+        earlier, now: the descriptions.
+        but: the functions that are left out; the one that chooses the parameters has no part in what they lead to, and
+            most callbacks only show or count something.
+    """
+    return [*_changed_values(earlier, now, ("arguments", "data")), *_changed_functions(earlier, now, but)]
+
+
+def _changed_functions(earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> list[str]:
+    """Return which functions have changed, of those that both sessions recorded by the same scheme."""
+    if earlier.get("fingerprint_scheme") != now.get("fingerprint_scheme"):
+        return []
+    before, found = earlier.get("functions", {}), []
+    for name, value in now.get("functions", {}).items():
+        known = before.get(name, value)
+        if name not in but and known != value and is_comparable(known, value):
+            is_named = ":" not in known and ":" not in value
+            was = "were" if name == CALLBACKS else "was"
+            found.append(f"{name} {known} -> {value}" if is_named else f"{name} {was} edited")
+    return found
+
+
+def _changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any], groups: Collection[str]) -> list[str]:
+    found = []
+    for group in groups:
+        before = earlier.get(group, {})
+        for name, value in now.get(group, {}).items():
+            was, now_is = hidden(name, before.get(name)), hidden(name, value)
+            if name in before and was != now_is and name not in WITHOUT_EFFECT:
+                found.append(f"{name} {was!r} -> {now_is!r}")
+    return found
+
+
+def without_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with their secrets hidden, also those that an earlier version has recorded."""
+    return {name: hidden(name, value) for name, value in arguments.items()}
+
+
+def fingerprint(dataset: Any) -> str:
+    """Return a short text that differs, as far as a few samples tell, if the data differ.
+
+    The length, and a hash over up to 16 samples spread over a dataset that gives the same sample each time; a dict of
+    datasets has the fingerprints of all. A stream cannot be looked into: it is ``"stream"``.
+
+    >>> fingerprint([{"x": 1}, {"x": 2}]) == fingerprint([{"x": 1}, {"x": 2}]) != fingerprint([{"x": 1}, {"x": 3}])
+    True
+    """
+    if isinstance(dataset, str):
+        return dataset  # a fingerprint that was taken before
+    if isinstance(dataset, Mapping):
+        return ", ".join(f"{name}: {fingerprint(each)}" for name, each in dataset.items())
+    try:
+        size = len(dataset)
+    except TypeError:
+        return "stream"
+    places = sorted({place * (size - 1) // (_SAMPLES - 1) for place in range(_SAMPLES)}) if size else []
+    hashes = [_hash_of(dataset, places) for _ in range(2)]
+    is_stable = hashes[0] is not None and hashes[0] == hashes[1]
+    return f"{size} samples, {hashes[0]}" if is_stable else f"{size} samples"
+
+
+def _hash_of(dataset: Any, places: list[int]) -> str | None:
+    try:
+        return hashlib.sha256(b"".join(_bytes_of(dataset[place]) for place in places)).hexdigest()[:12]
+    except Exception:
+        return None
+
+
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, Mapping):
+        pairs = (repr(key).encode() + b":" + _bytes_of(value[key]) for key in sorted(value, key=str))
+        return b"{" + b",".join(pairs) + b"}"
+    if isinstance(value, (list, tuple)):
+        return b"[" + b",".join(_bytes_of(each) for each in value) + b"]"
+    if hasattr(value, "tolist"):  # a tensor or an array
+        return repr(value.tolist()).encode()
+    if hasattr(value, "tobytes"):  # an image
+        return bytes(value.tobytes())
+    is_plain = isinstance(value, (str, int, float, bool, bytes, type(None)))
+    return repr(value if is_plain else type(value)).encode()

@@ -1,0 +1,305 @@
+"""A search from its settings to its best run; works on any trainer that is `Searchable` and `Checkable`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..backends.base import Backend
+from ..coordinator.following import SearchIsOver, follow
+from ..coordinator.search_session import SearchSession
+from ..coordinator.study_records import StudyRecords
+from ..errors import (
+    CommunicationError,
+    HpsearchError,
+    InvalidInputError,
+    NoCompletedTrialError,
+    SearchInterrupted,
+    TooManyFailuresError,
+)
+from ..search.budgets import SearchBudget
+from ..search.evaluation_points import points_of
+from ..search.listener import SearchListener
+from ..search.ranks import Ranks
+from ..search.result.best_run import BestRun, SearchSummary, best_runs
+from ..search.selection import best_records
+from ..search.store.folder import StudyFolder
+from ..search.store.mended import UNCOUNTED_BEFORE, count_uncounted
+from ..search.store.provenance import describe_surroundings, differences, differences_in_results
+from ..search.study import Study
+from ..search.study_callbacks import CallsBack, StudyCallback
+from ..search.training_budget import TrainingBudget, is_exhausted, progress_in_words
+from ..search.trial import TrialRecord
+from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
+from ..system.surroundings import ctrl_c_as_interruption
+from ..trial.ending import TrialEndedSearch, naming_the_disk
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Search:
+    """One call of the search: what it works with.
+
+    Attributes:
+        trainer: the recipe that trials are made from.
+        study, backend: what is searched, and with what.
+        listener: hears of it.
+        ranks: the processes of each trial; the main one searches, the others train with it.
+        build_model: builds the model of a trial, with the weights in a folder.
+        data: names to datasets, to tell whether they are those of an earlier session.
+        functions: names to functions, for the same.
+        clock: measures the budgets of time; see `SearchBudget`.
+        notices: what the user should know before the first trial.
+        callbacks: called after each trial with the engine's study and its trial.
+    """
+
+    trainer: Any
+    study: Study
+    backend: Backend
+    listener: SearchListener
+    ranks: Ranks
+    build_model: Callable[[TrialRecord, Path], Any]
+    data: dict[str, Any]
+    functions: dict[str, Any]
+    clock: Callable[[], float] = time.monotonic
+    notices: Sequence[str] = ()
+    callbacks: Sequence[StudyCallback] = ()
+
+    def run(self) -> BestRun | list[BestRun]:
+        """Run the trials of the study and return the best run; of several objectives, the Pareto front.
+
+        Raises:
+            NoCompletedTrialError: no trial may be the best; with all trials.
+            SearchInterrupted, TooManyFailuresError: with what was found so far. The first also in place of another
+                error, once a signal has come; it names that error, its cause. Not of `CommunicationError`.
+            BaseException: what the program's own handler of the signal has raised, in place of `SearchInterrupted`.
+        """
+        interruption = Interruption()
+        try:
+            with noticing_signals(interruption):
+                best = (self._counting_anew() if self.ranks.is_main else self)._run(interruption)
+            if interruption.signal:  # it came after the last trial
+                summary = (best if isinstance(best, list) else [best])[0].run_summary
+                raise self._interrupted(summary.records, interruption)
+        except SearchInterrupted as interrupted:
+            set_exit_code()
+            raise interruption.error or interrupted from None
+        except Exception as error:
+            # A launcher that has lost a process sends SIGTERM to the others: their loss is the news then.
+            if interruption.error or (interruption.signal and not isinstance(error, CommunicationError)):
+                self._end_as_asked(interruption, error)
+            raise
+        return best
+
+    def _counting_anew(self) -> Search:
+        """Return this search with a larger total, if trials failed before the first success: they do not count."""
+        folder = StudyFolder(self.study)
+        settings = folder.read_settings()
+        left = count_uncounted(settings, folder.read_records())
+        if settings is None or not left:
+            return self
+        total = None if self.study.n_trials is None else self.study.n_trials + left
+        were = "1 trial that failed does" if left == 1 else f"{left} trials that failed do"
+        notice = f"{were} not count, as there was no success before: {total} trials in all"
+        notices = self.notices if total is None else [*self.notices, notice]
+        study = replace(self.study, n_trials=total, uncounted_before=settings[UNCOUNTED_BEFORE])
+        return replace(self, study=study, notices=notices)
+
+    def _end_as_asked(self, interruption: Interruption, error: Exception) -> NoReturn:
+        """End as a signal has asked for, though the search has ended with an error of its own."""
+        if interruption.error is not None:
+            raise interruption.error from error
+        set_exit_code()
+        raise SearchInterrupted(
+            f"Search {self.study.name!r} interrupted by {interruption.name}, and ended by an error: "
+            f"{type(error).__name__}: {error}",
+            getattr(error, "best_run", None),
+            interruption.signal,
+            own_command(),
+        ) from error
+
+    def _run(self, interruption: Interruption) -> BestRun | list[BestRun]:
+        if not self.ranks.is_main:
+            return self._result(follow(self.trainer, self.study, self.ranks, interruption))
+        self.listener.on_search_prepare(self.study)
+        folder = StudyFolder(self.study)
+        session = SearchSession(self.trainer, self.study, folder, self.listener, self.ranks, self.clock, interruption)
+        if self.callbacks:
+            session.listener = CallsBack(self.listener, self.callbacks, self._stored, session.accounts.end_early)
+        with telling_the_others(self.ranks, session.records), naming_the_disk(self.study.folder):
+            with self.backend.connected(self.study, self.trainer), session.at_work():
+                self._open(folder, session)
+                try:
+                    self._run_trials(session)
+                except InvalidInputError:
+                    folder.note_end(session.records.records)
+                    raise
+                folder.note_end(session.records.records)
+            if session.accounts.has_too_many_failures:
+                raise _too_many_failures(session.accounts.failures, self._best(session.records.records))
+        return self._result(session.records.records)
+
+    def _open(self, folder: StudyFolder, session: SearchSession) -> None:
+        """Open folder and storage; announce the decisions, and what has changed since the last session."""
+        surroundings = describe_surroundings(self.trainer.args, self.data, self.functions)
+        with folder.locked():
+            records = folder.open()
+            damaged = [f"DAMAGED: {each}" for each in folder.problems]
+            prepared = self.backend.prepare(self.study, records, folder.left_alone, session.records.is_alone())
+            notes = [*damaged, *prepared, f"scope {self.study.scope}"]
+            if points_of(self.trainer, self.study) == (1.0,):
+                notes.append(
+                    "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='steps' with "
+                    "eval_steps=0.05 would allow it)"
+                )
+            if self.trainer.args.save_total_limit is not None:
+                notes.append("save_total_limit is left aside: the search decides which checkpoints stay")
+            if self.trainer.args.enable_jit_checkpoint:
+                notes.append("enable_jit_checkpoint is off in a search: trials resume from their last checkpoint")
+            earlier = folder.read_settings()
+            if earlier is not None:
+                now = {**self.study.about_choosing(), **self.backend.describe()}
+                chosen_by = [name for name in ("seed", "sampler", "pruner", "pruning_metric") if name in earlier]
+                changes = [
+                    *self.study.changes_of_space(earlier),
+                    *(f"{each} {earlier[each]!r} -> {now[each]!r}" for each in chosen_by if earlier[each] != now[each]),
+                    *differences(earlier["sessions"][earlier["session"]], surroundings),
+                ]
+                notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
+                notes += outdated(self.study, records, earlier, surroundings)
+            folder.write_settings(surroundings, self.backend.describe(), records)
+            session.open(records)
+        logger.info("%s; %s", self.study.description, "; ".join(notes))
+        self.listener.on_search_begin(self.study, session.records.records, notes)
+        for notice in self.notices:
+            logger.warning(notice)
+            self.listener.on_notice(notice)
+
+    def _run_trials(self, session: SearchSession) -> None:
+        try:
+            with ctrl_c_as_interruption():
+                self.backend.search(session)
+        except TrialEndedSearch as ended:
+            if not isinstance(ended.cause, KeyboardInterrupt):
+                raise ended.cause from None
+            raise self._interrupted(session.records.records, session.interruption) from None
+        except KeyboardInterrupt:
+            raise self._interrupted(session.records.records, session.interruption) from None
+        finally:
+            self.listener.on_search_end(self.study, session.records.records)
+        if session.interruption.signal:
+            raise self._interrupted(session.records.records, session.interruption)
+
+    def _stored(self, number: int) -> tuple[Any, Any]:
+        return self.backend.engine_study(), self.backend.engine_trial(number)
+
+    def _result(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
+        """Return the best run, or raise an error if there is none; every process of a trial does the same."""
+        summary = self._summary(records)
+        if not summary.best():
+            raise NoCompletedTrialError(summary.explain_absence(), summary)
+        return self._best(records)
+
+    def _best(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
+        found = best_runs(self._summary(records), self.build_model)
+        return found if len(self.study.objectives) > 1 else found[0]
+
+    def _summary(self, records: list[TrialRecord]) -> SearchSummary:
+        return SearchSummary(self.study, records, functools.partial(_same, self.backend))
+
+    def _interrupted(self, records: list[TrialRecord], interruption: Interruption) -> SearchInterrupted:
+        number = interruption.signal
+        return SearchInterrupted(
+            f"Search {self.study.name!r} interrupted{f' by {interruption.name}' if number else ''} after "
+            f"{progress_in_words(self.study, records)}. Run the same command again to continue; nothing in "
+            f"{str(self.study.folder)!r} is lost.",
+            self._best(records),
+            number or signal.SIGINT,
+            own_command() if number else None,
+        )
+
+
+@contextlib.contextmanager
+def telling_the_others(ranks: Ranks, study: StudyRecords) -> Iterator[None]:
+    """Tell the other processes, when the block ends, that the search is over, and how.
+
+    Those that cannot be reached find out by themselves.
+    """
+    try:
+        yield
+    except CommunicationError:
+        raise
+    except BaseException as error:
+        ending = SearchIsOver(study.records, _bare(error))
+        with contextlib.suppress(CommunicationError):
+            ranks.decide(lambda: ending)
+        raise
+    ranks.decide(lambda: SearchIsOver(study.records))
+
+
+def outdated(
+    study: Study, records: Sequence[TrialRecord], earlier: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[str]:
+    """Warn, and return the warning, if nothing will run and the best trial is of other code, arguments or data.
+
+    Args:
+        study: the settings.
+        records: the trials on disk.
+        earlier: what `study.json` holds.
+        now: the arguments, versions, data and functions of this session.
+    """
+    best = best_records(records, study.objectives)
+    used_up = SearchBudget(study).passed(sum(each.epochs for each in records))
+    if study.n_trials is not None and sum(each.state.is_counted for each in records) >= study.n_trials:
+        why, larger = f"study {study.name!r} has all of its {study.n_trials} trials", "n_trials"
+    elif used_up is not None:
+        why, larger = f"of study {study.name!r}, {used_up.reason}", "max_epochs"
+    elif study.budget is not None and is_exhausted(study.budget, records):
+        why, larger = f"of study {study.name!r}, {TrainingBudget(study.budget).exhausted(records)}", "budget"
+    else:
+        return []
+    if not best:
+        return []
+    session = best[0].session
+    is_there = session < len(earlier["sessions"])  # else the file was damaged, or written anew
+    changes = differences_in_results(earlier["sessions"][session], now, but=()) if is_there else []
+    if not changes:
+        return []
+    warning = (
+        f"{why}, so nothing runs, but its best trial was trained before a change: {', '.join(changes)}. Pass another "
+        f"study_name= to search with the change, or a larger {larger}= to add trials to this study"
+    )
+    logger.warning("%s.", warning)
+    return [warning]
+
+
+def _same(backend: Backend) -> Backend:
+    """Return the engine of a summary that knows it already; unlike a lambda, it can be pickled with the summary."""
+    return backend
+
+
+def _bare(error: BaseException) -> BaseException:
+    """Return an error that can be sent to another process: without a best run, and of a kind that is known there."""
+    if isinstance(error, SearchInterrupted):
+        return SearchInterrupted(error.args[0], None, error.signal, error.command)
+    if isinstance(error, TooManyFailuresError):
+        return TooManyFailuresError(str(error))
+    is_known = isinstance(error, HpsearchError | KeyboardInterrupt)
+    return error if is_known else HpsearchError(f"{type(error).__name__}: {error}")
+
+
+def _too_many_failures(failures: list[TrialRecord], best: Any) -> TooManyFailuresError:
+    first = failures[0]
+    return TooManyFailuresError(
+        f"The last {len(failures)} trials failed, so the search ended (max_failures). The first of them, trial "
+        f"{first.number}: {first.reason}\n\n{first.traceback or ''}",
+        best,
+    )

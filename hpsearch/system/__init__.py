@@ -1,0 +1,1 @@
+"""Files, locks, signals, processes, logs. Knows no training and no search."""

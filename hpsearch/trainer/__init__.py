@@ -1,0 +1,1 @@
+"""The Trainer: what users make, call and override."""

@@ -1,0 +1,1 @@
+"""One trial while it runs: preflight, training, reports, selected weights. Knows no engine and no other trial."""

@@ -1,0 +1,87 @@
+"""A trial that other processes train: what they are told of it, and the trial as they see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..search.others import OtherTrials
+from ..search.parameters import Parameter
+from ..search.trial import Trial, TrialRecord
+from .preflight import PreflightPlan
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What the process that searches tells of a trial to those that train it.
+
+    Attributes:
+        others: the other trials of the study.
+        preflight: of the preflight that comes first; None: there is none.
+        of_all_branches: names of parameters, also of branches that are not open.
+        user_attrs: what the user's code has noted so far.
+        seconds: the time that the search has left when it is handed over; None: no limit. The process that receives it
+            counts by its own clock: the clocks of two machines may differ.
+    """
+
+    number: int
+    name: str
+    params: dict[str, Any]
+    arguments: dict[str, Any]
+    suggested_by_space: set[str]
+    fixed: dict[str, Any]
+    earlier: TrialRecord | None
+    others: OtherTrials
+    seconds: float | None
+    preflight: PreflightPlan | None
+    of_all_branches: frozenset[str]
+    user_attrs: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
+
+    def after(self, seconds: float) -> Assignment:
+        """Return the assignment as it is `seconds` after its receipt."""
+        return self if self.seconds is None else replace(self, seconds=max(self.seconds - seconds, 0.0))
+
+    @classmethod
+    def of(
+        cls, trial: Trial, others: OtherTrials, seconds: float | None, preflight: PreflightPlan | None = None
+    ) -> Assignment:
+        """Return the assignment of a trial, beside these other ones, with `seconds` of the search's time left."""
+        return cls(
+            trial.number,
+            trial.name,
+            dict(trial.params.values_by_name),
+            dict(trial.arguments),
+            set(trial.suggested_by_space),
+            dict(trial.fixed),
+            trial.earlier,
+            others,
+            seconds,
+            preflight,
+            trial.params.of_all_branches,
+            dict(trial.user_attrs),
+        )
+
+
+class AssignedTrial(Trial):
+    """A trial whose parameters come from the process that searches, which also reports and prunes."""
+
+    def __init__(self, told: Assignment) -> None:
+        super().__init__(told.number, told.earlier)
+        self.name, self.arguments = told.name, told.arguments
+        self.suggested_by_space, self.fixed = told.suggested_by_space, told.fixed
+        self.params.values_by_name.update(told.params)
+        self.params.of_all_branches = told.of_all_branches
+        self.user_attrs = dict(told.user_attrs)
+
+    def report(self, value: float, resource: int) -> None:
+        """Do nothing: the other process reports."""
+
+    def should_prune(self) -> bool:
+        """Return False: the other process asks."""
+        return False
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        raise AssertionError("the process that searches chooses")

@@ -1,0 +1,138 @@
+"""Run a trial in a process that does not search: its reports are sent to the one that does, its verdicts obeyed."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+
+from ..errors import HpsearchError
+from ..search.budgets import SearchBudget, TrialBudget
+from ..search.parameters import Parameter
+from ..search.ranks import OneProcess
+from ..search.study import Study
+from ..search.trial import TrialRecord, Verdict
+from ..system.interruption import Interruption
+from .assignment import AssignedTrial, Assignment
+from .ending import Ended, run_to_end
+from .execution import Execution, Searchable
+from .messages import Noted, Notice, Question, Reported
+
+
+class Abandoned(BaseException):
+    """Raised inside a trial that goes on another time, or elsewhere."""
+
+
+class Line(ABC):
+    """Leads from the trial to the search.
+
+    Attributes:
+        step, max_steps: how far the trial is.
+        interruption: notes that the search is ended by a signal: the trial finishes its step and writes a checkpoint.
+    """
+
+    step = 0
+    max_steps = 0
+    interruption: Interruption
+
+    @abstractmethod
+    def ask(self, message: Any) -> Any:
+        """Tell the search something, and wait for its answer.
+
+        Raises:
+            Abandoned: the trial is not to go on here.
+        """
+
+    @abstractmethod
+    def look(self) -> None:
+        """Look whether the trial is to go on, after each update; may tell how far it is.
+
+        Raises:
+            Abandoned: the trial is not to go on here.
+        """
+
+    def keep(self) -> None:  # noqa: B027 - most have nothing to do
+        """Keep the checkpoints that there are now, wherever the trial may go on."""
+
+
+def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line) -> Ended:
+    """Train a trial to its end, and return how it ended, in what another process can load."""
+    execution = Execution(
+        recipe,
+        study,
+        _DistantTrial(told, line),
+        told.others,
+        TrialBudget(study, SearchBudget(study, told.seconds, interruption=line.interruption), told.others),
+        OneProcess(),
+        RemoteReporter(line),
+        plan=told.preflight,
+    )
+    ended = run_to_end(execution, execution.run)
+    return replace(ended, cause=sendable(ended.cause))
+
+
+class _DistantTrial(AssignedTrial):
+    """The trial as training sees it: the search chooses the values that it asks for."""
+
+    def __init__(self, told: Assignment, line: Line) -> None:
+        super().__init__(told)
+        self._line = line
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        value = self._line.ask(Question(name, parameter))
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+class RemoteReporter:
+    """Sends what a trial says to the process that searches, and returns its answers.
+
+    Args:
+        line: leads to that process.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._is_checkpoint_wanted = False
+
+    def progress(self, step: int, max_steps: int) -> None:
+        """Leave the trial if the search has ended it; report the progress from time to time."""
+        self._line.step, self._line.max_steps = step, max_steps
+        self._line.look()
+
+    def report(self, reported: Reported) -> Verdict:
+        """Send a report, and return the verdict; a trial at its end is neither pruned nor paused."""
+        said: Verdict = self._line.ask(reported)
+        self._is_checkpoint_wanted = said.save
+        return Verdict() if reported.is_last and (said.prune or said.pause) else said
+
+    def note(self, so_far: TrialRecord) -> None:
+        """Have it written by the search."""
+        self._line.ask(Noted(so_far))
+
+    def checkpoint(self, step: int) -> None:
+        """Keep the checkpoint; if the search wants this one, tell it, and wait."""
+        self._line.keep()
+        is_wanted, self._is_checkpoint_wanted = self._is_checkpoint_wanted, False
+        if is_wanted:
+            self._line.ask(step)
+
+    def notice(self, text: str) -> None:
+        """Have it shown by the search."""
+        self._line.ask(Notice(text))
+
+
+def sendable(error: BaseException | None) -> BaseException | None:
+    """Return an error that another process can load; one that it cannot as its text."""
+    if error is None:
+        return None
+    with contextlib.suppress(Exception):
+        sent = cloudpickle.dumps(error)
+        if isinstance(pickle.loads(sent), BaseException):  # noqa: S301 - our own bytes
+            return error
+    return HpsearchError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,134 @@
+"""How a trial ends: whatever happens while it runs becomes a record, and an error if the search has to end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import (
+    CannotResumeError,
+    CommunicationError,
+    HpsearchError,
+    ObjectiveError,
+    SpaceError,
+    StorageError,
+    StudyError,
+)
+from ..search.trial import TrialRecord, TrialState
+from ..system.files import disk_problem, is_disk_of
+from ..system.machine import whereabouts
+from ..system.surroundings import ctrl_c_as_interruption
+from .execution import Execution, described, without_frames
+
+logger = logging.getLogger(__name__)
+
+MISTAKES_IN_THE_STUDY = (SpaceError, ObjectiveError, StudyError)
+NO_FAULT_OF_THE_TRIAL = (StorageError, CommunicationError)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is left of a trial that has ended.
+
+    Attributes:
+        record: of the trial.
+        cause: what ends the search too; None if it goes on.
+        where: the trial was trained; empty if that is not known.
+    """
+
+    record: TrialRecord
+    cause: BaseException | None = None
+    where: str = ""
+
+
+class TrialEndedSearch(Exception):
+    """A trial found that the search must end; `cause` is the error to raise once the storage knows of the trial."""
+
+    def __init__(self, record: TrialRecord, cause: BaseException) -> None:
+        super().__init__(record.reason)
+        self.record, self.cause = record, cause
+
+
+def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str | None]]) -> Ended:
+    """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
+
+    An error is the trial's: it failed; also one of a disk that its folder is not on. A mistake in the study refuses the
+    trial, and ends the search; so does the user, a storage that cannot be reached, a disk that is full, a checkpoint
+    of another model, or processes that have lost each other: the trial is interrupted, and resumes another time.
+    """
+    trace: str | None = None
+    cause: BaseException | None = None
+    try:
+        with ctrl_c_as_interruption():
+            state, reason = action()
+    except CannotResumeError as error:
+        state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
+    except MISTAKES_IN_THE_STUDY as error:
+        state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
+    except NO_FAULT_OF_THE_TRIAL as error:
+        state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
+    except Exception as error:
+        problem = disk_problem(error)
+        if problem is None or not is_disk_of(execution.folder, error):
+            state, reason, trace = TrialState.FAILED, described(error), traceback.format_exc()
+        else:
+            state, reason, cause = (
+                TrialState.INTERRUPTED,
+                problem,
+                StorageError(disk_message(execution.folder, problem)),
+            )
+        without_frames(error)
+    except BaseException as error:
+        said = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else f"ended by {error!r}"
+        state, reason, cause = TrialState.INTERRUPTED, said, without_frames(error)
+    record = execution.record(state, reason, trace)
+    where = ""
+    with _going_on(record.number):
+        where = whereabouts()
+    with _going_on(record.number):
+        execution.end_trackers(record)
+    with _going_on(record.number):
+        execution.release()
+    return Ended(record, cause, where)
+
+
+def disk_message(folder: Path, problem: str) -> str:
+    """Return a message for the user about a disk that is full or read-only."""
+    return (
+        f"{str(folder)!r} cannot be written: {problem}. Nothing that was written before is lost: make space, or make "
+        "the disk writable, then the same call continues."
+    )
+
+
+@contextlib.contextmanager
+def naming_the_disk(folder: Path) -> Iterator[None]:
+    """Turn an error of a full or read-only disk, outside of trials, into one that names the remedy.
+
+    Raises:
+        StorageError: in place of the system's error, and of those of libraries.
+    """
+    try:
+        yield
+    except HpsearchError:
+        raise
+    except Exception as error:
+        problem = disk_problem(error)
+        if problem is None:
+            raise
+        raise StorageError(disk_message(folder, problem)) from error
+
+
+@contextlib.contextmanager
+def _going_on(number: int) -> Iterator[None]:
+    """Log an error of what comes after the end of a trial, such as of a GPU that is in no good state any more.
+
+    How the trial has ended counts all the same.
+    """
+    try:
+        yield
+    except Exception:
+        logger.warning("After the end of trial %d:", number, exc_info=True)

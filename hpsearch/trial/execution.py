@@ -1,0 +1,408 @@
+"""One trial while it runs: configure, seed, build, train, score, release.
+
+The only room that joins trial and trainer; it speaks to a small protocol, which our Trainer satisfies.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CannotResumeError,
+    CheckpointError,
+    SpaceError,
+    StudyError,
+    UnknownArgumentError,
+    WeightsMismatchError,
+)
+from ..search.budgets import TrialBudget
+from ..search.evaluation_points import Evaluated
+from ..search.others import OtherTrials
+from ..search.ranks import OneProcess, Ranks
+from ..search.read_parameters import ReadsParameters, check_read
+from ..search.selection import select_report
+from ..search.store.checked_json import Unreadable
+from ..search.study import Study
+from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
+from ..system.files import remove_folder
+from ..system.spelling import nearest_name
+from ..system.surroundings import ctrl_c_as_interruption
+from .preflight import MakesPreflightTrainers, PreflightPlan, preflight
+from .reporter import Reporter
+from .reporting import ReportingCallback, plain, so_far_in
+from .scoped_weights import ScopedWeights
+
+
+class Searchable(MakesPreflightTrainers, Evaluated, Protocol):
+    """What can be searched: a recipe from which each trial makes its own trainer."""
+
+    cannot_pause: str | None  # why its trials must not pause
+    has_fixed_model: bool  # whether it is certain that no parameter of a trial changes the number of weights
+
+    def with_arguments(self) -> Searchable:
+        """Return the same recipe, without anything that it has built."""
+
+    def for_trial(self, trial: Trial, output_dir: str) -> Trainable:
+        """Return a new trainer with the trial's parameters, which writes to `output_dir`."""
+
+    def check_changeable(self, name: str) -> None:
+        """Check that a trial can resume from a checkpoint with another value of a parameter."""
+
+    def is_read_by_user_code(self, name: str) -> bool:
+        """Tell whether user code has to read a parameter; the others are arguments, which are applied."""
+
+    def let_user_code_suggest(self, trial: Trial) -> None:
+        """Call the user's code once, so that the trial has the parameters which that code suggests."""
+
+
+class Trainable(ReadsParameters, Protocol):
+    """The trainer of one trial."""
+
+    eval_dataset: Any
+
+    def with_arguments(self, **parameters: Any) -> Trainable:
+        """Return a new trainer with other arguments."""
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback to it."""
+
+    def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> Any:
+        """Train a new model to the end, or until a callback stops it.
+
+        With `reapply_arguments`, the run resumes with its own arguments in place of those of the checkpoint.
+        """
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate the model that was trained."""
+
+    def operations_so_far(self) -> float:
+        """Return the floating-point operations of the training run up to now; 0 if they are not known."""
+
+    def resumable_checkpoints(self, folder: Path) -> list[Path]:
+        """Return the checkpoints in a folder that training can resume from, newest first."""
+
+    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the trainer state that a checkpoint holds, as JSON gives it."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Tell whether an error is one of memory that is exhausted."""
+
+    def smaller_batches(self) -> dict[str, Any] | None:
+        """Return arguments for less memory and the same updates; None if the batch cannot be divided any further."""
+
+    def capture_weights(self) -> Any:
+        """Return a copy of the model's present weights."""
+
+    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
+        """Write the weights, or those captured earlier, with what is needed to load them."""
+
+    def end_trackers(self, state: str, reason: str | None) -> None:
+        """Tell the experiment trackers how the trial ended."""
+
+    def release(self) -> None:
+        """Drop the model and everything else the training made."""
+
+
+class Execution:
+    """One trial while it runs.
+
+    Args:
+        recipe: the trainer that trials are made from.
+        study: the settings.
+        trial: its parameters are set.
+        others: the other trials of the study.
+        budget: of the trial.
+        ranks: the processes of the trial.
+        reporter: takes what the trial says while it runs.
+        plan: of a preflight, which comes first if the trial has no checkpoint; None: there is none.
+    """
+
+    def __init__(
+        self,
+        recipe: Searchable,
+        study: Study,
+        trial: Trial,
+        others: OtherTrials,
+        budget: TrialBudget,
+        ranks: Ranks,
+        reporter: Reporter,
+        plan: PreflightPlan | None = None,
+    ) -> None:
+        self._base, self._study, self._trial, self._others = recipe, study, trial, others
+        self._budget, self._ranks, self._reporter, self._plan = budget, ranks, reporter, plan
+        self._fallbacks = list(trial.earlier.fallbacks) if trial.earlier is not None else []
+        self._has_fallen_back = False  # in this process; a checkpoint of before does not undo that
+        self._recipe: Trainable | None = None
+        self._reporting: ReportingCallback | None = None
+        self._resumed_from: Path | None = None
+        self._checkpoint: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the trial's run."""
+        return self._study.folder / self._trial.name
+
+    @property
+    def loads_in_processes(self) -> bool:
+        """Whether processes of a DataLoader load the data; the trial's parameters are set."""
+        name = "dataloader_num_workers"
+        return bool(self._trial.arguments.get(name, getattr(self._base.args, name)))
+
+    def run(self) -> tuple[TrialState, str | None]:
+        """Train and score; return how the trial ended and why.
+
+        A trial that was begun before resumes from its last checkpoint. With `oom_fallback`, one that runs out of memory
+        continues in smaller micro-batches.
+        """
+        if self._plan is not None and self._ranks.decide(lambda: not any(self.folder.glob("checkpoint-*"))):
+            with ctrl_c_as_interruption():
+                said = preflight(self._base, self._study, self._trial, self._plan, self._ranks)
+            if self._ranks.is_main:
+                self._reporter.notice(said)
+        while True:
+            try:
+                with ctrl_c_as_interruption():  # here, as a checkpoint that it makes unreadable is not a damaged one
+                    return self._ranks.together(self._attempt)
+            except WeightsMismatchError as error:
+                if self._resumed_from is None:
+                    raise
+                raise CannotResumeError(
+                    f"Trial {self._trial.number} cannot resume from its checkpoint: {error} The code makes another "
+                    "model than the one that the trial was begun with. Restore that code, or pass another study_name."
+                ) from error
+            except CheckpointError:
+                if not self._drop_checkpoint():
+                    raise
+            except Exception as error:
+                if not self._fall_back(error):
+                    raise
+                without_frames(error)
+            self.release()
+
+    def record(self, state: TrialState, reason: str | None = None, trace: str | None = None) -> TrialRecord:
+        """Return the record of the trial as it is now."""
+        trial, reporting = self._trial, self._reporting
+        reports = () if reporting is None else tuple(reporting.reports)
+        selected = select_report(reports, self._study.scope, self._study.objectives)
+        return TrialRecord(
+            number=trial.number,
+            name=trial.name,
+            state=state,
+            params={**trial.params.values_by_name, **trial.arguments},
+            arguments=dict(trial.arguments),
+            hyperparameters=self._hyperparameters(None if selected is None else selected.report.step),
+            seed=None if self._recipe is None else self._recipe.args.seed,
+            values=() if selected is None else selected.values,
+            violations={} if selected is None else selected.report.violations,
+            reports=reports,
+            checkpoint=self._checkpoint if state.has_result else None,
+            reason=reason,
+            traceback=trace,
+            seconds=self._budget.seconds,
+            epochs=0.0 if reporting is None else reporting.epochs,
+            fraction=0.0 if reporting is None else reporting.fraction,
+            fallbacks=tuple(self._fallbacks),
+            schedule=self._schedule,
+            user_attrs=dict(trial.user_attrs),
+        )
+
+    def record_of_waiting(self, so_far: TrialRecord, verdict: Verdict) -> TrialRecord:
+        """Return the record of a trial that is stopped while it waits, with no process at work on it but the main one.
+
+        Its weights are where its last checkpoint has left them.
+        """
+        if verdict.prune:
+            return replace(so_far, state=TrialState.PRUNED, reason=f"pruned {self._after(so_far.reports)}")
+        weights = ScopedWeights(self._study, None, self.folder, so_far.number, self._others, OneProcess())
+        checkpoint = weights.finish(so_far.reports)
+        return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
+
+    def check_changes(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        """Check that the trial can resume from a checkpoint that was trained with other arguments.
+
+        Raises:
+            StudyError: it cannot.
+        """
+        others = sorted(before.keys() ^ after.keys())
+        if others:
+            raise StudyError(
+                f"Trial {self._trial.number} cannot resume with {sorted(after)} from a trial with {sorted(before)}: a "
+                f"perturbation (custom_explore_fn) may change values only, but {others[0]!r} is in one of them."
+                f"{nearest_name(others[0], before)}"
+            )
+        for name in (name for name, value in after.items() if value != before[name]):
+            try:
+                self._base.check_changeable(name)
+            except ArgumentError as error:
+                about = f"Trial {self._trial.number} cannot resume with {name}={after[name]!r}"
+                raise StudyError(f"{about}: {error}") from error
+
+    def end_trackers(self, record: TrialRecord) -> None:
+        """Tell the experiment trackers how the trial ended."""
+        if self._recipe is not None:
+            self._recipe.end_trackers(record.state.value, record.reason)
+
+    def release(self) -> None:
+        """Drop the run and everything it holds."""
+        recipe, self._recipe, self._reporting = self._recipe, None, None
+        if recipe is not None:
+            recipe.release()
+
+    def _attempt(self) -> tuple[TrialState, str | None]:
+        recipe, reporting, weights = self._configure()
+        resumption = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe, weights))
+        self._resumed_from, is_other, fallbacks = resumption
+        if (is_other and not self._has_fallen_back) or len(fallbacks) > len(self._fallbacks):
+            self._fallbacks = fallbacks
+            self.release()
+            recipe, reporting, weights = self._configure()
+        reapplied = {"reapply_arguments": True} if is_other else {}
+        try:
+            recipe.train(resume_from_checkpoint=self._resumed_from, **reapplied)
+        except (UnknownArgumentError, ArgumentTypeError) as error:
+            raise SpaceError(str(error)) from None
+        if reporting.pruned:
+            return TrialState.PRUNED, f"pruned {self._after(reporting.reports)}"
+        if reporting.paused:
+            return TrialState.PAUSED, f"paused {self._after(reporting.reports)}"
+        if reporting.stop is not None and reporting.stop.is_interruption:
+            return TrialState.INTERRUPTED, reporting.stop.reason
+        if not reporting.was_evaluated:
+            if reporting.stop is not None and reporting.stop.ends_study:
+                return TrialState.INTERRUPTED, f"{reporting.stop.reason}, before its first evaluation"
+            recipe.evaluate()
+        if select_report(reporting.reports, self._study.scope, self._study.objectives) is None:
+            values = ", ".join(
+                str(report.values if len(report.values) > 1 else report.value) for report in reporting.reports[-3:]
+            )
+            return TrialState.FAILED, f"the objective was never finite (last reports: {values})"
+        self._checkpoint = weights.finish(reporting.reports)
+        if reporting.stop is not None:
+            return TrialState.STOPPED, reporting.stop.reason
+        return TrialState.COMPLETE, None
+
+    def _after(self, reports: Sequence[Report]) -> str:
+        unit, count = "sample" if self._base.args.eval_strategy == "steps" else "epoch", reports[-1].resource
+        return f"after {count:g} {unit}{'' if count == 1 else 's'}"
+
+    def _configure(self) -> tuple[Trainable, ReportingCallback, ScopedWeights]:
+        try:
+            recipe = self._base.for_trial(self._trial, output_dir=str(self.folder))
+        except (UnknownArgumentError, ArgumentTypeError) as error:
+            raise SpaceError(str(error)) from None
+        if self._fallbacks:
+            recipe = recipe.with_arguments(**self._fallbacks[-1]["arguments"])
+        self._recipe = recipe
+        sets = recipe.eval_dataset
+        weights = self._weights = ScopedWeights(
+            self._study, recipe, self.folder, self._trial.number, self._others, self._ranks
+        )
+        self._reporting = ReportingCallback(
+            self._study,
+            self._trial,
+            self._others,
+            eval_sets=len(sets) if isinstance(sets, dict) else 1,
+            budget=self._budget,
+            weights=weights,
+            ranks=self._ranks,
+            reporter=self._reporter,
+            check=lambda: check_read(self._trial, recipe),
+            record=lambda: self.record(TrialState.RUNNING),
+            operations_so_far=recipe.operations_so_far,
+            fallbacks=self._fallbacks,
+        )
+        recipe.add_callback(self._reporting)
+        return recipe, self._reporting, weights
+
+    def _checkpoint_to_resume(self, recipe: Trainable, weights: ScopedWeights) -> _Resumption:
+        """Return the newest checkpoint from which the trial can resume with the weights selected so far."""
+        for checkpoint in recipe.resumable_checkpoints(self.folder):
+            try:
+                so_far = so_far_in(recipe.read_state(checkpoint))
+            except Unreadable as error:
+                self._reporter.notice(f"DAMAGED: {str(checkpoint)!r} is not used ({error}); delete it")
+                continue
+            if weights.would_be_there(so_far.reports):
+                is_other = so_far.arguments is not None and so_far.arguments != plain(self._trial.arguments)
+                return _Resumption(checkpoint, is_other, list(so_far.fallbacks))
+        return _Resumption(None, False, [])
+
+    def _drop_checkpoint(self) -> bool:
+        """Delete the checkpoint that could not be resumed; False if the trial was not resumed from one."""
+        if self._resumed_from is None:
+            return False
+        if self._ranks.is_main:
+            remove_folder(self._resumed_from)
+        return True
+
+    def _fall_back(self, error: Exception) -> bool:
+        """Prepare the same trial with less memory, if that is asked for and the error is about memory."""
+        recipe = self._recipe
+        if not self._study.oom_fallback or recipe is None or not recipe.is_out_of_memory(error):
+            return False
+        smaller = recipe.smaller_batches()
+        if smaller is None:
+            return False
+        self._has_fallen_back = True
+        self._fallbacks.append({"arguments": smaller, "reason": described(error)})
+        if self._ranks.is_main:
+            self._reporter.note(self.record(TrialState.RUNNING))
+        return True
+
+    @property
+    def _schedule(self) -> tuple[dict[str, Any], ...]:
+        """The parts of a trial whose parameters changed while it trained; empty for all others."""
+        schedule = [] if self._reporting is None else self._reporting.schedule
+        return tuple(schedule) if len(schedule) > 1 else ()
+
+    def _hyperparameters(self, step: int | None) -> dict[str, Any]:
+        """Return what the weights after update `step` were trained with last, and what `model_init` suggested."""
+        arguments = self._trial.arguments
+        for part in self._schedule:
+            if step is not None and part["step"] < step:
+                arguments = part["arguments"]
+        suggested = self._trial.params.values_by_name.items()
+        by_model_init = {name: value for name, value in suggested if name not in self._trial.suggested_by_space}
+        return {**arguments, **by_model_init}
+
+
+def described(error: BaseException) -> str:
+    """Return an error in one line: its kind, what it says, and its notes, such as the process it came from."""
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}{notes}"
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Clear the frames that an error (and those it came from) keeps alive, and with them the model; return it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if each.__traceback__ is not None:
+            traceback.clear_frames(each.__traceback__)
+            each.__traceback__ = None
+        waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+    return error
+
+
+class _Resumption(NamedTuple):
+    """Where a trial resumes.
+
+    Attributes:
+        checkpoint: from which; None: it begins.
+        is_other: whether that was trained with other parameters than those the trial has now.
+        fallbacks: what had been changed for want of memory when it was written.
+    """
+
+    checkpoint: Path | None
+    is_other: bool
+    fallbacks: list[dict[str, Any]]

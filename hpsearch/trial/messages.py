@@ -1,0 +1,66 @@
+"""What a process that trains a trial tells the one that searches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..search.parameters import Parameter
+from ..search.trial import Report, TrialRecord
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The trial has done `step` of `max_steps` optimizer steps."""
+
+    step: int
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Noted:
+    """How far the trial is, where its checkpoints do not tell: its arguments have changed, or its batches are smaller.
+
+    The trial waits until this is on disk.
+
+    Attributes:
+        so_far: the record of the trial as it is now.
+    """
+
+    so_far: TrialRecord
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The trial was evaluated, and waits for a `Verdict`.
+
+    Attributes:
+        report: the evaluation.
+        new_values: values and resources that the pruner does not know yet; of a resumed trial, those from before too.
+        is_comparable: whether the last of these is that of this report, which a pruner or scheduler may judge.
+        is_last: whether the trial has trained to its end.
+        so_far: the record of the trial as it is now.
+    """
+
+    report: Report
+    new_values: tuple[tuple[float, int], ...]
+    is_comparable: bool
+    is_last: bool
+    so_far: TrialRecord
+
+
+@dataclass(frozen=True)
+class Question:
+    """`model_init` asks for a value of a parameter, and waits."""
+
+    name: str
+    parameter: Parameter
+
+
+@dataclass(frozen=True)
+class Notice:
+    """There is something to say about the trial, or the search, to the user."""
+
+    text: str
+
+
+Message = Progress | Noted | Reported | Question | Notice

@@ -1,1 +1,0 @@
-"""Processes that train trials on this machine: each one started once, for many trials."""

@@ -1,0 +1,161 @@
+"""The trials of a search run, report, are lost and end as they should, whatever trains them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import pytest
+
+from hpsearch.coordinator.lost_worker import Loss
+from hpsearch.search.store.reading import read_records
+from hpsearch.search.trial import TrialRecord, TrialState, Verdict
+from hpsearch.trial.ending import Ended
+from hpsearch.trial.messages import Noted
+from tests.support.coordinators import Searching, ended, reported
+
+SMALLER = ({"arguments": {"per_device_train_batch_size": 1}, "reason": "out of memory"},)
+
+
+def test_a_trial_that_runs_out_of_memory_before_it_has_resumed_keeps_its_reports(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    assert search.coordinator.next() is not None
+    running = search.coordinator.running[0]
+    search.coordinator.report(0, reported(running.so_far, 0.5, 0.4))
+    anew = TrialRecord(0, "run-0", TrialState.RUNNING, {}, epochs=0.0, fraction=0.0, fallbacks=SMALLER)
+    search.coordinator.hear(0, Noted(anew))
+    [written] = read_records(search.session.study.folder)
+    for record in (running.so_far, search.records.running[0], written):
+        assert (len(record.reports), record.epochs, record.fraction) == (2, 2.0, 1 / 3)
+        assert record.fallbacks == SMALLER
+
+
+KILLED, NO_NODE = Loss("killed"), Loss("no node", had_worker=False)
+
+
+@pytest.mark.parametrize(
+    ("losses", "retries", "is_retried"),
+    [
+        ([KILLED, KILLED], 1, [True, False]),
+        ([KILLED], 0, [False]),
+        ([NO_NODE, NO_NODE], 0, [True, False]),  # one that no process has trained is tried once more
+        ([Loss("it cannot be made", is_creation=True)], 3, [False]),
+        # An engine that resumes trials itself says so, and may say of the same loss that it does not.
+        ([Loss("killed", resumes_itself=True), Loss("killed", is_new=False)], 1, [True, True]),
+        ([Loss("killed", resumes_itself=True), KILLED], 1, [True, False]),
+    ],
+)
+def test_a_trial_is_resumed_as_often_as_it_may_be(
+    tmp_path: Path, losses: list[Loss], retries: int, is_retried: list[bool]
+) -> None:
+    search = Searching(tmp_path, retries=retries)
+    coordinator = search.coordinator
+    assert coordinator.next() is not None
+    for loss, retried in zip(losses, is_retried, strict=True):
+        assert coordinator.lost(0, loss) is retried
+        if retried and not loss.resumes_itself:
+            again = coordinator.next()
+            assert again is not None
+            assert again.number == 0
+            assert coordinator.running[0].has_lost_process
+    expected = sum(each.is_new and retried for each, retried in zip(losses, is_retried, strict=True))
+    assert len(search.shown.notices) == expected
+
+
+def test_a_trial_that_pauses_between_its_losses_gets_no_new_retries(tmp_path: Path) -> None:
+    search = Searching(tmp_path, n_trials=1, retries=1)
+    coordinator = search.coordinator
+    assert coordinator.next() is not None
+    assert coordinator.lost(0, KILLED)
+    assert coordinator.next() is not None
+    paused = coordinator.report(0, reported(coordinator.running[0].so_far, 0.5))
+    assert paused == Verdict()
+    search.end(0, TrialState.INTERRUPTED)
+    search.alive.clear()  # so this session takes it over
+    assert not coordinator.running
+    resumed = coordinator.next()
+    assert resumed is not None
+    assert resumed.number == 0
+    assert not coordinator.lost(0, KILLED)
+
+
+def test_a_trial_that_no_process_has_taken_is_the_next_one(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    first, second = search.coordinator.next(), search.coordinator.next()
+    assert first is not None
+    assert second is not None
+    search.coordinator.give_back(first.number)
+    again = search.coordinator.next()
+    assert again is not None
+    assert again.number == first.number
+
+
+def test_an_assignment_has_the_seconds_that_are_left_when_it_is_handed_over(tmp_path: Path) -> None:
+    now = [100.0]
+    search = Searching(tmp_path, clock=lambda: now[0], timeout=60.0)
+    first = search.coordinator.next()
+    assert first is not None
+    assert first.seconds == 60.0
+    now[0] += 25
+    search.coordinator.give_back(0)
+    again = search.coordinator.next()
+    assert again is not None
+    assert again.seconds == 35.0
+
+
+class Prunes(optuna.pruners.BasePruner):
+    """Prunes every trial."""
+
+    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        return True
+
+
+def test_a_report_is_recorded_and_judged_and_stops_a_trial_only_once_a_limit_is_exhausted(tmp_path: Path) -> None:
+    now = [0.0]
+    search = Searching(tmp_path, pruner=Prunes(), clock=lambda: now[0], timeout=60.0)
+    coordinator = search.coordinator
+    assert coordinator.next() is not None
+    assert coordinator.report(0, reported(coordinator.running[0].so_far, 0.5)) == Verdict(prune=True)
+    assert search.engine.trials[0].intermediate_values == {1: 0.5}
+    now[0] = 61.0
+    said = reported(coordinator.running[0].so_far, 0.5, 0.4)
+    assert coordinator.report(0, said) == Verdict(stop="the study's timeout of 60.0 s is over")
+    assert [each.value for each in search.shown.reports] == [0.5, 0.4]
+    last = reported(coordinator.running[0].so_far, 0.5, 0.4, 0.3, is_last=True)
+    assert coordinator.report(0, last) == Verdict()
+
+
+def test_a_trial_that_has_ended_in_the_moment_it_was_left_is_recorded_as_it_ended(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    coordinator = search.coordinator
+    for _ in range(2):
+        assert coordinator.next() is not None
+    coordinator.left(0, ended(coordinator.running[0].so_far))
+    half_done = reported(coordinator.running[1].so_far, 0.5).so_far
+    coordinator.left(1, Ended(replace(half_done, state=TrialState.INTERRUPTED), where="worker 1"))
+    coordinator.end_with(KeyboardInterrupt())
+    coordinator.close()
+    first, second = search.shown.ended
+    assert [first.state, second.state] == [TrialState.COMPLETE, TrialState.INTERRUPTED]
+    assert len(second.reports) == 1
+    assert [each.where for each in second.spans] == ["worker 1"]
+    assert second.reason == "interrupted by the user"
+
+
+def test_when_a_search_closes_an_error_of_a_listener_leaves_no_trial_unrecorded(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    for _ in range(3):
+        assert search.coordinator.next() is not None
+    error, show = RuntimeError("of a listener"), search.shown.on_trial_end
+
+    def fails_once(record: TrialRecord) -> None:
+        show(record)
+        if len(search.shown.ended) == 1:
+            raise error
+
+    search.shown.on_trial_end = fails_once  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="of a listener"):
+        search.coordinator.close()
+    assert [each.state for each in read_records(search.session.study.folder)] == [TrialState.INTERRUPTED] * 3
+    assert not search.coordinator.running

@@ -25,7 +25,7 @@ from ..ledger.learning import ORIGIN, Learned, check_learned, learn, learn_from
 from ..ledger.ledger import Ledger
 from ..ledger.named_samplers import TPE, as_sampler, sampler_kind
 from ..ledger.proposer import Proposer
-from ..ledger.pruning import RUNGS, PruningByOneObjective, as_pruner, is_rungs
+from ..ledger.pruning import PruningByOneObjective, as_pruner, is_rungs
 from ..ledger.quiet import quiet_optuna
 from ..ledger.ranges import check_ranges
 from ..ledger.rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_made_in
@@ -42,7 +42,7 @@ from ..ledger.storage import (
 from ..ledger.stored_source import is_of_optuna, warm_start_from
 from ..ledger.terminators import STAGNATION, as_terminator, is_stagnant
 from ..search.evaluation_points import epochs_of, points_of
-from ..search.ladder import TOO_FEW, Ladder
+from ..search.ladder import RUNGS, TOO_FEW, Ladder
 from ..search.paused_limit import PausedLimit
 from ..search.space import SearchSpace
 from ..search.store.reading import read_settings

@@ -29,7 +29,8 @@ from ..executors.ray_executor.study_scheduler import StudyScheduler
 from ..executors.ray_executor.tune_dispatch import TuneDispatch
 from ..executors.ray_executor.tune_parts import StudySearcher, StudyStopper, StudyTrials, WorkerEvents
 from ..executors.ray_executor.tune_worker import OBJECTIVE, Shared, TrialWorker
-from ..ledger.pruning import RUNGS, is_rungs
+from ..ledger.pruning import is_rungs
+from ..search.ladder import RUNGS
 from ..search.static_checks import TakesParameters
 from ..search.study import Study, check_whole
 from ..search.trial import TrialRecord

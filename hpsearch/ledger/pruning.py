@@ -11,12 +11,11 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from ..errors import MissingMetricError, StudyError, one_of
-from ..search.ladder import Ladder
+from ..search.ladder import RUNGS, Ladder
 from ..search.objective import Objective
 from ..search.trial import TrialRecord, TrialState
 from ..system.spelling import nearest_name
 
-RUNGS = "rungs"
 PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     "median": optuna.pruners.MedianPruner,
     "none": optuna.pruners.NopPruner,

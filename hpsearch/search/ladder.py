@@ -14,6 +14,8 @@ from typing import Any
 from ..errors import StudyError
 from .study import check_whole
 
+# The name of the pruner by which trials pause at rungs, and the best of them resume.
+RUNGS = "rungs"
 # Up to this number of trials, every trial runs to completion: there is not enough to choose from.
 TOO_FEW = 3
 # Epochs are sums of fractions.

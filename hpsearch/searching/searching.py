@@ -16,6 +16,7 @@ from ..errors import ObjectiveError, StudyError
 from ..reports.console import console_listener
 from ..search.constraints import Constraint, resolve_constraints
 from ..search.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
+from ..search.ladder import RUNGS
 from ..search.listener import SearchListener
 from ..search.objective import Objective, resolve_objectives, resolve_pruning
 from ..search.older_metric_names import named_as_recorded, notice_of_older_name
@@ -131,6 +132,14 @@ class Searching(ABC):
         preflight: bool = True,
         callbacks: Sequence[StudyCallback] | None = None,
         progress: bool | SearchListener = True,
+        sampler: Any = None,
+        pruner: Any = RUNGS,
+        storage: Any = None,
+        terminator: Any = None,
+        start_from: Any = None,
+        n_jobs: int | None = None,
+        devices: Sequence[int] | None = None,
+        trials_per_device: int | None = None,
         **options: Any,
     ) -> Any:
         """Search for the best hyperparameters and return the best run, with its model.
@@ -183,11 +192,25 @@ class Searching(ABC):
             callbacks: functions of Optuna's study and its trial, called after each trial, as in `Study.optimize`;
                 `study.stop()` lets no further trial begin.
             progress: show a live view; or a `SearchListener` of your own.
-            options: of the backend; for Optuna `sampler`, `pruner`, `storage`, `terminator`, `start_from`,
-                `max_paused`, `max_paused_bytes`, `n_jobs`, `devices`, `trials_per_device`, `trials_per_worker`,
-                `worker_memory`, `trial_retries`; for Ray the first seven and `address`, `resources_per_trial`,
-                `max_concurrent_trials`, `trial_retries`, `autoscaling`, `storage_path`, `scheduler`, `search_alg`,
-                `stop`. Other options of the engine that change nothing about the result are taken with a notice.
+            sampler: an `optuna.samplers.BaseSampler`, or the name of one (``"tpe"``, ``"random"``, ...), which gets
+                the seed; default: a Gaussian process over the learning curves of all trials.
+            pruner: ``"rungs"``: trials pause, and the best of them resume; or a `Ladder`, which says where; or an
+                `optuna.pruners.BasePruner` or its name (``"median"``, ...); None: every trial runs to completion.
+            storage: a URL such as ``"postgresql://user:password@host/name"``, the name of a journal file (``.log``),
+                ``"journal"``, or an Optuna storage; default: SQLite in the study's folder.
+            terminator: True ends the search when it has stopped improving; or an `optuna.terminator.BaseTerminator`.
+            start_from: another study to learn from: an `optuna.Study`, a best run or summary, a storage's URL, or a
+                `WarmStart`.
+            n_jobs: the number of parallel trials on this machine, each in a worker of its own; -1: one on each GPU, or
+                each core if there is no GPU; default: one trial at a time, in this process. On Ray
+                `max_concurrent_trials` takes its place.
+            devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all. On Ray `resources_per_trial`
+                takes its place, also of the next one.
+            trials_per_device: the number of trials that share a GPU.
+            options: that fewer need: `load_if_exists`, `max_paused`, `max_paused_bytes`, `trial_retries`; in workers
+                `trials_per_worker`, `worker_memory`; on Ray `address`, `resources_per_trial`, `max_concurrent_trials`,
+                `autoscaling`, `storage_path`, `scheduler`, `search_alg`, `stop`. Options of the engine that change
+                nothing about the result are taken with a notice; others are refused, with what takes their place.
 
         Returns:
             A `BestRun`; with several objectives a list of them, the Pareto front.
@@ -203,8 +226,14 @@ class Searching(ABC):
             TooManyFailuresError: trial after trial failed; it carries the best run so far.
             SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
         """
+        named = {"sampler": sampler, "storage": storage, "terminator": terminator, "start_from": start_from}
+        named |= {"n_jobs": n_jobs, "devices": devices, "trials_per_device": trials_per_device}
+        given = {name: value for name, value in named.items() if value is not None}
+        if not (isinstance(pruner, str) and pruner == RUNGS):
+            given["pruner"] = pruner
         arguments = inspect.signature(Searching.hyperparameter_search).parameters
-        engine = get_backend(backend, options, [each for each in arguments if each not in ("self", "options")])
+        known = [each for each in arguments if each not in ("self", "options")]
+        engine = get_backend(backend, given | options, known)
         study_name = _named_once(study_name, engine.study_name)
         listener = _listener(progress)
         called_back = check_callbacks(callbacks)

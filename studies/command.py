@@ -37,7 +37,7 @@ def until_interrupted(run: Callable[[], object]) -> int:
 
 
 def on_test_split(trainer: Any, best: Any, test: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the test metrics of the best model, and of one that is trained in full with the trainer's own arguments.
+    """Return the test metrics of the best model, and of one trained with the trainer's own arguments.
 
     Args:
         trainer: the one that has searched; it is trained here.

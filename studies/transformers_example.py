@@ -6,9 +6,9 @@
 
 What had to change of https://huggingface.co/docs/transformers/hpo_train: `from transformers import Trainer,
 TrainingArguments` is now `from hpsearch import ...`. `model_init`, both spaces, `compute_objective` and the call are as
-they were; `study_name` is new, so that several studies fit into one folder. What is other without a change: trials
+they were; `study_name` is new, so that several studies fit into one folder. What differs without a change: trials
 pause at rungs where transformers lets Optuna prune by the median; `n_trials` is the total of the study, also when it
-goes on after Ctrl-C; and the best model is there, as `best_trial.load_model()`.
+resumes after Ctrl-C; and the best model is there, as `best_trial.load_model()`.
 
 FOLDER is that of `studies.sst2`. Without `--model` the model is a small BERT with new weights, for which the learning
 rates of the documentation are too small: they are a hundred times larger then.

@@ -64,7 +64,19 @@ def test_the_table_has_a_row_for_each_strategy_and_regret_never_rises_with_the_b
 
 @pytest.mark.process
 def test_of_whole_searches_the_end_is_shown_too(tmp_path: Path) -> None:
-    size = ["--tasks", "1", "--seeds", "1", "--budgets", "2", "--trials", "6", "--strategies", "ours", "random in full"]
+    size = [
+        "--tasks",
+        "1",
+        "--seeds",
+        "1",
+        "--budgets",
+        "2",
+        "--trials",
+        "6",
+        "--strategies",
+        "ours",
+        "random to completion",
+    ]
     done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     heading, ours, random = done.stdout.splitlines()[1:4]
@@ -142,7 +154,7 @@ def test_a_search_of_so_many_trials_begins_them_all_and_returns_one_that_was_tra
     assert np.isclose(task.curves(np.array(strategy.points))[:, -1], searched.results[-1][1]).any()
     in_full = 20.0 if workers == 1 else 20.0 + workers  # the last ones may have nothing to do
     assert searched.spent <= in_full
-    if name.endswith("in full"):
+    if name.endswith("to completion"):
         assert searched.spent == 20
     elif name.startswith("ours"):
         assert searched.spent < in_full * 0.8
@@ -167,7 +179,7 @@ def test_ours_is_far_ahead_of_random_parameters_and_of_the_peer_where_parameters
         return Hill.best - float(np.mean(found))
 
     ours = regret("ours")
-    for other in ("ours, random parameters", "random in full", "TPE, median pruning"):
+    for other in ("ours, random parameters", "random to completion", "TPE, median pruning"):
         assert ours < regret(other) / 2, other
 
 
@@ -188,7 +200,7 @@ def test_workers_share_the_budget() -> None:
 
 
 def test_the_regret_of_ours_is_compared_at_the_same_tasks() -> None:
-    accuracies = {"ours": (90.0, 60.0), "random in full": (80.0, 20.0)}
+    accuracies = {"ours": (90.0, 60.0), "random to completion": (80.0, 20.0)}
     runs = [
         Run(strategy, task, 0, ((1.0, accuracy),), 1.0, ((1.0, accuracy),), 1, 0.0)
         for strategy, values in accuracies.items()
@@ -196,8 +208,8 @@ def test_the_regret_of_ours_is_compared_at_the_same_tasks() -> None:
     ]
     results = Results(runs, {task: Known(100.0, 100.0) for task in "ab"})
     assert results.means("ours", [1.0])[0].value == 25.0
-    assert results.best_other(1.0) == "random in full"
-    ratio = results.ratio("ours", "random in full", 1.0)
+    assert results.best_other(1.0) == "random to completion"
+    ratio = results.ratio("ours", "random to completion", 1.0)
     assert ratio.value == ratio.low == ratio.high == 0.5  # in both tasks
     assert ratio.mark == "+"
 
@@ -205,9 +217,11 @@ def test_the_regret_of_ours_is_compared_at_the_same_tasks() -> None:
 def test_others_are_compared_with_what_they_would_return_for_the_cost_of_ours() -> None:
     ours = [Run("ours", "a", seed, (), spent, ((spent, 90.0),), 9, 0.0) for seed, spent in enumerate((2.0, 0.5))]
     results = ((1.0, 60.0), (2.0, 80.0), (3.0, 95.0))
-    others = [Run("random in full", "a", seed, results, 3.0, results, 3, 0.0) for seed in range(2)]
+    others = [Run("random to completion", "a", seed, results, 3.0, results, 3, 0.0) for seed in range(2)]
     found = Results([*ours, *others], {"a": Known(100.0, 100.0)})
-    assert found.mean_at_cost_of("ours", "random in full").value == (20 + 100) / 2  # none had ended after half of one
+    assert (
+        found.mean_at_cost_of("ours", "random to completion").value == (20 + 100) / 2
+    )  # none had ended after half of one
     assert found.mean_at_cost_of("ours", "ours").value == 10
 
 
@@ -436,7 +450,7 @@ def test_recorded_curves_are_read_right(curves: str, name: str, best: float, siz
     assert -task.known.best_at_end == pytest.approx(best, abs=1e-4)
     regrets = []
     for seed in range(3):
-        strategy = ALL_STRATEGIES["random in full"](task, seed, 20)
+        strategy = ALL_STRATEGIES["random to completion"](task, seed, 20)
         searched = simulate(task, strategy, 1, math.inf)
         assert searched.spent == pytest.approx(20)
         regrets.append(task.known.regret(np.array(searched.results[-1][1]), np.array(True)))

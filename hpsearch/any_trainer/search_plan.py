@@ -56,7 +56,7 @@ class SearchPlan:
         return trainer.with_arguments(**arguments) if arguments else trainer
 
     def run(self, arguments: Mapping[str, Any] | None = None, **search: Any) -> Any:
-        """Search, or go on; return the `BestRun`, or of several objectives a list of them.
+        """Search, or continue; return the `BestRun`, or of several objectives a list of them.
 
         Args:
             arguments: training arguments of the trainer, in place of its own; they are not searched.

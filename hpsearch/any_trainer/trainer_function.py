@@ -47,7 +47,7 @@ def tune(
     """Search for the best hyperparameters of any `transformers.Trainer`, and return the best run, with its model.
 
     For trainers that exist already: transformers' own, and those derived from it, such as TRL's and those of
-    sentence-transformers. Pruning, waiting at rungs, going on after a kill, selection by scope, workers, clusters and
+    sentence-transformers. Pruning, pausing at rungs, resuming after a kill, selection by scope, workers, clusters and
     reports are those of `hpsearch.Trainer.hyperparameter_search`.
 
     `make_trainer` is called once with values drawn from the space, to see what it makes before the first trial, and
@@ -202,7 +202,7 @@ class TrainerFunction(Searching):
         Raises:
             ArgumentError: always.
         """
-        raise ArgumentError(f"{name!r} cannot change while a transformers.Trainer goes on; hpsearch.Trainer can.")
+        raise ArgumentError(f"{name!r} cannot change when a transformers.Trainer resumes; hpsearch.Trainer can.")
 
     @property
     def _default_seed(self) -> int:
@@ -293,7 +293,7 @@ class TrainerFunction(Searching):
                 raise StudyError(f"make_trainer(trial) made a trainer with {name}={getattr(args, name)!r}: {why}")
         if args.save_strategy == "best":
             raise StudyError(
-                "make_trainer(trial) made a trainer with save_strategy='best', which leaves a trial that waits without "
+                "make_trainer(trial) made a trainer with save_strategy='best', which leaves a paused trial without "
                 "a checkpoint; use 'epoch' or 'no'. The search keeps the best weights itself (scope='all')."
             )
         if args.fsdp or args.deepspeed or made.is_fsdp_enabled or made.is_deepspeed_enabled:

@@ -322,7 +322,7 @@ class _NamesTrial(TrainerCallback):
 class _Relay(TrainerCallback):
     """Passes the events of a run on to the callback that reports, and leaves its state in every checkpoint.
 
-    transformers would make a callback that keeps state anew when a run goes on, from nothing; this one is not told.
+    transformers would make a callback that keeps state anew when a run resumes, from nothing; not this one.
 
     Args:
         reporting: the callback that reports.

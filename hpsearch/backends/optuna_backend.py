@@ -60,7 +60,7 @@ _BY_SECONDS = (
     "the cost of a trial is its measured seconds, as timeout= alone limits the search: its choices cannot be repeated "
     "(with n_trials= the cost is a count of operations)"
 )
-# They take a trial that waits for one that is not done, and try the same again.
+# They take a paused trial for one that is not done, and try the same again.
 _TRY_EVERYTHING = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
 # Options of `optuna.Study.optimize` on which nothing about the result depends.
 OPTIMIZE_OPTIONS: Mapping[str, EngineOption] = {
@@ -85,10 +85,10 @@ class OptunaBackend(Backend):
             the `pruning_metric`, if there is one; for trainers of `tune` that cannot resume exactly, median pruning; a
             sampler that tries everything there is, or fewer than four trials: all to completion. Or an
             `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``, ``"hyperband"``. None, ``"none"``:
-            every trial is trained in full.
+            every trial runs to completion.
         storage: None: SQLite in the study folder; ``"journal"``: a journal file there; the name of a journal file,
             ending in ``.log``; a URL, such as ``postgresql://user:password@host/name``; or an Optuna storage.
-        load_if_exists: False refuses to go on with a study that is in the storage already.
+        load_if_exists: False refuses to continue a study that is in the storage already.
         terminator: ends the search when it has stopped improving: an `optuna.terminator.BaseTerminator`, which looks at
             trials with a result; or True: when 30 trials in a row were the best so far at no rung (15, if the model of
             their curves expects no more), without rungs when 30 with a result have found nothing better. None, False:
@@ -105,7 +105,7 @@ class OptunaBackend(Backend):
         devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all, if `n_jobs` or `trials_per_device` is
             given.
         trials_per_device: how many trials share a GPU.
-        trials_per_worker: a worker is replaced by a new one after so many; None: never for that.
+        trials_per_worker: the number of trials after which a worker is replaced by a new one; None: never for that.
         worker_memory: a worker is replaced after a trial that leaves it with more bytes of memory than these; None: its
             share of nine tenths of the machine's, or its container's.
         trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
@@ -384,14 +384,14 @@ class OptunaBackend(Backend):
 
     def _described_pruner(self, study: Study) -> str:
         if self._prunes_by_rungs(study):
-            default = "" if self._ladder is not None else " (default; pruner=None trains every trial in full)"
+            default = "" if self._ladder is not None else " (default; pruner=None trains every trial to completion)"
             return f"{self._defaults.ladder.describe(self._points)}{default}"
         aside = "" if self._ladder is None else "; the Ladder is left aside"
         if len(study.objectives) > 1 and study.pruning_objective is None:
             return f"nothing is pruned (several objectives; pruning_metric= names one that prunes){aside}"
         is_left_aside = self._has_rungs and len(study.objectives) == 1
         if isinstance(self._pruner, optuna.pruners.NopPruner) or is_left_aside:
-            return f"pruner none: every trial is trained in full{aside}"
+            return f"pruner none: every trial runs to completion{aside}"
         by = "" if study.pruning_objective is None else f" by {study.pruning_objective.name}"
         why = "" if self._cannot_pause is None else f" in place of rungs: trials do not pause, as {self._cannot_pause}"
         return f"pruner {type(self._pruner).__name__}{by}{why}{aside}"

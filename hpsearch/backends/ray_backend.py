@@ -43,7 +43,7 @@ from .tune_options import TUNE_OPTIONS
 
 # How often a worker tells how far its trial is, and how many such events a second the search hears at most.
 _LEAST_SECONDS, _PROGRESS_A_SECOND = 2.0, 50
-# So many trials wait for a worker at most: each takes some time to choose, in which Tune does nothing else.
+# The most trials that are queued for a worker: each takes some time to choose, in which Tune does nothing else.
 _MOST_PENDING = 16
 _PAUSING = (HyperBandScheduler, PopulationBasedTraining)
 
@@ -56,7 +56,7 @@ class RayBackend(Backend):
             ``"auto"`` or ``"host:port"``: an existing cluster, of which this machine is a node.
         resources_per_trial: of one trial, such as ``{"cpu": 2, "gpu": 0.5, "my_resource": 1}``; default 1 CPU, and 1
             GPU if the cluster has any.
-        max_concurrent_trials: so many trials at once at most; default: as many as fit.
+        max_concurrent_trials: the most trials that run in parallel; default: as many as fit.
         trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
         autoscaling: the cluster grows: wait for resources that no node has yet.
         storage_path: where running trials keep their checkpoints if the nodes do not share the study's folder: a path
@@ -301,10 +301,10 @@ class RayBackend(Backend):
     def _slots(self) -> int:
         """Return how many trials may be with workers at once."""
         room = self._room()
-        if self._autoscaling:  # a cluster grows for trials that wait
+        if self._autoscaling:  # a cluster grows for queued trials
             room = room + _MOST_PENDING if self._concurrent is None else self._concurrent
         slots = room if self._concurrent is None else min(room, self._concurrent)
-        # These schedulers let trials take turns, which they only do for one that waits.
+        # These schedulers let trials take turns, which they only do for a queued one.
         return slots + self._takes_turns
 
     def _room(self) -> int:

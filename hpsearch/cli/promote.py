@@ -1,4 +1,4 @@
-"""`hpsearch promote`: one trial that waits is to train to its end."""
+"""`hpsearch promote`: a trial is to train to completion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def promote(
     number: Annotated[int, typer.Argument(help="Of the trial.")],
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
 ) -> None:
-    """Let a trial that waits at a rung, runs, or was interrupted train to its end, whatever the rungs make of it.
+    """Let a trial that is paused, running or interrupted train to completion, whatever the rungs decide.
 
     The search that is at work in the folder takes it up as soon as a worker is free; else the next one does.
 
@@ -27,4 +27,4 @@ def promote(
     folder = study_folder(study)
     promote_by_hand(folder, number)
     waits = trial_of(read_records(folder), number).state is TrialState.PAUSED
-    print(f"trial {number} {'goes on when a worker is free' if waits else 'trains to its end'}")
+    print(f"trial {number} {'resumes when a worker is free' if waits else 'trains to completion'}")

@@ -50,7 +50,7 @@ def run(
     preflight: Preflight = None,
     set_: Set = None,
 ) -> None:
-    """Search, as a study file says. The same command again goes on.
+    """Search, as a study file says. The same command again continues.
 
     \b
     hpsearch run study.py --n-trials 50 --time 2h
@@ -78,7 +78,7 @@ def resume(
     file: File = None,
     trust: Trust = False,
 ) -> None:
-    """Go on with a study that `hpsearch run` began, with the options it was begun with, or others.
+    """Continue a study that `hpsearch run` began, with the options it was begun with, or others.
 
     The study file runs only if it lies in the current folder, outside of the study's output folder, or is given.
 

@@ -1,4 +1,4 @@
-"""The file that a study is described in, and what is left of it in the study's folder, to go on later."""
+"""The file that a study is described in, and what is left of it in the study's folder, to continue later."""
 
 from __future__ import annotations
 

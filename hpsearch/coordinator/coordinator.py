@@ -346,7 +346,7 @@ class Coordinator:
         )
         running.trial.params.values_by_name.update(arguments)
         changed = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != known.get(name))
-        self.announce(f"trial {number} goes on from trial {donor.number}{f', with {changed}' if changed else ''}")
+        self.announce(f"trial {number} resumes from trial {donor.number}{f', with {changed}' if changed else ''}")
         return running.assignment
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ class Cube:
         return {name: side.decode(point[self._places[name]]) for name, side in self._sides.items()}
 
     def valid(self, points: Array) -> Array:
-        """Return the nearest points that stand for parameters: the middle of the sides of those that do not exist."""
+        """Return the nearest points that represent parameters: the middle of the sides of those that do not exist."""
         sides = [side.valid(points[:, self._places[name]]) for name, side in self._sides.items()]
         nearest = np.concatenate(sides, axis=1)
         for name, places in self._branches.items():

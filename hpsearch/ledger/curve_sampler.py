@@ -1,4 +1,4 @@
-"""A sampler of Optuna that learns from all reports of all trials, also of those that wait at a rung or run."""
+"""A sampler of Optuna that learns from all reports of all trials, also of those that are paused at a rung or run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
     Args:
         seed: of the random draws.
         objective: what is optimised.
-        first: so many trials are drawn at random before the model is asked.
+        first: the number of trials that are drawn at random before the model is asked.
         priors: where the best values of parameters are believed to be.
         branches: under which choices parameters exist; None: the trials show it.
         by_seconds: the cost of trials is their measured seconds, not a count of operations.

@@ -114,7 +114,7 @@ class OptunaTrial(Trial):
             (self.judged or self.engine_trial).report(value, resource)
 
     def begin_again(self) -> None:
-        """Forget how far the trial was: another process goes on from its last checkpoint."""
+        """Forget how far the trial was: another process resumes from its last checkpoint."""
         self._seen.clear()
 
     def should_prune(self) -> bool:

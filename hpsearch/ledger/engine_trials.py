@@ -1,7 +1,7 @@
 """The trials that Optuna's storage holds, read once for all that is decided together.
 
-Every read of a database brings all trials that have not ended, and to Optuna those that wait at a rung have not. What
-was read is kept where Optuna's own samplers look for it; all of this is called from one thread.
+Every read of a database brings all trials that have not ended, and to Optuna those that are paused have not. What was
+read is kept where Optuna's own samplers look for it; all of this is called from one thread.
 """
 
 from __future__ import annotations

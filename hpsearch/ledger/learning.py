@@ -32,7 +32,7 @@ ORIGIN = "hpsearch:origin"
 _CURVE = "hpsearch:curve"
 # An attribute of the study: whether all of them are there.
 _IS_LEARNED = "hpsearch:is_learned"
-# So many values of this study tell whether it is like the other one.
+# The number of values of this study that show whether it is like the other one.
 _ENOUGH = 3
 # Values that differ by less than this share of them are near each other.
 _SHARE_NEAR = 0.25
@@ -172,7 +172,7 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
     if engine.user_attrs.get(_IS_LEARNED, bool(known)):
         return []
     if engine.study_name == learned.name and _are_same(engine.get_trials(deepcopy=False), learned.trials):
-        raise StudyError(f"start_from={learned.name!r} is this study itself, which goes on by itself.")
+        raise StudyError(f"start_from={learned.name!r} is this study itself, which continues by itself.")
     fitting = [each for each in learned.trials if _fits(each, study)]
     if not fitting:  # the next session may rename parameters
         return [f"learns from 0 trials of {learned.name!r}: {_why_none(learned, study)}"]

@@ -14,7 +14,7 @@ from optuna.samplers._lazy_random_state import LazyRandomState
 class RepeatableSampling:
     """Seeds a sampler anew for every choice: from its seed, the trial's number, the attempt and the parameter's name.
 
-    A sampler of Optuna draws from one stream of random numbers. When a search goes on in another process, that stream
+    A sampler of Optuna draws from one stream of random numbers. When a search continues in another process, that stream
     would start again, and repeat the first configurations; and a trial that was half-chosen would get other values.
     With this, a search that was killed and continued makes the choices of one that was not.
 

@@ -121,7 +121,7 @@ class LineView(SearchListener):
         self._count()
 
     def _waiting(self) -> list[TrialRecord]:
-        """Return the trials that wait at a rung; the record of one that goes on from there says so until it ends."""
+        """Return the paused trials; the record of one that was resumed says paused until it ends."""
         known = list(self._records.values())
         return [each for each in known if each.state is TrialState.PAUSED and each.number not in self._under_way]
 
@@ -202,7 +202,7 @@ class _Running:
     max_steps: int = 0
 
     def take_progress(self, step: int, max_steps: int, now: float) -> None:
-        """Be at a step: an earlier one if the trial goes on from a checkpoint, which knows of no later reports."""
+        """Be at a step: an earlier one if the trial resumes from a checkpoint, which knows of no later reports."""
         self.step, self.max_steps, self.heard = step, max_steps, now
         if max_steps and self.reports and self.reports[-1].step > step:
             self.reports = [each for each in self.reports if each.step <= step]

@@ -145,7 +145,7 @@ def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
     in_full = sum(_epochs_in_full(each) for each in records if each.reports)
     if in_full > 1.05 * epochs:
         saved = f"{1 - epochs / in_full:.0%} of it was saved"
-        lines.append(f"In full they would have been {counted(in_full, 'epoch')}; {saved}.")
+        lines.append(f"To completion they would have been {counted(in_full, 'epoch')}; {saved}.")
     return lines
 
 

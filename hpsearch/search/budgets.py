@@ -104,7 +104,7 @@ class TrialBudget:
             self._begin, self._is_training = self._clock(), True
 
     def continue_after(self, seconds: float) -> None:
-        """Go on from a checkpoint that was written after `seconds`; those of this session are known already."""
+        """Continue from a checkpoint that was written after `seconds`; those of this session are known already."""
         known = self._clock() - self._begin if self._is_training else 0.0
         self._earlier_seconds = max(self._earlier_seconds, seconds - known)
 

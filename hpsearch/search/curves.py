@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 # Trials that are drawn at random: a third of all that are to be, within these bounds; then a share of the others.
 _LEAST_AT_RANDOM, _MOST_IF_LIMITED, MOST_AT_RANDOM, _SHARE_AT_RANDOM = 8, 16, 24, 0.1
 _ANYWHERE, _TOPS, _NEAR_EACH, _STEPS = 400, 8, 40, (0.03, 0.1, 0.3)
-# Then so many candidates from which most is expected are varied by these steps in turn.
+# Then this number of candidates, from which most is expected, are varied by these steps in turn.
 _REFINED, _VARIATIONS, _FINE_STEPS = 5, 30, (0.1, 0.05, 0.02)
 # With many observations, the hyperparameters are fitted to the first curves only, and again when their number has grown
 # by a quarter.
@@ -143,12 +143,12 @@ def propose(
         curves: of the trials so far, in their order.
         under_way: the parameters of those that are being trained.
         random: draws the candidates.
-        valid: returns, for points of the cube, the nearest ones that stand for parameters; without those that have been
+        valid: returns, for points of the cube, the nearest ones that represent parameters; without those that have been
             tried, unless there are no others.
         model_by: makes the model of the curves, or has it already.
         belief: where the best parameters are believed to be: some of those that are drawn at random are drawn there,
             and it weighs what is expected, less and less.
-        first: so many trials are drawn at random before the model is asked.
+        first: the number of trials that are drawn at random before the model is asked.
         work: tells how much work trials are, of which more is expected the more they are.
     """
     if len(curves) < first or random.random() < _SHARE_AT_RANDOM or is_plateau(curves):

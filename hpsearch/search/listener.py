@@ -15,7 +15,7 @@ class SearchListener:
     """Hears of a search; every method may be left out.
 
     An error raised while a trial runs in this process fails that trial; with workers, where no trial runs in this
-    process, any error ends the search, whose trials go on another time.
+    process, any error ends the search, whose trials resume another time.
     """
 
     def on_search_prepare(self, study: Study) -> None:

@@ -30,7 +30,7 @@ class Belief:
 
     Args:
         centre: (d,); NaN along the sides of which nothing is believed.
-        choices: the sides that stand for one choice each, of several.
+        choices: the sides that represent one choice each, of several.
     """
 
     def __init__(self, centre: Array, choices: Sequence[slice] = ()) -> None:
@@ -38,7 +38,7 @@ class Belief:
         self._centre, self._choices = centre[self._sides], choices
 
     def near(self, count: int, random: np.random.Generator) -> Array:
-        """Draw so many points, (count, d), near the centre; anywhere along the other sides."""
+        """Draw `count` points, (count, d), near the centre; anywhere along the other sides."""
         points = random.random((count, len(self._sides)))
         steps = _SPREAD * random.standard_normal((count, len(self._centre)))
         anywhere = points.copy()
@@ -53,7 +53,7 @@ class Belief:
         return bool(random.random() < _SHARE_NEAR)
 
     def weights(self, points: Array, trials: int) -> Array:
-        """Return by what to multiply an expected improvement at these points, (m, d), after so many trials: at most 1.
+        """Return factors, (m,), at most 1, for expected improvements at points, (m, d), after a number of trials.
 
         Far from the centre, that is 0.01 after ten trials, 0.1 after twenty, 0.8 after two hundred.
         """

@@ -1,4 +1,4 @@
-"""The one place that decides which report, value and checkpoint stand for a trial, and which trial wins.
+"""The one place that decides which report, value and checkpoint are selected for a trial, and which trial wins.
 
 Scopes, with the names Ray Tune gives them:
 
@@ -32,7 +32,7 @@ _WINDOWS = {"avg": None, "last-5-avg": 5, "last-10-avg": 10}
 
 @dataclass(frozen=True)
 class Selected:
-    """The values of a trial by scope, one for each objective, and the report whose weights stand for it."""
+    """The values of a trial by scope, one for each objective, and the report whose weights are selected."""
 
     values: tuple[float, ...]
     report: Report
@@ -52,7 +52,7 @@ def check_scope(scope: str) -> str:
 
 
 def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Objective]) -> Selected | None:
-    """Return what stands for a trial with these reports; None if none of them is finite.
+    """Return what is selected of a trial with these reports; None if none of them is finite.
 
     >>> from hpsearch.search.objective import resolve_objectives
     >>> loss = resolve_objectives(None, None, has_metrics=False)

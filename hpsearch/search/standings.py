@@ -253,7 +253,7 @@ class Standings:
         self.begun -= standing.trial.state is not TrialState.REFUSED
 
     def _is_at_its_end(self, standing: Standing) -> bool:
-        """Tell whether a trial has trained to completion, or used up its own budget, and was at a rung before."""
+        """Tell whether a trial has trained to completion, or exhausted its own budget, and was at a rung before."""
         trial = standing.trial
         is_over = trial.state is TrialState.COMPLETE or (trial.reason or "").startswith(OF_THE_TRIAL)
         return trial.is_eligible and is_over and any(0 < level < self._ladder.end for level in standing.costs)

@@ -135,7 +135,7 @@ class TrialRecord:
         hyperparameters: the arguments, and what `model_init` suggested: what `BestRun` shows.
         seed: the seed it trained with.
         values: the objectives by scope, in their order; empty if there are none.
-        violations: by how much each constraint is broken, at the report that stands for the trial.
+        violations: by how much each constraint is broken, at the selected report.
         reports: its evaluations, in order.
         checkpoint: the folder of its scoped weights; None if not kept.
         reason: why it failed, was stopped or interrupted.
@@ -147,7 +147,7 @@ class TrialRecord:
         schedule: of a trial whose parameters changed while it trained (population-based training): what it was trained
             with from which update on. Each part names the `trial` that trained it, the `step` after which it begins,
             and its `arguments`; reports and weights are what all parts together have led to. Empty for all others.
-        spans: when and where it was trained; a trial that waits at rungs has several. What ended with the process that
+        spans: when and where it was trained; a trial that was paused has several. What ended with the process that
             searches is not among them.
         user_attrs: what the user's code has noted with `Trial.set_user_attr`.
         fraction: the fraction of its training run that it trained, from 0 to 1; None in a record of hpsearch 0.8.0.

@@ -32,7 +32,7 @@ _SAME, _MOST = 1e-6, np.log(1000.0)
 
 
 class WorkModel:
-    """Predicts how much work trainings are, in comparison with each other.
+    """Predicts the cost of training runs, in comparison with each other.
 
     Args:
         points: (n, d), parameters in the unit cube.

@@ -37,7 +37,7 @@ from ..system.communication import communication_error, is_of_communication, nam
 
 Result = TypeVar("Result")
 
-_SECONDS_BETWEEN_LOOKS = 0.01  # of a process that waits for the others
+_SECONDS_BETWEEN_LOOKS = 0.01  # of a process waiting for the others
 _SECONDS_BETWEEN_CHECKS = 0.05  # of one that trains, whether another has failed
 _FINE = b"fine"
 

@@ -32,7 +32,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
     A misspelling differs by few edits: one for every four letters, three at most, where two letters that changed
     places are one edit, which also a name of three letters may have. Otherwise all words of the one must be in the
-    other, perhaps abbreviated or misspelt. A single word may stand for a name of two, unless several names have it.
+    other, perhaps abbreviated or misspelt. A single word may abbreviate a name of two, unless several names have it.
 
     >>> nearest("lerning_rate", ["seed", "learning_rate"]), nearest("epochs", ["save_steps", "num_train_epochs"])
     ('learning_rate', 'num_train_epochs')

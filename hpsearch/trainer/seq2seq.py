@@ -227,7 +227,7 @@ class Seq2SeqTrainer(Trainer):
 
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
         wrapped = self.run.model_wrapped
-        # A process that is done with its batch goes on as long as the others, which need its share of the weights.
+        # A process that is done with its batch continues as long as the others, which need its part of the weights.
         gen_kwargs.setdefault("synced_gpus", _is_sharded(wrapped) or is_deepspeed_zero3_enabled())
         with _gathered_root(wrapped):
             generated = self.run.model.generate(**inputs, **gen_kwargs)
@@ -275,7 +275,7 @@ def _warn_of_unused(gen_kwargs: Mapping[str, Any], reason: str) -> None:
 def _generation_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
     """Return the batch without its labels, and without decoder inputs that were made from them.
 
-    Decoder inputs of another shape are a beginning to go on from, and stay.
+    Decoder inputs of another shape are a beginning to continue from, and stay.
     """
     labels, beginning = inputs.get("labels"), inputs.get("decoder_input_ids")
     made_of_labels = labels is not None and beginning is not None and labels.shape == beginning.shape

@@ -123,19 +123,19 @@ class Trainer(SearchableRecipe, Saving):
     ) -> TrainOutput:
         """Train a new run to its end and return its step count, mean training loss and metrics.
 
-        With `model_init`, every call builds a new model; without it, calls go on training the given model, each with
+        With `model_init`, every call builds a new model; without it, calls continue to train the given model, each with
         a new optimizer and schedule.
 
         Args:
-            resume_from_checkpoint: a checkpoint folder, or True for the newest in `args.output_dir`. The run goes on
+            resume_from_checkpoint: a checkpoint folder, or True for the newest in `args.output_dir`. The run resumes
                 exactly where the checkpoint was written.
             trial: a trial, or a dict of parameters, to train with: the run's arguments are those of this trainer with
                 the parameters applied. The trainer's own arguments stay as they are.
             ignore_keys_for_eval: keys of the model's output that evaluations during training do not gather.
-            reapply_arguments: go on from the checkpoint with the hyperparameters of this trainer's arguments. Weights,
+            reapply_arguments: resume from the checkpoint with the hyperparameters of this trainer's arguments. Weights,
                 moments, counts, the position in data and schedule and the random streams are those of the checkpoint;
                 every hyperparameter of the optimizer, and the learning rate that the schedule scales, are this
-                trainer's. Without it, those of the checkpoint go on. What can be another value than before says
+                trainer's. Without it, those of the checkpoint stay in force. What may differ from before says
                 `hpsearch.training.hyperparameters.check_changeable`.
 
         Raises:

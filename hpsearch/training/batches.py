@@ -29,7 +29,7 @@ def start_epoch(loader: Any, epoch: int) -> Iterator[Any]:
 
 
 def resume_epoch(loader: Any, epoch: int, seen: int, point: ResumePoint) -> Iterator[Any]:
-    """Go on in an epoch after `seen` micro-batches: same order of samples, same seeds of the loader's workers.
+    """Continue an epoch after `seen` micro-batches: same order of samples, same seeds of the loader's workers.
 
     The random streams are put back to where they were at the checkpoint. A checkpoint by transformers does not hold the
     streams at the start of the epoch; then the workers' seeds are new.
@@ -107,7 +107,7 @@ def group_into_updates(
 def as_many_as_every_process(batches: Iterator[Any], size: int, accelerator: Any) -> Iterator[Any]:
     """Draw `size` micro-batches at a time; end where the first process has none left.
 
-    Streams of data may hold unequally much; a process that went on alone would wait for the others for ever.
+    Streams of data may hold unequally much; a process that continued alone would wait for the others for ever.
     """
     fewest = size
     while fewest == size:

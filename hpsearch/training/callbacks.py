@@ -77,7 +77,7 @@ def make_tracker(kind: type, args: Any) -> TrainerCallback:
 class CheckpointOnTermination(TrainerCallback):
     """Writes a checkpoint and stops the training when the process is asked to end (SIGTERM): `enable_jit_checkpoint`.
 
-    The update that is under way is finished first; ``train(resume_from_checkpoint=True)`` goes on after it. With
+    The current optimizer step is finished first; ``train(resume_from_checkpoint=True)`` continues after it. With
     several processes all stop after the same update. Only a program's main thread may listen to signals; training in
     another one is refused.
     """

@@ -30,7 +30,7 @@ RUN_STATE_FILE = "run_state.json"
 # The key of an optimizer's groups under which schedules of torch note the learning rate they began with.
 FIRST_RATE = "initial_lr"
 ARGUMENTS_FILE = "training_args.bin"
-# What only training that goes on needs; streams of random numbers are in further files, of each process.
+# What only a resumed run needs; streams of random numbers are in further files, of each process.
 TRIAL_FILE = "hpsearch_trial.json"  # beside checkpoints of transformers' trainer
 TO_GO_ON = (OPTIMIZER_FILE, SCHEDULER_FILE, SCALER_FILE, STATE_FILE, RUN_STATE_FILE, ARGUMENTS_FILE, TRIAL_FILE)
 

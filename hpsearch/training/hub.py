@@ -181,7 +181,7 @@ class HubRepository:
             self.is_paused = was_paused
 
     def release(self) -> None:
-        """Let go of the connection; uploads under way go on to their end."""
+        """Release the connection; uploads that have begun are completed."""
         self._held_api, self._jobs = None, []
 
     @property

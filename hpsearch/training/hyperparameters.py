@@ -1,6 +1,6 @@
-"""The hyperparameters of a run that goes on: which can be others than before, and how they replace restored ones.
+"""The hyperparameters of a resumed run: which may differ from those before, and how they replace restored ones.
 
-Population-based training goes on from a checkpoint of another trial with hyperparameters of its own. What an optimizer
+Population-based training resumes from a checkpoint of another trial with hyperparameters of its own. What an optimizer
 and a schedule restore holds the values they were written with; here those that the run's arguments give are put back.
 """
 
@@ -31,11 +31,11 @@ CHANGEABLE = (
     "label_smoothing_factor",
     "neftune_noise_alpha",
 )
-"""The training arguments that can change while a run goes on; `optim.*` can too, see `check_changeable`."""
+"""The training arguments that can change when a run resumes; `optim.*` can too, see `check_changeable`."""
 
 _SHAPE = "schedule and length of the whole run depend on it"
 _SAMPLES = "a run is counted in updates, and they would hold another number of samples"
-_ORDER = "data and random numbers go on from where the checkpoint was written, in their order"
+_ORDER = "data and random numbers continue from where the checkpoint was written, in their order"
 _KIND = "the state of the optimizer in a checkpoint belongs to it"
 _MODEL = "it is read when a model is built, and the weights of a checkpoint belong to the model as it was built"
 _WHOLE_RUN = "it is set for a whole run"
@@ -53,7 +53,7 @@ _ONLY_AT_THE_START = ("initial_accumulator_value",)
 
 
 def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None, is_for_model: bool = False) -> None:
-    """Check that a run can go on from a checkpoint with another value of `name`, and that it takes effect.
+    """Check that a run can resume from a checkpoint with another value of `name`, and that it takes effect.
 
     Those of `CHANGEABLE` can, numbers that the optimizer takes (`optim.momentum`), and arguments that a class derived
     from ours adds: they are for the user's own code to read.
@@ -74,7 +74,7 @@ def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None, 
         >>> check_changeable("optim.momentum", args)
         >>> check_changeable("seed", args)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        hpsearch.errors.ArgumentError: 'seed' cannot change while a run goes on: data and random numbers go on...
+        hpsearch.errors.ArgumentError: 'seed' cannot change when a run resumes: data and random numbers continue...
     """
     group, dot, key = name.partition(".")
     if name in CHANGEABLE:
@@ -91,7 +91,7 @@ def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None, 
         reason = _REASONS.get(group, _WHOLE_RUN) if dot or is_of_library(name, type(args)) else None
     if reason is not None:
         raise ArgumentError(
-            f"{name!r} cannot change while a run goes on: {reason}. What can: {', '.join(CHANGEABLE)}, and numbers "
+            f"{name!r} cannot change when a run resumes: {reason}. What can: {', '.join(CHANGEABLE)}, and numbers "
             "that the optimizer takes, such as optim.weight_decay."
         )
 
@@ -167,7 +167,7 @@ def _rates_by_metric(schedule: Any, groups: list[dict[str, Any]], bases: list[An
     if None in earlier:
         raise CheckpointError(
             f"{source!r} does not tell the learning rates that its {type(schedule).__name__} began with (it was "
-            "written by transformers, or an older hpsearch): reapply_arguments=True cannot go on from it."
+            "written by transformers, or an older hpsearch): reapply_arguments=True cannot resume from it."
         )
     if hasattr(schedule, "_init_lrs"):
         schedule._init_lrs = list(bases)
@@ -188,7 +188,7 @@ def _check_switch(name: str, value: Any, restored: Any, source: str) -> None:
     if is_switch and value != restored:
         raise CheckpointError(
             f"{source!r} was written by an optimizer with {name}={restored!r}, and this run has {name}={value!r}. It "
-            "decides which state the optimizer keeps, so it cannot change while a run goes on."
+            "decides which state the optimizer keeps, so it cannot change when a run resumes."
         )
 
 

@@ -149,7 +149,7 @@ class LossWindow:
         return (self._total + float(self._mean_over_processes(accelerator))) / max(global_step - self.first_step, 0.001)
 
     def state(self) -> dict[str, float]:
-        """Return what a resumed run needs to go on with the same sums."""
+        """Return what a resumed run needs to continue with the same sums."""
         return {
             "sum": float(self._sum),
             "total": self._total,
@@ -158,7 +158,7 @@ class LossWindow:
         }
 
     def load(self, state: dict[str, float]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         self._sum = self._zero() + state["sum"]
         self._total = state["total"]
         self.first_step = int(state["first_step"])

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: found, read, put back into a run; damaged or foreign ones are refused by file name."""
+"""Resuming from a checkpoint: found, read, put back into a run; damaged or foreign ones are refused by file name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ADVICE = "resume from another checkpoint"
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """What a run needs, beside weights and optimizer, to go on from a checkpoint as if it had never stopped.
+    """What a run needs, beside weights and optimizer, to resume from a checkpoint as if it had never stopped.
 
     `position`, `loss`, `samples_per_batch` and `last_update` are None if the checkpoint was written by transformers,
     which does not keep them. `streams` are the random streams at the checkpoint, `epoch_streams` those at the start of
@@ -84,7 +84,7 @@ def resolve(resume_from_checkpoint: str | os.PathLike[str] | bool | None, output
 
 
 def resumable_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder that a run can go on from exactly, newest first; none of weights alone."""
+    """Return the checkpoints in a folder that a run can resume from exactly, newest first; none of weights alone."""
     if not folder.is_dir():
         return []
     whole = [
@@ -100,7 +100,7 @@ def resumable_checkpoints(folder: Path) -> list[Path]:
 def read_resume_point(folder: Path, args: TrainingArguments, reapply_arguments: bool = False) -> ResumePoint:
     """Read the state of a run from a checkpoint folder.
 
-    With `reapply_arguments`, optimizer and schedule will go on with the hyperparameters of `args`.
+    With `reapply_arguments`, optimizer and schedule will continue with the hyperparameters of `args`.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -136,7 +136,7 @@ def load_optimization(run: Any, folder: Path) -> None:
     if run.reapplies_arguments and sharding.uses_deepspeed(run):
         raise InvalidInputError(
             "reapply_arguments=True cannot be honoured with DeepSpeed, whose engine restores the hyperparameters it "
-            "saved. Train without DeepSpeed, or go on with the arguments of the checkpoint."
+            "saved. Train without DeepSpeed, or resume with the arguments of the checkpoint."
         )
     given = given_hyperparameters(run.optimizer) if run.reapplies_arguments else []
     if sharding.uses_deepspeed(run):
@@ -154,7 +154,7 @@ def load_optimization(run: Any, folder: Path) -> None:
 
 
 def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArguments) -> Position:
-    """Return where in the data a run goes on, counted in the batches it has now.
+    """Return where in the data a run resumes, counted in the batches it has now.
 
     A checkpoint of transformers tells only its steps. If batches hold more or fewer samples than before, the position
     is that of the samples, rounded down to a batch.
@@ -166,7 +166,7 @@ def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArgume
     if before is None or before == now:
         return point.position
     logger.warning(
-        "%s was written with %d samples a batch over all processes, now there are %d: training goes on at the same "
+        "%s was written with %d samples a batch over all processes, now there are %d: training continues at the same "
         "sample, but not with the same numbers.",
         point.folder,
         before,
@@ -177,7 +177,7 @@ def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArgume
 
 
 def check_same_updates(point: ResumePoint, position: Position, length: TrainingLength, args: TrainingArguments) -> None:
-    """Check that the updates of a run that goes on at `position` hold as many samples as those before it.
+    """Check that the optimizer steps of a run that resumes at `position` hold as many samples as those before it.
 
     Its length and schedule would otherwise not fit the updates it has made: it would end too early or too late.
 
@@ -231,7 +231,7 @@ def _read_streams(
     if present and present != expected and (path.name not in present or args.world_size == 1):
         logger.warning(
             "%s was written by another number of processes (%d files of random streams, now %d processes): training "
-            "goes on with new random numbers.",
+            "continues with new random numbers.",
             folder,
             len(present),
             args.world_size,

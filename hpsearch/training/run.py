@@ -67,7 +67,7 @@ class TrainingRun:
         loss_window: the running training loss.
         loss_is_of_all_processes: the last loss was normalised over the items of all processes.
         last_update: the learning rate and gradient norm of the last update.
-        reapplies_arguments: what a checkpoint restores goes on with the hyperparameters of `args`, not with its own.
+        reapplies_arguments: what a checkpoint restores continues with the hyperparameters of `args`, not with its own.
         training_began, first_step, first_tokens: when, and with which counts, this call of `train()` began.
         step_takes_items: the trainer's `training_step` accepts `num_items_in_batch`.
         has_trained: True once training has been prepared.
@@ -129,7 +129,7 @@ class TrainingRun:
 
     @property
     def is_plain(self) -> bool:
-        """True if one process trains in full precision, so that torch's own optimizer step is all there is to it."""
+        """True if one process trains in float32, so that torch's own optimizer step is all there is to it."""
         return self.accelerator.distributed_type == DistributedType.NO and self.accelerator.scaler is None
 
     def prepare_for_training(self, trainer: Hooks, length: TrainingLength) -> None:
@@ -238,7 +238,7 @@ class TrainingRun:
         self.first_step, self.first_tokens = self.state.global_step, self.state.num_input_tokens_seen
 
     def end_training(self) -> None:
-        """Undo what was set up for as long as training goes on; also if it failed."""
+        """Undo what was set up for as long as training lasts; also if it failed."""
         self.remove_hooks()
         self.memory.abandon()
         for callback in self.callback_handler.callbacks:

@@ -1,4 +1,4 @@
-"""Parts that trials would share, such as one model for all: a trial would go on with what another has left in them."""
+"""Parts that trials would share, such as one model for all: a trial would start with what another has left in them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EarlierParts:
         shared += [name for name, each in storages if each in self._storages and not each.expired()]
         if shared:
             raise StudyError(
-                f"{code} returned the same {shared[0]} as for an earlier trial, so that one trial would go on with "
+                f"{code} returned the same {shared[0]} as for an earlier trial, so that one trial would start with "
                 f"what another has left in it. Make it inside {code}{_advice(shared[0])}."
             )
         self._objects = {key: each for key, each in self._objects.items() if each() is not None}

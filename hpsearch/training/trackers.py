@@ -35,7 +35,7 @@ class TrackedTrial:
 
     Attributes:
         folder: ``<output_dir>/<study>/<name>``; its `trackers.json` names the runs, so that a trial that is continued
-            goes on in them.
+            continues in them.
         params: its parameters.
     """
 
@@ -160,7 +160,7 @@ class MLflowTracker(MLflowCallback, Tracker):
         super().setup(args, state, model)
 
     def _begin(self, trial: TrackedTrial) -> str:
-        """Go on in the trial's earlier run if there is one in this store; else begin one."""
+        """Continue the trial's earlier run if there is one in this store; else begin one."""
         mlflow, earlier = self._ml_flow, trial.earlier_run("mlflow")
         if earlier is not None and "MLFLOW_RUN_ID" not in os.environ:
             with contextlib.suppress(mlflow.MlflowException):
@@ -197,7 +197,7 @@ class WandbTracker(WandbCallback, Tracker):
         self.setup(args, state, model, **kwargs)
 
     def _begin(self, trial: TrackedTrial) -> Any:
-        """Begin the trial's run, or go on in the one it had before."""
+        """Begin the trial's run, or continue the one it had before."""
         self._wandb.finish()
         earlier = trial.earlier_run("wandb")
         run = self._wandb.init(

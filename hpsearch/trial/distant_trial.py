@@ -24,7 +24,7 @@ from .messages import Noted, Notice, Question, Reported
 
 
 class Abandoned(BaseException):
-    """Raised inside a trial that goes on another time, or elsewhere."""
+    """Raised inside a trial that resumes another time, or elsewhere."""
 
 
 class Line(ABC):
@@ -44,19 +44,19 @@ class Line(ABC):
         """Tell the search something, and wait for its answer.
 
         Raises:
-            Abandoned: the trial is not to go on here.
+            Abandoned: the trial is not to continue here.
         """
 
     @abstractmethod
     def look(self) -> None:
-        """Look whether the trial is to go on, after each update; may tell how far it is.
+        """Look whether the trial is to continue, after each step; may report how far it is.
 
         Raises:
-            Abandoned: the trial is not to go on here.
+            Abandoned: the trial is not to continue here.
         """
 
     def keep(self) -> None:  # noqa: B027 - most have nothing to do
-        """Keep the checkpoints that there are now, wherever the trial may go on."""
+        """Keep the checkpoints that there are now, wherever the trial may resume."""
 
 
 def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line) -> Ended:

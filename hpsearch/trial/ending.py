@@ -36,7 +36,7 @@ class Ended:
 
     Attributes:
         record: of the trial.
-        cause: what ends the search too; None if it goes on.
+        cause: what ends the search too; None if it continues.
         where: the trial was trained; empty if that is not known.
     """
 

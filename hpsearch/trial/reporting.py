@@ -36,7 +36,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         others: the other trials of the study.
         eval_sets: how many evaluation sets there are.
         budget: of the trial.
-        weights: keeps those of the report that stands for the trial.
+        weights: keeps those of the selected report.
         ranks: the processes of the trial; the main one decides.
         reporter: takes progress and reports, and answers these.
         check: raises an error if the trial was made in a way that cannot be; called before anything is reported.

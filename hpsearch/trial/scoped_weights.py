@@ -1,4 +1,4 @@
-"""The weights that stand for a trial while it runs: of which report they are, and where."""
+"""The selected weights of a trial while it runs: of which report they are, and where."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class ScopedWeights:
     """Keeps the weights of the report that is selected so far, if the trial may be among the best of the study.
 
     They are captured in memory when the report is made, and lie on disk whenever a checkpoint is written: so a trial
-    that goes on from that checkpoint in another process still has them.
+    that resumes from that checkpoint in another process still has them.
 
     Args:
         study: the settings.
-        recipe: the trainer of the trial; None of a trial that waits: its weights are on disk.
+        recipe: the trainer of the trial; None of a paused trial: its weights are on disk.
         folder: of the run.
         number: of the trial.
         others: the other trials of the study.
@@ -56,7 +56,7 @@ class ScopedWeights:
         self._step: int | None = None
 
     def note(self, reports: Sequence[Report]) -> None:
-        """Capture the present weights, if the last of these reports is the one that stands for the trial."""
+        """Capture the present weights, if the last of these reports is the selected one."""
         if self._selected_step(reports) == reports[-1].step and self._recipe is not None:
             self._weights, self._step = self._recipe.capture_weights(), reports[-1].step
 
@@ -65,7 +65,7 @@ class ScopedWeights:
 
         Args:
             reports: of the trial so far.
-            newest: the update of the checkpoint just written, from which the trial could go on.
+            newest: the step of the checkpoint just written, from which the trial could resume.
             best_of_run: the checkpoint that `load_best_model_at_end` will load.
         """
         step = self._selected_step(reports)
@@ -98,12 +98,12 @@ class ScopedWeights:
         return folder
 
     def would_be_there(self, reports: Sequence[Report]) -> bool:
-        """Tell whether a trial that goes on with these reports finds the weights of the selected one on disk."""
+        """Tell whether a trial that resumes with these reports finds the weights of the selected one on disk."""
         step = self._choose_step(reports)
         return step is None or self._is_on_disk(step)
 
     def _selected_step(self, reports: Sequence[Report]) -> int | None:
-        """Return the update whose weights stand for the trial; None if they are not worth keeping."""
+        """Return the step whose weights are selected; None if they are not worth keeping."""
         return self._ranks.decide(lambda: self._choose_step(reports))
 
     def _choose_step(self, reports: Sequence[Report]) -> int | None:

@@ -4,7 +4,7 @@ A task gives, for points of the unit cube, a score after each epoch, of which mo
 has taken until then. Here the score is the validation accuracy in percent, and a training has 52 epochs;
 `recorded_curves` has others.
 
-LCBench are trainings of 2000 multilayer perceptrons on each of 35 tables (Zimmer, Lindauer, Hutter: Auto-PyTorch
+LCBench are training runs of 2000 multilayer perceptrons on each of 35 tables (Zimmer, Lindauer, Hutter: Auto-PyTorch
 Tabular, 2021). The surrogate is a neural network that was fitted to them, of YAHPO Gym (Pfisterer, Schneider,
 Moosbauer, Binder, Bischl, 2022); it has 34 tables and no noise. Its folder holds `model.onnx`, `config_space.json` and
 `encoding.json`.
@@ -56,7 +56,7 @@ class Task(ABC):
         name: of the task.
         dimensions: how many parameters there are.
         epochs: of the longest training.
-        n_configurations: how many different trainings there are; None: any number.
+        n_configurations: the number of different training runs; None: any number.
         known: what regret is measured by; None: `best_known` has to search for it.
         core: the same task without the parameters that do nothing; None: there are none.
     """
@@ -88,7 +88,7 @@ class Task(ABC):
 
         Args:
             point: that a strategy proposes.
-            tried: the points that the search has tried; none of them is returned if there are only so many.
+            tried: the points that the search has tried; none of them is returned if there are no more.
         """
         return point
 
@@ -259,7 +259,7 @@ class SeveralLengths(Tasks):
     quarter of the length is worth two of the whole one: those of a training of n epochs are sqrt(52 / n) apart.
 
     Args:
-        tasks: of which the trainings are the longest ones.
+        tasks: of which the training runs are the longest ones.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -288,7 +288,7 @@ class _WithLengths(Task):
         return self._whole.times(points[:, :-1])
 
     def length(self, point: Array) -> int:
-        """Return what the last parameter stands for."""
+        """Return what the last parameter means."""
         return round(_SHORTEST * (self.epochs / _SHORTEST) ** float(point[-1]))
 
     def _at(self, length: int, curve: Array) -> Array:

@@ -56,7 +56,7 @@ EVALUATIONS = 2
 
 @dataclass(frozen=True)
 class Work:
-    """What each trial trains: a BERT of this size, for so many updates with batches of this size."""
+    """What each trial trains: a BERT of this size, for this number of optimizer steps with batches of this size."""
 
     hidden: int
     layers: int
@@ -128,7 +128,7 @@ class BareProcesses:
             connection.recv()
 
     def seconds(self, work: Work, trials: int, processes: int) -> float:
-        """Return how long so many of them need for so many trials together."""
+        """Return how long a number of them need for a number of trials together."""
         begin = time.perf_counter()
         chosen = self._pairs[:processes]
         for place, (_, connection) in enumerate(chosen):
@@ -226,7 +226,7 @@ class Side:
 
     def run(self, work: Work, trials: int) -> tuple[float, list[TrialTimes]]:
         """Return the seconds of one search in a new folder, and its trials."""
-        GradientState._reset_state()  # else it refers to loaders of earlier trainings, and the peer cannot be pickled
+        GradientState._reset_state()  # else it refers to loaders of earlier runs, and the peer cannot be pickled
         with tempfile.TemporaryDirectory() as folder:
             stamps = WorkStamps(str(Path(folder, "stamps.jsonl")), work)
             trainer = make_trainer(self.library, str(Path(folder, "out")), stamps, make_data(256))

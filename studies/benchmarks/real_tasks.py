@@ -1,4 +1,4 @@
-"""Real trainings of some seconds, to search: digits, sentiment of sentences, the next character of a text.
+"""Real training runs of some seconds, to search: digits, sentiment of sentences, the next character of a text.
 
 Each trains a small model without pretrained weights and evaluates it after every epoch, of which the latter two have
 18 short ones. Their data are in folders `sst2` and `tinyshakespeare`.
@@ -111,7 +111,7 @@ class _Asks:
 
 
 class Rows(Dataset):
-    """Rows of columns; an epoch sees so many of them, spread over all: each time another one of some neighbours."""
+    """Rows of columns; an epoch sees a number of them, spread over all: each time another one of some neighbours."""
 
     def __init__(self, columns: dict[str, torch.Tensor], epoch: int | None = None) -> None:
         self.columns = columns

@@ -7,7 +7,7 @@ changed, and -inf where a training has diverged.
 Regret is in percent of the distance from the median configuration to the best one, both after the last epoch; for the
 best score seen at any epoch, the best one is that of any epoch too.
 
-TaskSet are trainings of recurrent networks on text, 1000 settings of an optimizer each (Metz, Maheswaranathan, Sun,
+TaskSet are training runs of recurrent networks on text, 1000 settings of an optimizer each (Metz, Maheswaranathan, Sun,
 Freeman, Poole, Sohl-Dickstein: Using a thousand optimization tasks to learn hyperparameter search strategies, 2020).
 The others are machine translation: transformers trained from scratch, and LoRA fine-tunings of language models (Zhang,
 Duh: Best Practices of Successive Halving on Neural Machine Translation and Large Language Models, AMTA 2024).

@@ -152,7 +152,7 @@ def show(results: Results, budgets: Sequence[float]) -> None:
     width = max(map(len, [*results.strategies, "ours / the best of the others"])) + 2
     is_compared = OURS in results.strategies and math.inf in budgets
     headings = [*map(_described, budgets), *(["the cost of ours"] if is_compared else [])]
-    print(f"{'regret at':<{width}}{''.join(f'{each:>24}' for each in headings)}  trials  trainings  CPU s")
+    print(f"{'regret at':<{width}}{''.join(f'{each:>24}' for each in headings)}  trials  runs  CPU s")
     for strategy in results.strategies:
         means = results.means(strategy, budgets) + ([results.mean_at_cost_of(OURS, strategy)] if is_compared else [])
         cells = "".join(f"{each!s:>24}" for each in means)
@@ -172,7 +172,7 @@ def show(results: Results, budgets: Sequence[float]) -> None:
 
 
 def _described(budget: float) -> str:
-    return "the end" if math.isinf(budget) else f"{budget:g} trainings"
+    return "the end" if math.isinf(budget) else f"{budget:g} full runs"
 
 
 def _show_ratios(results: Results, name: str, budgets: Sequence[float], others: Sequence[str], width: int) -> None:
@@ -207,7 +207,7 @@ def plot(results: Results, most: float, file: Path) -> None:
             zorder=3 if is_ours else 2,
         )
         axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
-    axes.set(xscale="log", yscale="log", xlabel="budget (trainings of full length)", ylabel="regret")
+    axes.set(xscale="log", yscale="log", xlabel="budget (full training runs)", ylabel="regret")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FormatStrFormatter("%g"))

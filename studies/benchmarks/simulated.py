@@ -2,9 +2,9 @@
 
     python -m studies.benchmarks.simulated [--tasks 34] [--seeds 10] [--workers 1] [--budgets 5 10 20 60]
         [--trials 50] [--curves lcbench] [--half fit] [--clock epochs] [--data FOLDER]
-        [--strategies ours "random in full"] [--processes 1] [--cache FOLDER] [--plot FILE.png] [--json FILE]
+        [--strategies ours "random to completion"] [--processes 1] [--cache FOLDER] [--plot FILE.png] [--json FILE]
 
-Ours is the search code of this project: its rungs decide which trials pause and go on, its model of learning curves
+Ours is the search code of this project: its rungs decide which trials pause and resume, its model of learning curves
 chooses parameters. An epoch takes a unit of simulated time, for all trials and strategies, or with `--clock seconds`
 the time that it takes with its parameters; whoever is free asks for the next job. To choose, to save and to load takes
 no time. With `--curves lcbench+lengths` the length of the training is one more parameter, with `lcbench+many` there are
@@ -12,13 +12,13 @@ twenty, of which most do nothing; `taskset` and `nmt` are curves of real trainin
 task, by name, and `--half check` the others, so that what is chosen on some tasks can be checked on others.
 
 Measured is regret: the best score known for the task, less the best one seen so far, at any epoch of any trial. For
-accuracies it is in points of percent, for losses see `recorded_curves`. Budgets are in trainings of full length, such
-as the 52 epochs of LCBench, of all workers together. With `--trials` each search has so many trials and is simulated to
-its end. There the regret is that of the trial which a search returns, the best of those that were trained to their end,
-after their last epoch; beside it stands the regret of what the others would return at the cost of ours. Of each
-strategy the mean over all tasks and seeds is printed, with a 95 % confidence interval by bootstrap over tasks, since
-the seeds of a task are alike (with one task: over its seeds). Then ours is divided by the best of the others, which
-these very means tell, and by the peer's: TPE with median pruning. A ratio is marked + if its whole interval is below 1,
+accuracies it is in points of percent, for losses see `recorded_curves`. Budgets are in full training runs, such as
+the 52 epochs of LCBench, of all workers together. With `--trials` each search has this number of trials and is
+simulated to its end. There the regret is that of the trial which a search returns, the best of the complete ones, after
+its last epoch; beside it is the regret of what the others would return at the cost of ours. Of each strategy the mean
+over all tasks and seeds is printed, with a 95 % confidence interval by bootstrap over tasks, since the seeds of a task
+are alike (with one task: over its seeds). Then ours is divided by the best of the others, which these very means show,
+and by the peer's: TPE with median pruning. A ratio is marked + if its whole interval is below 1,
 and - if it is above.
 
 The best score known is that of the table, or of a long search of each task alone, which is kept in `--cache`.
@@ -69,7 +69,7 @@ from .strategies import ALL_STRATEGIES, NO_END, STRATEGIES, Strategy
 _CURVES = ["lcbench", "lcbench+lengths", "lcbench+many", "synthetic", "synthetic+lengths", "synthetic+many"]
 _CURVES += ["taskset", "nmt"]
 _HALVES = ["fit", "check"]
-# Trainings at random, of which the mean time is that of one.
+# Random training runs, of which the mean time is that of one.
 _TO_TIME = 300
 _SHARED = Path(__file__).parents[3] / "shared" / "data"
 DATA = {"lcbench": _SHARED / "lcbench", "taskset": _SHARED / "curves", "nmt": _SHARED / "curves"}
@@ -128,7 +128,7 @@ def simulate(task: Task, strategy: Strategy, workers: int, budget: float, clock:
         task: what is searched.
         strategy: that searches it; new.
         workers: how many train at a time.
-        budget: in trainings of full length, of mean time; infinite if the strategy itself comes to an end.
+        budget: in full training runs, of mean time; infinite if the strategy itself comes to an end.
         clock: `epochs`, of which each takes as long as any other, or `seconds`.
     """
     times_of = _clock(task, clock)
@@ -230,7 +230,7 @@ def _key(task: Task) -> str:
 
 
 def _chosen(asked: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the tasks of these names, of which `*` is any part, or so many of the first ones.
+    """Return the tasks of these names, of which `*` is any part, or this number of the first ones.
 
     Raises:
         MissingCurves: there is no such task.
@@ -268,7 +268,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", default=["34"], help="names, also with *, or how many of the first ones")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each strategy at each task")
     parser.add_argument("--workers", type=int, default=1, help="that train at a time, in simulated time")
-    parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20, 60], help="in trainings of full length")
+    parser.add_argument("--budgets", nargs="+", type=float, default=[5, 10, 20, 60], help="in full training runs")
     parser.add_argument("--trials", type=int, default=NO_END, help="of each search, simulated to its end")
     parser.add_argument("--curves", choices=_CURVES, default="lcbench")
     parser.add_argument("--half", choices=_HALVES, help="of the tasks")

@@ -31,7 +31,7 @@ from hpsearch.search.work import WorkModel, work_model
 
 from .learning_curves import Array, Task
 
-# Without an end in sight, no waiting trial is given up.
+# Without an end in sight, no paused trial is pruned.
 NO_END = 10**6
 
 
@@ -281,14 +281,14 @@ _EPOCHS_BETWEEN = (1, 2, 3, 4, 6, 9, 13, 18, 26, 36, 52, 73, 104, 147)
 
 @functools.cache
 def _evaluated(length: int, ladder: Ladder) -> tuple[int, ...]:
-    """Return the epochs after which a training of so many is evaluated: at rungs, and a few others."""
+    """Return the epochs after which a training run is evaluated: at rungs, and a few others."""
     rungs = {math.ceil(share * length - 1e-9) for share in ladder.fractions}
     others = {each for each in _EPOCHS_BETWEEN if min(rungs) <= each < length}
     return tuple(sorted(rungs | others | {length}))
 
 
 class OursAtRandom(Strategy):
-    """Our rungs, where trials pause and go on, with parameters at random."""
+    """Our rungs, where trials pause and resume, with parameters at random."""
 
     _is_limited = False
 
@@ -321,7 +321,7 @@ class OursAtRandom(Strategy):
         return Job(record.number, begin, next(epoch for epoch in self._evaluated(record.number) if epoch > begin))
 
     def told(self, trial: int, scores: Array, elapsed: float) -> None:
-        """Report an evaluation, and ask whether the trial goes on."""
+        """Report an evaluation, and ask whether the trial continues."""
         epoch, record, length = len(scores), self._records[trial], self._length(trial)
         report = Report((float(scores[-1]),), epoch, epoch, epoch, {}, horizon=length)
         record = replace(record, reports=(*record.reports, report), seconds=elapsed)
@@ -443,7 +443,7 @@ class NaiveTPEWithRungs(OursAtRandom):
         self._trials: list[optuna.Trial] = []
 
     def told(self, trial: int, scores: Array, elapsed: float) -> None:
-        """Tell TPE as well, once the trial does not go on at once."""
+        """Tell TPE as well, unless the trial continues immediately."""
         super().told(trial, scores, elapsed)
         if self._records[trial].state is TrialState.RUNNING:
             return
@@ -490,10 +490,10 @@ def _score_at(share: float, trial: TrialRecord) -> float | None:
 
 
 class OursPromotedByReport(Ours):
-    """The model of curves chooses parameters, and the best reports go on: as MOBSTER does."""
+    """The model of curves chooses parameters, and the best reports are promoted: as MOBSTER does."""
 
     def _rating(self, records: Sequence[TrialRecord]) -> Rating | None:
-        """Return None: the reports rate those that wait."""
+        """Return None: the reports rate paused trials."""
         return None
 
 
@@ -523,18 +523,18 @@ ALSO_TRIED: dict[str, type[Strategy]] = {
     "ours, promotion by report": OursPromotedByReport,
     "ours, whatever the work": OursWhateverTheWork,
     "ours, with a limit": OursLimited,
-    "ours in full": OursInFull,
+    "ours to completion": OursInFull,
 }
 STRATEGIES: dict[str, type[Strategy]] = {
     OURS: Ours,
     "ours, random parameters": OursAtRandom,
-    "random in full": RandomInFull,
-    "TPE in full": TPEInFull,
+    "random to completion": RandomInFull,
+    "TPE to completion": TPEInFull,
     PEER: TPEMedianPruning,
     "TPE, Hyperband pruning": TPEHyperbandPruning,
     "TPE with promotion, naively": NaiveTPEWithRungs,
     "one epoch, then the top 4 of 64": OneEpochFirst,
 }
 # A choice takes it a tenth of a second and more: name it, with few trials.
-SLOW: dict[str, type[Strategy]] = {"GPSampler in full": GPSamplerInFull}
+SLOW: dict[str, type[Strategy]] = {"GPSampler to completion": GPSamplerInFull}
 ALL_STRATEGIES = {**STRATEGIES, **SLOW, **WITH_PRIORS, **ALSO_TRIED}

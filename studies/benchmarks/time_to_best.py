@@ -3,18 +3,18 @@
     python -m studies.benchmarks.time_to_best [--tasks digits sst2 text] [--seeds 5] [--seconds 60]
         [--reference-seconds 240] [--data FOLDER] [--json FILE]
 
-Each side searches the same space by real training, for at most so many seconds, ours with two workers. What it sees, at
-any evaluation, is noted with the time since its search began; to start workers is a part of that, to import modules in
+Each side searches the same space by real training, for a limited time, ours with two workers. What it sees, at any
+evaluation, is noted with the time since its search began; to start workers is a part of that, to import modules in
 the process that searches is not. A side has arrived when it sees a value within 0.5 points of accuracy, or 0.5 % of the
 loss, of the best one of all: those of all races, and of a longer search of ours with another seed. One that does not
 arrive in time counts as `>60`. Also printed is when each side was as good as the peer was when its time was over.
 
-A seed is that of a search. All trainings have the same one: else the best of all is what had most luck, and nobody who
-trains with another seed comes near it, whatever the parameters.
+A seed is that of a search. All training runs have the same one: else the best of all is what had most luck, and nobody
+who trains with another seed comes near it, whatever the parameters.
 
 Races run one at a time, each in a process of its own, interleaved seed by seed in an order that rotates; a side's time
 is divided by that of ours with the same seed. Printed are medians and, in brackets, quartiles over the seeds. Where
-other programs need the cores, set OMP_NUM_THREADS=1: else transformers' trainings wait for their threads all the time.
+other programs need the cores, set OMP_NUM_THREADS=1: else transformers' runs wait for their threads all the time.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ def train_in_full(task: Task, record: Record, folder: Path, seed: int, chosen: l
 
 
 def truncated(task: Task, record: Record, folder: Path, seed: int) -> None:
-    """Search for half of the time with trainings of a third of the length; train in full with the best parameters."""
+    """Search for half of the time with training runs of a third of the length; then train the best to completion."""
     short = dataclasses.replace(task, epochs=task.epochs // 3)
     found = search(short, record, folder, seed, pruner=None, n_trials=TRIALS, timeout=record.seconds / 2)
     train_in_full(task, record, folder, seed, found[:1])
 
 
 def one_epoch(task: Task, record: Record, folder: Path, seed: int) -> None:
-    """Train 36 at random for one epoch and the best four of them in full, again and again."""
+    """Train 36 at random for one epoch and the best four of them to completion, again and again."""
     short = dataclasses.replace(task, epochs=1)
     for turn in itertools.count(100 * seed):
         if record.left <= 0:

@@ -1,8 +1,8 @@
-"""The search of `studies.digits` on a Ray cluster: as many trials at once as it has room for.
+"""The search of `studies.digits` on a Ray cluster: as many parallel trials as it has room for.
 
     python -m studies.cluster.search [--address auto] [--trials 30] [--epochs 12] [--output quickstart]
 
-Without an address it starts a local Ray instance and ends it afterwards. Run it again, and the study goes on.
+Without an address it starts a local Ray instance and ends it afterwards. Run it again, and the study continues.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def run(address: str | None, trials: int, epochs: int, output: str) -> None:
             num_train_epochs=epochs,
             per_device_eval_batch_size=128,
             eval_strategy="epoch",
-            save_strategy="epoch",  # what a trial goes on from when its worker or node is lost
+            save_strategy="epoch",  # what a trial resumes from when its worker or node is lost
             disable_tqdm=True,
         ),
         train_dataset=data["train"],

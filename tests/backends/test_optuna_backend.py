@@ -89,7 +89,7 @@ class TestOptuna(BackendContract):
         best = self.search(tmp_path, n_trials=2, pruner=name, search={"progress": events})
         said = {
             "median": "MedianPruner",
-            "none": "none: every trial is trained in full",
+            "none": "none: every trial runs to completion",
             "successive_halving": "SuccessiveHalvingPruner",
             "hyperband": "HyperbandPruner",
         }

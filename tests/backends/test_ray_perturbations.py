@@ -102,11 +102,11 @@ SPACE = {"learning_rate": RATE}
 @pytest.mark.parametrize(
     ("scheduler", "space", "message"),
     [
-        (pbt(seed=[4, 8]), {"seed": Int(1, 9)}, "perturbs 'seed': 'seed' cannot change while a run goes on"),
+        (pbt(seed=[4, 8]), {"seed": Int(1, 9)}, "perturbs 'seed': 'seed' cannot change when a run resumes"),
         (
             pbt(per_device_train_batch_size=[4, 8]),
             {"per_device_train_batch_size": Categorical([4, 8])},
-            "perturbs 'per_device_train_batch_size': .* cannot change while a run goes on: a run is counted",
+            "perturbs 'per_device_train_batch_size': .* cannot change when a run resumes: a run is counted",
         ),
         (pbt(learning_rat=[0.1]), SPACE, "perturbs 'learning_rat': .*Did you mean 'learning_rate'"),
         (pbt(learning_rat=lambda: 0.1), SPACE, "perturbs 'learning_rat': .*Did you mean 'learning_rate'"),
@@ -139,5 +139,5 @@ def test_all_that_a_scheduler_cannot_perturb_is_named_in_one_error(tmp_path: Pat
         search(tmp_path, 2, scheduler=pbt(seed=[4, 8], learning_rate=[0.1], weight_decay=[]), hp_space=SPACE)
     first, seed, decay = str(caught.value).splitlines()
     assert first == "scheduler=PopulationBasedTraining perturbs what it cannot:"
-    assert seed.startswith("  'seed': 'seed' cannot change while a run goes on: ")
+    assert seed.startswith("  'seed': 'seed' cannot change when a run resumes: ")
     assert decay == "  'weight_decay' with an empty list; give at least one value."

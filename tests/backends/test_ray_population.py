@@ -75,7 +75,7 @@ def test_only_the_perturbed_learning_rate_learns_and_everything_says_so(tmp_path
         assert [part["arguments"]["learning_rate"] for part in others] == [0.1] * len(others)
         assert record.schedule[-2]["trial"] != others[-1]["trial"] == record.number
         assert record.hyperparameters == {"learning_rate": 0.1}
-        told = f"trial {record.number} goes on from trial {record.schedule[-2]['trial']}"
+        told = f"trial {record.number} resumes from trial {record.schedule[-2]['trial']}"
         assert sum(notice.startswith(told) for notice in events.notices) == 1
 
         again = trainer.replay(number=record.number, progress=False)
@@ -191,7 +191,7 @@ def test_a_trial_that_is_interrupted_goes_on_with_its_perturbed_parameters(tmp_p
     best = search(tmp_path, 2, scheduler=population(perturbation_interval=99))
     assert states(best) == ["complete"] * 2
     [record] = [record for record in best.run_summary.records if record.schedule]
-    assert notice.startswith(f"trial {record.number} goes on from")
+    assert notice.startswith(f"trial {record.number} resumes from")
     assert [part["step"] for part in record.schedule] == [0, 8]
     assert record.hyperparameters == {"learning_rate": 0.1}
     assert record.reports[-1].value < record.reports[1].value - 0.05
@@ -257,7 +257,7 @@ def with_another_seed(config: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        ({**TINY, "seed": Categorical([1])}, r"cannot resume with seed=7: 'seed' cannot change while a run goes on"),
+        ({**TINY, "seed": Categorical([1])}, r"cannot resume with seed=7: 'seed' cannot change when a run resumes"),
         (TINY, r"custom_explore_fn\) may change values only, but 'seed' is in one of them"),
     ],
 )

@@ -45,7 +45,7 @@ def test_asha_prunes_the_bad_and_stops_the_good_at_their_longest(tmp_path: Path)
     records = best.run_summary.records
     assert states(best) == ["stopped", "pruned", "pruned", "pruned"]
     assert len(records[0].reports) == 3
-    assert records[0].reason == "AsyncHyperBandScheduler lets no trial go on after training_iteration=3"
+    assert records[0].reason == "AsyncHyperBandScheduler lets no trial continue after training_iteration=3"
     assert [record.reason for record in records[2:]] == ["pruned after 1 epoch"] * 2
     assert best.run_id == "0"
     assert best.objective == records[0].reports[-1].value
@@ -107,7 +107,7 @@ def test_hyperband_ends_trials_that_wait_without_a_worker(tmp_path: Path) -> Non
     # Trial 0 waits for trial 1, and trial 2 for trial 3.
     assert states(best) == ["stopped", "stopped", "pruned", "stopped"]
     records = best.run_summary.records
-    assert records[0].reason == "HyperBandScheduler lets no trial go on after training_iteration=2"
+    assert records[0].reason == "HyperBandScheduler lets no trial continue after training_iteration=2"
     assert records[2].reason == "pruned after 1 epoch"
     assert (best.run_id, best.objective) == ("0", records[0].reports[-1].value)
     assert loss_of(best.load_model()) == pytest.approx(best.objective, rel=1e-6)

@@ -54,7 +54,7 @@ class Opened:
         self.page.goto(file.as_uri())
         self.page.wait_for_function("typeof Plotly !== 'undefined'")
         for place in self.page.query_selector_all("[data-plot]"):
-            place.evaluate("each => each.scrollIntoView()")  # what moves meanwhile may go on moving
+            place.evaluate("each => each.scrollIntoView()")  # what moves meanwhile may keep moving
             self.page.wait_for_selector(f"#{place.get_attribute('id')} .main-svg", state="attached")
 
     def _note(self, message: Any) -> None:

@@ -79,7 +79,7 @@ def test_at_the_end_a_search_says_what_it_saved_that_not_all_trials_were_trained
     view.on_search_end(study, [])
     assert stream.getvalue().splitlines()[-1] == (
         "2 trials: 1 complete, 1 pruned. All trials together trained 20 epochs in 60 s of training. "
-        "In full they would have been 36 epochs; 44% of it was saved."
+        "To completion they would have been 36 epochs; 44% of it was saved."
     )
 
 

@@ -58,7 +58,7 @@ def test_a_trial_that_is_promoted_in_a_terminal_trains_to_its_end(
     best = search(tmp_path, progress=events)
     assert events.promoted is not None
     assert best.run_summary.records[events.promoted].state is TrialState.COMPLETE
-    told = "goes on when a worker is free" if reporting is None else "trains to its end"
+    told = "resumes when a worker is free" if reporting is None else "trains to completion"
     assert capsys.readouterr().out.splitlines()[:1] == [f"trial {events.promoted} {told}"]
     assert main(["promote", str(events.promoted), str(tmp_path / "study")]) != 0
     assert f"Trial {events.promoted} is complete" in " ".join(capsys.readouterr().err.split())

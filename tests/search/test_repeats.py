@@ -104,7 +104,7 @@ def test_what_has_failed_is_not_known_but_tried_until_a_search_ends_or_the_setti
         ("stopped", "the study's timeout of 5.0 s is over", {"timeout": 5.0}, False),
         ("stopped", "the study's 2 epochs are used up", {"max_epochs": 2}, False),
         ("stopped", "the study's 2 epochs are used up", {"trial_max_epochs": 2}, True),
-        ("stopped", "ASHAScheduler lets no trial go on after epochs=2", {"trial_max_epochs": 3}, True),
+        ("stopped", "ASHAScheduler lets no trial continue after epochs=2", {"trial_max_epochs": 3}, True),
         ("complete", None, {"trial_max_epochs": 1}, True),
         ("pruned", "pruned after 2 epochs", {"trial_max_epochs": 3}, True),
     ],

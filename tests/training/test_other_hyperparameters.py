@@ -500,7 +500,7 @@ def test_an_argument_that_a_users_class_adds_can_change(tmp_path: Path) -> None:
         ("per_device_train_batch_size", "another number of samples"),
         ("gradient_accumulation_steps", "another number of samples"),
         *(
-            (name, "go on from where the checkpoint was written")
+            (name, "continue from where the checkpoint was written")
             for name in ("seed", "data_seed", "train_sampling_strategy")
         ),
         ("optim", "the state of the optimizer"),
@@ -514,7 +514,7 @@ def test_an_argument_that_a_users_class_adds_can_change(tmp_path: Path) -> None:
 )
 def test_what_cannot_change_is_refused_with_its_reason(tmp_path: Path, name: str, reason: str) -> None:
     args = TrainingArguments(str(tmp_path), use_cpu=True, optim="sgd")
-    with pytest.raises(ArgumentError, match=rf"'{name}' cannot change while a run goes on: .*{reason}"):
+    with pytest.raises(ArgumentError, match=rf"'{name}' cannot change when a run resumes: .*{reason}"):
         check_changeable(name, args)
 
 

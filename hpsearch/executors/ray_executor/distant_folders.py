@@ -184,7 +184,7 @@ class DistantFolders(RunFolders):
                     filesystems.copy_files(each.path, str(partial), source_filesystem=store)
 
     def close(self) -> None:
-        """Delete the copies, and what Tune has written; the study's folder there, if no run is to go on."""
+        """Delete the copies, and what Tune has written; the study's folder there, if no run is to resume."""
         store = self._store()
         with contextlib.suppress(OSError):
             store.delete_dir(f"{self._root}/{self.tune_folder}")

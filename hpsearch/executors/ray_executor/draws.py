@@ -28,7 +28,7 @@ class Draw:
             self.value(name)
 
     def names(self) -> list[str]:
-        """Return the names that a function can see: all but those that wait for it."""
+        """Return the names that a function can see: all but those drawn after it."""
         return [name for name in dict.fromkeys([*self._values, *self._domains]) if name not in self._asking]
 
     def value(self, name: str) -> Any:

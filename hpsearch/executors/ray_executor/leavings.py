@@ -21,7 +21,7 @@ class Leavings:
         self._folders, self._study = folders, study
 
     def send(self, run: str) -> None:
-        """Let workers go on from what an earlier search has left of a trial."""
+        """Let workers resume from what an earlier search has left of a trial."""
         self._folders.send(run, self._study.folder)
 
     def fetch(self, record: TrialRecord) -> TrialRecord:

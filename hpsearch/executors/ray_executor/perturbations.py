@@ -50,7 +50,7 @@ def check_perturbations(scheduler: TrialScheduler | None, recipe: TakesParameter
 
 
 def _check_mutation(name: str, values: Any, recipe: TakesParameters) -> None:
-    """Raise an error whose message goes on after the name, if a parameter cannot be perturbed with these values."""
+    """Raise an error whose message continues after the name, if a parameter cannot be perturbed with these values."""
     if isinstance(values, Mapping):
         raise StudyError(" with a dict; give each parameter in it its own name, such as 'optim.momentum'.")
     try:

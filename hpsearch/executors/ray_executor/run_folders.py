@@ -1,4 +1,4 @@
-"""Where the checkpoints of running trials lie, so that any worker of the cluster can go on with them."""
+"""Where the checkpoints of running trials lie, so that any worker of the cluster can resume from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...search.store.retention import CHECKPOINT, SELECTED
 from ...search.store.sessions import has_signed_in
 from ...system.files import entries, remove_folder, whole_folder, write_text
 
-# Of each trial so many copies stay: the trial that takes one may have to wait for a worker.
+# The number of copies of each trial that stay: the trial that takes one may have to wait for a worker.
 KEPT_COPIES = 4
 # Tune keeps its own files beside the runs while a search is at work, in a folder named by it and the search.
 TUNE_FOLDER = ".ray-"
@@ -57,11 +57,11 @@ class RunFolders(ABC):
 
     @abstractmethod
     def begin(self, run: str) -> None:
-        """Take up a run: afterwards its folder holds the checkpoints that it goes on from."""
+        """Take up a run: afterwards its folder holds the checkpoints that it resumes from."""
 
     @abstractmethod
     def keep(self, run: str) -> None:
-        """Make the checkpoints that are in a run's folder now those that it goes on from."""
+        """Make the checkpoints that are in a run's folder now those that it resumes from."""
 
     @abstractmethod
     def leave(self, run: str) -> None:
@@ -93,7 +93,7 @@ class RunFolders(ABC):
 
     @abstractmethod
     def copy(self, run: str) -> str:
-        """Copy the checkpoints of a run, for another one to go on from; return the copy's name."""
+        """Copy the checkpoints of a run, for another one to resume from; return the copy's name."""
 
     @abstractmethod
     def take(self, copy: str, run: str) -> None:

@@ -26,7 +26,7 @@ def as_stop(stop: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def reason_to_stop(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
-    """Return why a trial ends with this report, as Tune has it: a number has come to its limit; None if it goes on.
+    """Return why a trial ends with this report, as Tune has it: a number has come to its limit; None if it continues.
 
     Raises:
         StudyError: the report lacks one of the numbers.

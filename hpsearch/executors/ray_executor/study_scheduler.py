@@ -47,7 +47,7 @@ class StudyScheduler(Guarded, TrialScheduler):
     Args:
         dispatch: records the trials.
         given: a scheduler of Ray; None: the pruner of the study judges.
-        at_once: so many trials may be with workers; None: as many as Tune finds room for.
+        at_once: the number of trials that may be with workers; None: as many as Tune finds room for.
         stop: numbers in a report at which a trial ends.
     """
 
@@ -72,7 +72,7 @@ class StudyScheduler(Guarded, TrialScheduler):
 
     @property
     def supports_buffered_results(self) -> bool:
-        """False: every report is answered before the trial goes on."""
+        """False: every report is answered before the trial continues."""
         return False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
@@ -105,7 +105,7 @@ class StudyScheduler(Guarded, TrialScheduler):
         self._end_waiting(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Record what a worker tells, and decide how the trial goes on."""
+        """Record what a worker reports, and decide how the trial continues."""
         # After an error the search ends, and Tune may have taken the trial from its worker already.
         return self._decide(tune_controller, trial, result) or TrialScheduler.NOOP
 
@@ -217,7 +217,7 @@ class StudyScheduler(Guarded, TrialScheduler):
             self._dispatch.end_without_the_waiting(exhausted)
 
     def _left_waiting(self, tune_controller: Any) -> Trial | None:
-        """Return a trial that waits for others, if there are none any more; one that can go no further ends.
+        """Return a trial paused for others, if there are none any more; one that can go no further ends.
 
         Ray's own schedulers wait for ever for a trial that has failed, or has come to its end earlier.
         """
@@ -251,5 +251,5 @@ def _verdict(scheduler: TrialScheduler, result: dict[str, Any]) -> Verdict:
     longest = getattr(scheduler, "_max_t", None) or getattr(scheduler, "_max_t_attr", None)
     name = getattr(scheduler, "_time_attr", None)
     if isinstance(longest, (int, float)) and name in result and result[name] >= longest:
-        return Verdict(stop=f"{type(scheduler).__name__} lets no trial go on after {name}={longest:g}")
+        return Verdict(stop=f"{type(scheduler).__name__} lets no trial continue after {name}={longest:g}")
     return Verdict(prune=True)

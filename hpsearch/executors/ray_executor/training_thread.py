@@ -22,7 +22,7 @@ from .run_folders import RunFolders
 
 
 class TrainingThread:
-    """Runs one trial in a thread, which waits after every event until it is told to go on.
+    """Runs one trial in a thread, which waits after every event until it may continue.
 
     Its methods are called by the worker's main thread; `tell` and `save` while the trial waits.
 
@@ -46,7 +46,7 @@ class TrainingThread:
         self._thread.start()
 
     def next_event(self, seconds: float) -> Message | Ended:
-        """Let the trial go on, and return what it tells next; after `seconds` without anything, how far it is."""
+        """Let the trial continue, and return what it reports next; after `seconds` without anything, how far it is."""
         unread, self._unread = self._unread, None
         if unread is not None:
             return unread
@@ -67,7 +67,7 @@ class TrainingThread:
         self._answer = answer
 
     def save(self) -> int | None:
-        """Let a trial that waits at a report write a checkpoint, and return its update; None if it had nothing to wait.
+        """Let a trial with an unanswered report write a checkpoint, and return its step; None if none is due.
 
         It waits again after it.
         """
@@ -77,12 +77,12 @@ class TrainingThread:
         event = self._line.events.get()
         if isinstance(event, int):
             return event
-        self._unread = event  # it went on without a checkpoint: an evaluation before the first update has none
+        self._unread = event  # it continued without a checkpoint: an evaluation before the first step has none
         self._waits = not isinstance(event, Ended)
         return None
 
     def leave(self) -> None:
-        """End the thread; the trial goes on from its last checkpoint another time."""
+        """End the thread; the trial resumes from its last checkpoint another time."""
         self._line.is_abandoned = True
         self._line.answers.put(None)
         self._waits = False
@@ -149,7 +149,7 @@ class _Line(Line):
             self._folders.leave(self._run)
 
     def kept(self, ended: Ended) -> Ended:
-        """Keep what an ended trial has left; if that cannot be, it has not ended, and goes on another time."""
+        """Keep what an ended trial has left; if that cannot be, it has not ended, and resumes another time."""
         try:
             self.keep()
             self._folders.leave(self._run)

@@ -118,7 +118,7 @@ class TuneDispatch:
         elif now - self._had_room > _SECONDS_WITHOUT_ROOM:
             raise StudyError(
                 f"For {_SECONDS_WITHOUT_ROOM:g} s no node of the cluster could hold a trial: those that could are "
-                "gone. The same call goes on once there are some; autoscaling=True waits for them."
+                "gone. The same call continues once there are some; autoscaling=True waits for them."
             )
         if self._numbers and now - self._heard > _SECONDS_OF_SILENCE:
             exhausted = self.exhausted()
@@ -127,7 +127,7 @@ class TuneDispatch:
 
     def end_without_the_waiting(self, exhausted: str) -> None:
         """End the search at a limit although trials wait for a worker: they resume another time."""
-        self._coordinator.announce(f"the search ends: {exhausted}, and no worker is free for the trials that wait")
+        self._coordinator.announce(f"the search ends: {exhausted}, and no worker is free for the paused trials")
         self._coordinator.is_over = self.ends_now = True
 
     @property
@@ -244,7 +244,7 @@ class TuneDispatch:
 
 
 def given_up(trial: RunningTrial, reason: str) -> Ended:
-    """Return how a trial ended whose worker died, and that does not go on.
+    """Return how a trial ended whose worker died, and that is not resumed.
 
     What the trial itself raises never reaches Tune: a full disk is one of Tune's own notes, whether or not there is
     room again by now, and interrupts the trial.

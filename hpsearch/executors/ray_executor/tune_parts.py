@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class StaysHere:
-    """Is neither copied nor stored by Tune: a search goes on from its own folder, not from Tune's."""
+    """Is neither copied nor stored by Tune: a search resumes from its own folder, not from Tune's."""
 
     def __reduce__(self) -> Any:
         return (object, ())
@@ -167,13 +167,13 @@ class WorkerEvents(Guarded, tune.Callback):
 
     @guarded
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Note that another worker will go on with the trial."""
+        """Note that another worker will resume the trial."""
         self._recovering.add(trial.trial_id)
         self._dispatch.lost(trial.trial_id, Loss(_reason(trial), resumes_itself=True))
 
     @guarded
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Note that Tune will not go on with it: Tune also does so when a worker dies that it meant to use again."""
+        """Note that Tune will not resume it: Tune also says so when a worker dies that it meant to use again."""
         is_creation = _CREATION in str(_error(trial))
         had_worker, is_new = trial.trial_id in self._had_workers, trial.trial_id not in self._recovering
         self._had_workers.discard(trial.trial_id)

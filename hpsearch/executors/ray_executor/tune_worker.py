@@ -42,7 +42,7 @@ class Shared:
         folders: where the checkpoints of running trials lie.
         paths: where the process that searches finds modules.
         seconds_between_progress: how often a worker tells how far its trial is.
-        are_copied: whether trials may go on from the checkpoints of others.
+        are_copied: whether trials may resume from the checkpoints of others.
     """
 
     recipe: ray.ObjectRef[Sent]
@@ -93,7 +93,7 @@ class TrialWorker(tune.Trainable):
         return {**self._numbers, KEY: event, "done": isinstance(event, (Ended, Unusable))}
 
     def tell(self, answer: Any) -> None:
-        """Answer the event of the last step; the trial goes on with the next one."""
+        """Answer the event of the last step; the trial continues with the next one."""
         if self._training is not None:
             self._training.tell(answer)
 
@@ -110,12 +110,12 @@ class TrialWorker(tune.Trainable):
         Path(checkpoint_dir, _NOTE).write_text(json.dumps({"number": self._told.number, "copy": copy}))
 
     def load_checkpoint(self, checkpoint_dir: Any) -> None:
-        """Go on from a checkpoint of another trial; of its own, that is the newest in its folder anyway."""
+        """Resume from a checkpoint of another trial; of its own, that is the newest in its folder anyway."""
         note = json.loads(Path(checkpoint_dir, _NOTE).read_text())
         self._copy = None if note["number"] == self._told.number else note["copy"]
 
     def cleanup(self) -> None:
-        """Leave the trial, which goes on from its last checkpoint another time."""
+        """Leave the trial, which resumes from its last checkpoint another time."""
         self._leave()
 
     def _take(self, config: dict[str, Any]) -> None:

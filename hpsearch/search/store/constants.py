@@ -21,7 +21,7 @@ from .code_origin import is_package_class
 from .code_uses import Uses, uses_of
 
 _OF_ARRAYS = ("numpy", "torch")
-# Of a larger array, so many values.
+# The number of values that are taken of a larger array.
 _MOST_VALUES = 100_000
 # Objects whose `repr` is all there is to know of them.
 _SHOWN = (

@@ -132,7 +132,7 @@ def _constraint(name: str) -> Constraint:
 
 
 def _unknown(name: str) -> Callable[[dict[str, float]], float]:
-    """Return a function that stands for one that only the program that searched has."""
+    """Return a function in place of one that only the program that searched has."""
 
     def not_here(metrics: dict[str, float]) -> float:
         raise StudyError(f"{name} is known by name only: the study was read from its folder.")

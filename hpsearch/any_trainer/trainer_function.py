@@ -25,9 +25,9 @@ from ..search.store.provenance import fingerprint
 from ..search.study import SpaceLike, as_space
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.searching import Evaluation, Searching
+from ..system.environment import ctrl_c_as_interruption
 from ..system.progress_bars import no_progress_bars
 from ..system.spelling import nearest_name
-from ..system.surroundings import ctrl_c_as_interruption
 from ..training.callbacks import ExportableState
 from ..training.randomness import preserved_streams, seed_run
 from ..training.shared_parts import EarlierParts

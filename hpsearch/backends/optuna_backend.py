@@ -279,11 +279,10 @@ class OptunaBackend(Backend):
     def search(self, session: SearchSession) -> None:
         """Run trials here or in workers until the study has its total, or a limit is exhausted."""
         coordinator = self.coordinator(session, retries=self._parallel.retries)
-        with quiet_optuna():
-            if self._parallel.is_wanted:
-                self._parallel.run(coordinator)
-            else:
-                run_inline(coordinator, session.local)
+        if self._parallel.is_wanted:
+            self._parallel.run(coordinator, session.study.folder)
+        else:
+            run_inline(coordinator, session.local)
 
     def coordinator(self, session: SearchSession, proposer: Proposer | None = None, retries: int = 3) -> Coordinator:
         """Return what gives trials to an executor, and receives what they report.

@@ -16,16 +16,16 @@ from ..coordinator.search_session import SearchSession
 from ..errors import StudyError
 from ..executors.processes.pickling import check_objectives, for_workers
 from ..executors.ray_executor.cluster import Cluster, Resources, as_resources, check_address, joined, quiet_tune
-from ..executors.ray_executor.distant_folders import DistantFolders, check_place, name_at_a_distance
-from ..executors.ray_executor.leavings import Leavings
 from ..executors.ray_executor.object_store import put
 from ..executors.ray_executor.perturbations import check_perturbations, with_perturbed
 from ..executors.ray_executor.ray_spaces import drawn, from_ray
+from ..executors.ray_executor.remote_folders import RemoteFolders, check_place, remote_name
 from ..executors.ray_executor.run_folders import TUNE_FOLDER, RunFolders, SharedFolder
 from ..executors.ray_executor.schedulers import as_scheduler, check_scheduler, is_gathering
 from ..executors.ray_executor.searchers import Proposals, as_searcher, check_searcher
 from ..executors.ray_executor.stopping import as_stop
 from ..executors.ray_executor.study_scheduler import StudyScheduler
+from ..executors.ray_executor.trial_artifacts import TrialArtifacts
 from ..executors.ray_executor.tune_dispatch import TuneDispatch
 from ..executors.ray_executor.tune_parts import StudySearcher, StudyStopper, StudyTrials, WorkerEvents
 from ..executors.ray_executor.tune_worker import OBJECTIVE, Shared, TrialWorker
@@ -34,7 +34,7 @@ from ..search.ladder import RUNGS
 from ..search.static_checks import TakesParameters
 from ..search.study import Study, check_whole
 from ..search.trial import TrialRecord
-from ..system.surroundings import at_ctrl_c
+from ..system.environment import at_ctrl_c
 from ..trial.execution import Searchable
 from .base import Backend
 from .engine_options import EngineOption
@@ -221,7 +221,7 @@ class RayBackend(Backend):
             self._slots,
             has_room=(lambda: True) if self._autoscaling else (lambda: self._room() > 0),
             is_gathering=lambda: is_gathering(self._scheduler),
-            leavings=Leavings(folders, study),
+            artifacts=TrialArtifacts(folders, study),
             proposals=self._proposals,
         )
         try:
@@ -296,7 +296,7 @@ class RayBackend(Backend):
     def _folders(self, study: Study, session: str, tune_folder: str) -> RunFolders:
         if self._storage_path is None:
             return SharedFolder(study.folder.absolute(), session, tune_folder)
-        return DistantFolders(self._storage_path, name_at_a_distance(study.folder), session, tune_folder)
+        return RemoteFolders(self._storage_path, remote_name(study.folder), session, tune_folder)
 
     def _slots(self) -> int:
         """Return how many trials may be with workers at once."""

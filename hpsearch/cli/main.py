@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ..errors import HpsearchError, InvalidInputError, MissingPackageError, SearchInterrupted
 from ..search.store.checked_json import printable
-from ..system.surroundings import ctrl_c_as_interruption
+from ..system.environment import ctrl_c_as_interruption
 from ..version import __version__
 from . import best, compare, dashboard, doctor, init, promote, ready_made, report, show
 from . import replay_command as replay

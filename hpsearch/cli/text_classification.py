@@ -110,7 +110,7 @@ class TextClassification:
             tokenizer = AutoTokenizer.from_pretrained(self.model)
         except (OSError, ValueError) as error:
             here = "" if Path(self.model).is_dir() else " (there is no such folder here, so it is a name on the Hub)"
-            raise StudyError(f"model = {self.model!r} cannot be loaded{here}: {_told(error)}") from error
+            raise StudyError(f"model = {self.model!r} cannot be loaded{here}: {_in_words(error)}") from error
         encode = partial(_encoded, tokenizer, self._columns(), self.label, names, self.max_length)
         told = {place: str(name) for place, name in enumerate(self._names(train, names))}
         model_init = FromPretrained(
@@ -250,18 +250,18 @@ def _load(source: str) -> Any:
         try:
             return datasets.load_dataset(kind, data_files=source, **options)
         except Exception as error:
-            raise StudyError(f"{source!r} cannot be read: {_told(error)}") from error
+            raise StudyError(f"{source!r} cannot be read: {_in_words(error)}") from error
     name, _, configuration = source.partition(":")
     try:
         return datasets.load_dataset(name, configuration or None)
     except Exception as error:
         raise StudyError(
             f"data = {source!r} is neither a file ({', '.join(_READERS)}) nor a dataset that the Hub gives: "
-            f"{_told(error)}"
+            f"{_in_words(error)}"
         ) from error
 
 
-def _told(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().partition("\n")[0]

@@ -1,1 +1,1 @@
-"""One search in progress: running trials, retries, budgets, failures. Must not know how trials are run, nor Optuna."""
+"""One search in progress: running trials, retries, limits, failures. Must not know executors and user options."""

@@ -8,20 +8,19 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, assert_never
 
 from ..errors import StorageError
 from ..ledger.engine_trial import OptunaTrial
 from ..ledger.ledger import Ledger
 from ..ledger.proposer import Proposer
 from ..search.parameters import Parameter
-from ..search.store.folder import remove_leftovers
-from ..search.trial import TrialRecord, TrialState, Verdict
+from ..search.trial import Trial, TrialRecord, TrialState, Verdict
 from ..system.interruption import Interruption
 from ..trial.assignment import Assignment
-from ..trial.distant_trial import sendable
 from ..trial.ending import Ended, TrialEndedSearch
 from ..trial.messages import Message, Noted, Notice, Progress, Question, Reported
+from ..trial.remote_trial import sendable
 from .decisions import Decisions
 from .lost_worker import Loss
 from .search_session import SearchSession
@@ -57,8 +56,8 @@ class Coordinator:
     """Gives trials to an executor, and receives what they report; passive, for one thread.
 
     It alone knows which trials run. An executor asks for the `next` trial, passes on what the trial reports, and says
-    that it has `ended`, or that its process is `lost`; when the search is over, or an error or a signal ends it, the
-    executor calls `close`.
+    that it has `ended`, or that its process is `lost`. If an error or a signal ends the search, the executor calls
+    `close`.
 
     Args:
         session: whose trials these are.
@@ -192,9 +191,13 @@ class Coordinator:
         self._in_preflight = None if begun.assignment.preflight is None else number
         return number
 
+    def trial(self, number: int) -> Trial:
+        """Return a trial itself, for an executor that trains it in this process."""
+        return self.running[number].trial
+
     # What a running trial reports
 
-    def hear(self, number: int, message: Message) -> Any:
+    def receive(self, number: int, message: Message) -> Any:
         """Receive a message of a trial in another process; return the answer."""
         match message:
             case Progress(step, max_steps):
@@ -212,7 +215,7 @@ class Coordinator:
                 return self.note(number, so_far)
             case Reported():
                 return self.report(number, message)
-        return self._has_begun(number)
+        assert_never(message)
 
     def progress(self, number: int, step: int, max_steps: int) -> None:
         """Show how far a trial is."""
@@ -279,7 +282,9 @@ class Coordinator:
             self._in_preflight = None
 
     def _remember(self, number: int, so_far: TrialRecord) -> None:
-        self.running[number].so_far = self._session.records.running[number] = so_far
+        running = self.running[number]
+        running.so_far = self._session.records.running[number] = so_far
+        running.trial.user_attrs = {**running.trial.user_attrs, **so_far.user_attrs}  # which listeners see
 
     # How a trial ends
 
@@ -323,7 +328,6 @@ class Coordinator:
             running.trial.begin_again()
             self.announce(f"trial {number} has lost its worker ({loss.reason}): it resumes in another one")
         if not loss.resumes_itself:
-            remove_leftovers(self._session.study.folder / running.assignment.name)
             self._without_process.append(number)
         return True
 

@@ -36,6 +36,7 @@ class SearchSession:
         interruption: notes a signal that ends the search.
 
     Attributes:
+        study, listener, interruption: as given.
         records: the trials of the study.
         accounts: what was used of its limits.
         local: makes and trains trials in this process.

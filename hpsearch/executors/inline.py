@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..coordinator.coordinator import Coordinator
-from ..search.parameters import Parameter
 from ..search.trial import TrialRecord, Verdict
-from ..system.surroundings import ignoring_ctrl_c
-from ..trial.assignment import AssignedTrial, Assignment
+from ..system.environment import ignoring_ctrl_c
 from ..trial.local_trials import LocalTrials
 from ..trial.messages import Reported
 
@@ -38,7 +34,7 @@ def _run(coordinator: Coordinator, local: LocalTrials) -> None:
         assignment = coordinator.next()
         if assignment is not None:
             reporter = InlineReporter(coordinator, assignment.number)
-            ended = local.train(_InlineTrial(assignment, coordinator), assignment, reporter)
+            ended = local.train(coordinator.trial(assignment.number), assignment, reporter)
             coordinator.ended(assignment.number, ended)
         elif coordinator.is_over:
             return
@@ -47,17 +43,6 @@ def _run(coordinator: Coordinator, local: LocalTrials) -> None:
                 is_waiting = True
                 coordinator.announce("all trials have begun: waiting for those that other searches are at")
             local.wait()
-
-
-class _InlineTrial(AssignedTrial):
-    """The trial as training sees it: the search chooses the values that it asks for."""
-
-    def __init__(self, assignment: Assignment, coordinator: Coordinator) -> None:
-        super().__init__(assignment)
-        self._coordinator = coordinator
-
-    def _choose(self, name: str, parameter: Parameter) -> Any:
-        return self._coordinator.suggest(self.number, name, parameter)
 
 
 class InlineReporter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import optuna
@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 from ..errors import SpaceError
 from ..search.parameters import Categorical, Float, Parameter
 from ..search.trial import Trial, TrialRecord
+from .quiet import quiet_optuna
 from .sampling import RepeatableSampling
 from .storage import naming_the_storage
 
@@ -88,7 +89,7 @@ class OptunaTrial(Trial):
             return
         trial = self.engine_trial
         trial.storage = storage = proposed.storage
-        with self._naming_the_storage():
+        with self._talking():
             if self._attempt:
                 given = dict(trial._cached_frozen_trial.params)
                 storage.set_trial_system_attr(trial._trial_id, "fixed_params", given)
@@ -110,7 +111,7 @@ class OptunaTrial(Trial):
         if resource in self._reported:
             return
         self._reported.add(resource)
-        with self._naming_the_storage():
+        with self._talking():
             (self.judged or self.engine_trial).report(value, resource)
 
     def begin_again(self) -> None:
@@ -120,7 +121,7 @@ class OptunaTrial(Trial):
     def should_prune(self) -> bool:
         """Ask the pruner; what a session that was killed has reported further on is not for it to know."""
         trial = self.judged or self.engine_trial
-        with self._naming_the_storage():
+        with self._talking():
             if self._reported <= self._seen:
                 return trial.should_prune()
             stored = trial.study._storage.get_trial(trial._trial_id)
@@ -133,11 +134,14 @@ class OptunaTrial(Trial):
         """Tell whether a trial that has resumed was further before than it is now."""
         return max(self._reported, default=0) > so_far.reports[-1].resource
 
-    def _naming_the_storage(self) -> contextlib.AbstractContextManager[None]:
-        return naming_the_storage(self.engine_trial.study._storage)
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[None]:
+        """Silence Optuna while the block runs, and let an error of its storage say what is wrong."""
+        with quiet_optuna(), naming_the_storage(self.engine_trial.study._storage):
+            yield
 
     def _choose(self, name: str, parameter: Parameter) -> Any:
-        with self._naming_the_storage():
+        with self._talking():
             return self._chosen(name, parameter)
 
     def _chosen(self, name: str, parameter: Parameter) -> Any:

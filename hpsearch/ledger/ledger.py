@@ -89,7 +89,8 @@ class Entries:
 class Ledger:
     """Reads, starts, resumes and ends trials in Optuna's storage.
 
-    Every method but `talking` is called in a block of it, under the lock of the study; `end` by the session of a trial.
+    Every method but `talking` is called in a block of it; all but `renew` under the lock of the study, `end` by the
+    session that trained the trial.
 
     Args:
         study: the settings.

@@ -197,19 +197,19 @@ class _Running:
 
     trial: Trial
     reports: list[Report]
-    heard: float
+    last_news: float
     step: int = 0
     max_steps: int = 0
 
     def take_progress(self, step: int, max_steps: int, now: float) -> None:
         """Be at a step: an earlier one if the trial resumes from a checkpoint, which knows of no later reports."""
-        self.step, self.max_steps, self.heard = step, max_steps, now
+        self.step, self.max_steps, self.last_news = step, max_steps, now
         if max_steps and self.reports and self.reports[-1].step > step:
             self.reports = [each for each in self.reports if each.step <= step]
 
     def take_report(self, report: Report, now: float) -> None:
         """Add a report; if it is made again, in place of the first one and all later ones."""
-        self.step, self.heard = report.step, now
+        self.step, self.last_news = report.step, now
         self.reports = [*(each for each in self.reports if each.step < report.step), report][-_LONGEST_CURVE:]
 
 
@@ -316,10 +316,10 @@ class LiveView(LineView):
         return Group(*lines)
 
     def _choose(self, running: Sequence[_Running], room: int, now: float) -> list[_Running]:
-        """Return the trials to show: those not quiet come first, of them those in view, then those heard last."""
+        """Return the trials to show: those not quiet come first, of them those in view, then those last_news last."""
 
         def place(each: _Running) -> tuple[bool, bool, float]:
-            return _is_quiet(each, now), each.trial.number not in self._shown, -each.heard
+            return _is_quiet(each, now), each.trial.number not in self._shown, -each.last_news
 
         chosen = heapq.nsmallest(room, running, key=place)
         self._shown = {each.trial.number for each in chosen}
@@ -386,7 +386,7 @@ def _lines(shown: Sequence[_Running], bar: int, curve: int, now: float, with_par
     grid.add_column(no_wrap=True, overflow="ellipsis", style="dim", ratio=1)
     for each in shown:
         reports, steps = each.reports, each.max_steps
-        told = f"no news for {format_clock(now - each.heard)}  " if _is_quiet(each, now) else ""
+        told = f"no news for {format_clock(now - each.last_news)}  " if _is_quiet(each, now) else ""
         grid.add_row(
             f"trial {each.trial.number}",
             ProgressBar(total=max(steps, 1), completed=min(each.step, steps), width=bar),
@@ -403,7 +403,7 @@ def _below(parameters: str) -> Text:
 
 
 def _is_quiet(running: _Running, now: float) -> bool:
-    return now - running.heard >= _SECONDS_OF_QUIET
+    return now - running.last_news >= _SECONDS_OF_QUIET
 
 
 def _parameters(trial: Trial) -> str:

@@ -204,7 +204,7 @@ def decide(now: Snapshot) -> Decision:
     is_payable = True
     if may_start and now.nothing_new is None:
         new = TrialRecord(now.next_number, "", TrialState.RUNNING, {})
-        is_payable = not half_done and now.affords(new)
+        is_payable = now.affords(new)
         if is_payable:
             return Start()
     if running or now.settling:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..backends.base import Backend
-from ..coordinator.following import SearchIsOver, follow
+from ..coordinator.followers import SearchIsOver, follow
 from ..coordinator.search_session import SearchSession
 from ..coordinator.study_records import StudyRecords
 from ..errors import (
@@ -32,13 +32,13 @@ from ..search.result.best_run import BestRun, SearchSummary, best_runs
 from ..search.selection import best_records
 from ..search.store.folder import StudyFolder
 from ..search.store.mended import UNCOUNTED_BEFORE, count_uncounted
-from ..search.store.provenance import describe_surroundings, differences, differences_in_results
+from ..search.store.provenance import describe_environment, differences, differences_in_results
 from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback
 from ..search.training_budget import TrainingBudget, is_exhausted, progress_in_words
 from ..search.trial import TrialRecord
+from ..system.environment import ctrl_c_as_interruption
 from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
-from ..system.surroundings import ctrl_c_as_interruption
 from ..trial.ending import TrialEndedSearch, naming_the_disk
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Search:
     Attributes:
         trainer: the recipe that trials are made from.
         study, backend: what is searched, and with what.
-        listener: hears of it.
+        listener: shows it.
         ranks: the processes of each trial; the main one searches, the others train with it.
         build_model: builds the model of a trial, with the weights in a folder.
         data: names to datasets, to tell whether they are those of an earlier session.
@@ -149,7 +149,7 @@ class Search:
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""
-        surroundings = describe_surroundings(self.trainer.args, self.data, self.functions)
+        environment = describe_environment(self.trainer.args, self.data, self.functions)
         with folder.locked():
             records = folder.open()
             damaged = [f"DAMAGED: {each}" for each in folder.problems]
@@ -171,11 +171,11 @@ class Search:
                 changes = [
                     *self.study.changes_of_space(earlier),
                     *(f"{each} {earlier[each]!r} -> {now[each]!r}" for each in chosen_by if earlier[each] != now[each]),
-                    *differences(earlier["sessions"][earlier["session"]], surroundings),
+                    *differences(earlier["sessions"][earlier["session"]], environment),
                 ]
                 notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
-                notes += outdated(self.study, records, earlier, surroundings)
-            folder.write_settings(surroundings, self.backend.describe(), records)
+                notes += outdated(self.study, records, earlier, environment)
+            folder.write_settings(environment, self.backend.describe(), records)
             session.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, session.records.records, notes)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..coordinator.following import follow
+from ..coordinator.followers import follow
 from ..coordinator.search_session import SearchSession
 from ..errors import ArgumentError, ObjectiveError, SearchInterrupted, StudyError
 from ..search.listener import SearchListener
@@ -27,7 +27,7 @@ from ..search.store.folder import (
     read_records,
     read_settings,
 )
-from ..search.store.provenance import WITHOUT_EFFECT, describe_surroundings, differences, is_known, without_secrets
+from ..search.store.provenance import WITHOUT_EFFECT, describe_environment, differences, is_known, without_secrets
 from ..search.store.reading import read_own_json
 from ..search.study import Study
 from ..search.trial import FixedTrial, TrialRecord, TrialState, Verdict
@@ -176,7 +176,7 @@ def replay(
         )
     session = settings["sessions"][original.session]
     trainer, notes = _as_it_was(trainer, session["arguments"], original)
-    notes += differences({**session, "arguments": {}}, describe_surroundings(trainer.args, data))
+    notes += differences({**session, "arguments": {}}, describe_environment(trainer.args, data))
     if not original.state.is_counted:
         notes.append(f"the trial is {original.state.value}: it has not come to its end in the study, and does so here")
     pruning_metric = settings["pruning_metric"]
@@ -323,7 +323,7 @@ def _best_number(folder: Path) -> int:
 
 def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:
     """Return a trainer with the arguments that the trial had, and notes on those that differed."""
-    now = describe_surroundings(trainer.args, {})["arguments"]
+    now = describe_environment(trainer.args, {})["arguments"]
     different = {
         name: value
         for name, value in without_secrets(arguments).items()

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SearchInterrupted
+from .environment import put_back
 from .redaction import holds_secret
-from .surroundings import put_back
 
 # SIGTERM: preemption, `kill`, the end of a container. SIGUSR1: what Slurm's --signal sends by convention.
 NAMES = ("SIGTERM", "SIGUSR1")

@@ -1,4 +1,4 @@
-"""A trial that other processes train: what they are told of it, and the trial as they see it."""
+"""A trial as it is assigned to the process that trains it, and as that process sees it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from ..search.others import OtherTrials
 from ..search.parameters import Parameter
-from ..search.trial import Trial, TrialRecord
+from ..search.trial import FixedTrial, Trial, TrialRecord
 from .preflight import PreflightPlan
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the process that searches tells of a trial to those that train it.
+    """What the process that trains a trial is given.
 
     Attributes:
         others: the other trials of the study.
@@ -66,15 +66,21 @@ class Assignment:
 
 
 class AssignedTrial(Trial):
-    """A trial whose parameters come from the process that searches, which also reports and prunes."""
+    """A trial in another process than the one that searches: that one chooses its parameters, reports and prunes.
 
-    def __init__(self, told: Assignment) -> None:
-        super().__init__(told.number, told.earlier)
-        self.name, self.arguments = told.name, told.arguments
-        self.suggested_by_space, self.fixed = told.suggested_by_space, told.fixed
-        self.params.values_by_name.update(told.params)
-        self.params.of_all_branches = told.of_all_branches
-        self.user_attrs = dict(told.user_attrs)
+    A copy of it, also in another process, has the parameters that are known by then.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        super().__init__(assignment.number, assignment.earlier)
+        self.name, self.arguments = assignment.name, assignment.arguments
+        self.suggested_by_space, self.fixed = assignment.suggested_by_space, assignment.fixed
+        self.params.values_by_name.update(assignment.params)
+        self.params.of_all_branches = assignment.of_all_branches
+        self.user_attrs = dict(assignment.user_attrs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FixedTrial, (dict(self.params.values_by_name), self.number, dict(self.arguments))
 
     def report(self, value: float, resource: int) -> None:
         """Do nothing: the other process reports."""

@@ -19,9 +19,9 @@ from ..errors import (
     StudyError,
 )
 from ..search.trial import TrialRecord, TrialState
+from ..system.environment import ctrl_c_as_interruption
 from ..system.files import disk_problem, is_disk_of
 from ..system.machine import whereabouts
-from ..system.surroundings import ctrl_c_as_interruption
 from .execution import Execution, described, without_frames
 
 logger = logging.getLogger(__name__)

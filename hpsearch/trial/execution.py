@@ -30,9 +30,9 @@ from ..search.selection import select_report
 from ..search.store.checked_json import Unreadable
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
+from ..system.environment import ctrl_c_as_interruption
 from ..system.files import remove_folder
 from ..system.spelling import nearest_name
-from ..system.surroundings import ctrl_c_as_interruption
 from .preflight import MakesPreflightTrainers, PreflightPlan, preflight
 from .reporter import Reporter
 from .reporting import ReportingCallback, plain, so_far_in

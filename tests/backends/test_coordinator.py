@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 
 from hpsearch.coordinator.lost_worker import Loss
 from hpsearch.search.store.reading import read_records
-from hpsearch.search.trial import TrialRecord, TrialState, Verdict
+from hpsearch.search.trial import Trial, TrialRecord, TrialState, Verdict
+from hpsearch.trial.assignment import AssignedTrial
 from hpsearch.trial.ending import Ended
 from hpsearch.trial.messages import Noted
 from tests.support.coordinators import Searching, ended, reported
@@ -24,7 +30,7 @@ def test_a_trial_that_runs_out_of_memory_before_it_has_resumed_keeps_its_reports
     running = search.coordinator.running[0]
     search.coordinator.report(0, reported(running.so_far, 0.5, 0.4))
     anew = TrialRecord(0, "run-0", TrialState.RUNNING, {}, epochs=0.0, fraction=0.0, fallbacks=SMALLER)
-    search.coordinator.hear(0, Noted(anew))
+    search.coordinator.receive(0, Noted(anew))
     [written] = read_records(search.session.study.folder)
     for record in (running.so_far, search.records.running[0], written):
         assert (len(record.reports), record.epochs, record.fraction) == (2, 2.0, 1 / 3)
@@ -105,10 +111,71 @@ def test_an_assignment_has_the_seconds_that_are_left_when_it_is_handed_over(tmp_
 
 
 class Prunes(optuna.pruners.BasePruner):
-    """Prunes every trial."""
+    """Prunes every trial, and notes what it has reported."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[int, float]] = []
 
     def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        self.seen.append(trial.intermediate_values)
         return True
+
+
+def test_a_report_is_stored_before_it_is_shown_and_shown_before_it_is_judged(tmp_path: Path) -> None:
+    pruner = Prunes()
+    search = Searching(tmp_path, pruner=pruner)
+    assert search.coordinator.next() is not None
+    said = reported(search.coordinator.running[0].so_far, 0.5)
+    at_show: list[tuple[dict[int, float], int]] = []
+    search.shown.on_report = lambda trial, report: at_show.append(  # type: ignore[method-assign]
+        (search.engine.trials[0].intermediate_values, len(pruner.seen))
+    )
+    search.coordinator.report(0, said)
+    assert at_show == [({1: 0.5}, 0)]
+    assert pruner.seen == [{1: 0.5}]
+
+
+def test_listeners_see_what_the_users_code_has_noted_on_a_trial_in_another_process(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    assert search.coordinator.next() is not None
+    said = reported(search.coordinator.running[0].so_far, 0.5)
+    noted: list[dict[str, object]] = []
+    search.shown.on_report = lambda trial, report: noted.append(trial.user_attrs)  # type: ignore[method-assign]
+    search.coordinator.report(0, replace(said, so_far=replace(said.so_far, user_attrs={"size": 3})))
+    assert noted == [{"size": 3}]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_an_assigned_trial_can_be_copied_though_it_holds_a_connection(
+    tmp_path: Path, copied: Callable[[AssignedTrial], Trial]
+) -> None:
+    search = Searching(tmp_path)
+    assignment = search.coordinator.next()
+    assert assignment is not None
+    trial = AssignedTrial(assignment)
+    trial.connection = threading.Lock()  # type: ignore[attr-defined]
+    again = copied(trial)
+    assert (again.number, dict(again.params.values_by_name)) == (0, trial.params.values_by_name)
+    assert again["learning_rate"] == trial["learning_rate"]
+
+
+def test_optuna_is_silent_while_parameters_are_chosen_and_user_code_is_not(tmp_path: Path) -> None:
+    levels: list[int] = []
+
+    class Looks(optuna.samplers.RandomSampler):
+        def sample_independent(self, *arguments: Any) -> Any:
+            levels.append(optuna.logging.get_verbosity())
+            return super().sample_independent(*arguments)
+
+    search = Searching(tmp_path, sampler=Looks(seed=0))
+    before = optuna.logging.get_verbosity()
+    search.shown.on_trial_begin = lambda trial: levels.append(  # type: ignore[method-assign]
+        optuna.logging.get_verbosity()
+    )
+    assert search.coordinator.next() is not None
+    assert levels[:-1]
+    assert all(each >= optuna.logging.WARNING for each in levels[:-1])
+    assert levels[-1] == before == optuna.logging.get_verbosity()
 
 
 def test_a_report_is_recorded_and_judged_and_stops_a_trial_only_once_a_limit_is_exhausted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("ray")
 
 import tests.support.shelf  # registers shelf://  # noqa: F401
 from hpsearch import StorageError, StudyError, TrialRecord, TrialState
-from hpsearch.executors.ray_executor.distant_folders import DistantFolders, check_place, name_at_a_distance
+from hpsearch.executors.ray_executor.remote_folders import RemoteFolders, check_place, remote_name
 from hpsearch.executors.ray_executor.run_folders import RunFolders, SharedFolder
 from hpsearch.search.store.folder import write_record
 from hpsearch.search.store.sessions import Session
@@ -50,7 +50,7 @@ def worker(request: pytest.FixtureRequest, tmp_path: Path, scratch: Path) -> Ite
         folders: RunFolders = SharedFolder(study, session.name, f".ray-{session.name}")
     else:
         url = f"{request.param}{tmp_path / 'place'}" if "://" in request.param else str(tmp_path / "place")
-        folders = DistantFolders(url, "study-1", session.name, f".ray-{session.name}")
+        folders = RemoteFolders(url, "study-1", session.name, f".ray-{session.name}")
     yield lambda: pickle.loads(pickle.dumps(folders))
     session.end()
 
@@ -87,7 +87,7 @@ def test_what_a_killed_worker_has_half_written_is_not_gone_on_with(worker: Make,
     first.begin(RUN)
     write_checkpoint(first, "checkpoint-4")
     first.keep(RUN)
-    if isinstance(first, DistantFolders):
+    if isinstance(first, RemoteFolders):
         half = tmp_path / "place" / "study-1" / RUN / "checkpoint-8" / "inside"
     else:
         half = first.folder / RUN / ".partial-1-checkpoint-8" / "inside"
@@ -126,7 +126,7 @@ def test_a_worker_that_comes_back_leaves_its_run_to_the_one_that_has_it_now(work
     second.begin(RUN)
     assert not first.is_wanted(RUN)
     assert second.is_wanted(RUN)
-    if isinstance(first, DistantFolders):
+    if isinstance(first, RemoteFolders):
         write_checkpoint(first, "checkpoint-8")
         with pytest.raises(StorageError, match="another worker has taken over run-0"):
             first.keep(RUN)
@@ -191,7 +191,7 @@ def test_a_search_deletes_what_is_left_of_ended_trials_whose_search_was_killed(
     tmp_path: Path, scratch: Path, state: str, stays: bool
 ) -> None:
     write_record(tmp_path, TrialRecord(0, RUN, TrialState(state), {}))
-    folders = DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session")
+    folders = RemoteFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session")
     folders.begin(RUN)
     write_checkpoint(folders, "checkpoint-4")
     folders.keep(RUN)
@@ -240,18 +240,18 @@ def test_of_a_run_only_the_newest_copies_stay(worker: Make, tmp_path: Path) -> N
     assert len(left) == 8
 
 
-def interleaved(monkeypatch: pytest.MonkeyPatch, worker: DistantFolders, name: str, act: Callable[[], None]) -> None:
+def interleaved(monkeypatch: pytest.MonkeyPatch, worker: RemoteFolders, name: str, act: Callable[[], None]) -> None:
     """Let something happen once, right after a worker has called a method."""
-    method, has_acted = getattr(DistantFolders, name), []
+    method, has_acted = getattr(RemoteFolders, name), []
 
-    def then_act(self: DistantFolders, *given: Any) -> Any:
+    def then_act(self: RemoteFolders, *given: Any) -> Any:
         given_back = method(self, *given)
         if self is worker and not has_acted:
             has_acted.append(True)
             act()
         return given_back
 
-    monkeypatch.setattr(DistantFolders, name, then_act)
+    monkeypatch.setattr(RemoteFolders, name, then_act)
 
 
 @pytest.mark.parametrize("moment", ["_write", "_index"])
@@ -259,7 +259,7 @@ def test_a_worker_that_begins_while_the_one_before_replaces_its_checkpoint_has_t
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     place = str(tmp_path / "place")
-    first, second, third = (DistantFolders(place, "study-1", "session", ".ray-session") for _ in range(3))
+    first, second, third = (RemoteFolders(place, "study-1", "session", ".ray-session") for _ in range(3))
     first.begin(RUN)
     write_checkpoint(first, "checkpoint-4")
     first.keep(RUN)
@@ -283,7 +283,7 @@ def test_a_worker_that_begins_while_the_one_before_replaces_its_checkpoint_has_t
 def test_of_two_workers_that_begin_at_once_the_one_that_is_there_longer_has_the_run(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed, alive = (DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session") for _ in range(2))
+    killed, alive = (RemoteFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session") for _ in range(2))
     interleaved(monkeypatch, alive, "_write", lambda: killed.begin(RUN))
     alive.begin(RUN)
     assert alive.is_wanted(RUN)
@@ -291,7 +291,7 @@ def test_of_two_workers_that_begin_at_once_the_one_that_is_there_longer_has_the_
 
 
 def test_a_checkpoint_that_somebody_has_deleted_at_the_place_is_an_error(tmp_path: Path, scratch: Path) -> None:
-    first, second = (DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session") for _ in range(2))
+    first, second = (RemoteFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session") for _ in range(2))
     first.begin(RUN)
     write_checkpoint(first, "checkpoint-4")
     first.keep(RUN)
@@ -304,8 +304,8 @@ def test_a_checkpoint_that_somebody_has_deleted_at_the_place_is_an_error(tmp_pat
 def test_what_a_killed_worker_has_half_written_of_a_run_is_known_from_its_copy(
     tmp_path: Path, scratch: Path, left: str | None
 ) -> None:
-    def worker() -> DistantFolders:
-        return DistantFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session")
+    def worker() -> RemoteFolders:
+        return RemoteFolders(str(tmp_path / "place"), "study-1", "session", ".ray-session")
 
     first = worker()
     first.begin(RUN)
@@ -330,7 +330,7 @@ def test_a_relative_place_is_the_same_for_workers_in_other_folders(
     tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = DistantFolders("place", "study-1", "session", ".ray-session")
+    folders = RemoteFolders("place", "study-1", "session", ".ray-session")
     monkeypatch.chdir(scratch)
     folders.begin(RUN)
     assert (tmp_path / "place" / "study-1" / RUN).is_dir()
@@ -341,7 +341,7 @@ def test_studies_of_one_name_have_places_of_their_own(tmp_path: Path) -> None:
     names = []
     for folder in (tmp_path / "a" / "study", tmp_path / "b" / "study"):
         folder.mkdir(parents=True)
-        names += [name_at_a_distance(folder), name_at_a_distance(folder)]
+        names += [remote_name(folder), remote_name(folder)]
     assert names[0] == names[1] != names[2] == names[3]
     assert all(name.startswith("study-") for name in names)
 

@@ -19,7 +19,7 @@ from hpsearch.search.study import Study
 from hpsearch.search.trial import FixedTrial, TrialState, Verdict
 from hpsearch.system.interruption import Interruption
 from hpsearch.trial.assignment import Assignment
-from hpsearch.trial.distant_trial import Line, train_as_told
+from hpsearch.trial.remote_trial import Line, train_remotely
 from tests.support.clock import Clock
 from tests.support.small_trainer import small_trainer
 
@@ -145,7 +145,7 @@ def test_a_process_whose_clock_is_hours_off_trains_for_the_time_that_is_left(
     sent = cloudpickle.dumps(Assignment.of(FixedTrial({}), OtherTrials(), seconds))
     here = time.time()
     monkeypatch.setattr(time, "time", lambda: here + off_by)
-    ended = train_as_told(small_trainer(tmp_path), study, pickle.loads(sent), Agrees())
+    ended = train_remotely(small_trainer(tmp_path), study, pickle.loads(sent), Agrees())
     assert ended.record.state is expected, ended.record.reason
 
 

@@ -29,7 +29,7 @@ from hpsearch import (
     tune,
 )
 from hpsearch.search.store.folder import read_records
-from hpsearch.search.store.provenance import describe_surroundings, differences, differences_in_results
+from hpsearch.search.store.provenance import describe_environment, differences, differences_in_results
 from hpsearch.search.trial import TrialState
 from tests.support.searching import AtStep, Events, HearsNotices, interrupt, states, without_result
 from tests.support.short_searches import RATE, params_of, rates, search
@@ -117,7 +117,7 @@ class StopsOneEarlier(StopsAt):
 )
 def test_callbacks_count_by_their_code_and_arguments(before: Any, after: Any, is_said: bool, tmp_path: Path) -> None:
     one, other = (
-        describe_surroundings(trainer.args, {}, trainer._functions())
+        describe_environment(trainer.args, {}, trainer._functions())
         for trainer in (small_trainer(tmp_path, each) for each in (before, after))
     )
     assert differences(one, other) == (["callbacks were edited"] if is_said else [])

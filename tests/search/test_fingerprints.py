@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import transformers
 
+import hpsearch
+from hpsearch.search.store.code_origin import name_of
 from hpsearch.search.store.fingerprints import fingerprints, function_fingerprint, is_comparable
 
 BASE = """
@@ -491,3 +493,24 @@ def test_where_things_lie_in_memory_makes_no_difference(source: str, edit: tuple
     kept = [defined(source) for _ in range(20)]
     assert {function_fingerprint(each) for each in kept} == {of(source)}
     assert of(source.replace(*edit)) != of(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("BestRun", "hpsearch.search.best_run"),
+        ("FromPretrained", "hpsearch.pretrained"),
+        ("Replay", "hpsearch.replay"),
+        ("SearchPlan", "hpsearch.search_plan"),
+        ("SearchSpace", "hpsearch.search.space"),
+        ("SearchSummary", "hpsearch.search.best_run"),
+        ("Seq2SeqTrainer", "hpsearch.seq2seq"),
+        ("Trainer", "hpsearch.trainer"),
+        ("TrainingArguments", "hpsearch.arguments"),
+        ("open_study", "hpsearch.stored_studies"),
+        ("promote", "hpsearch.search.promotion"),
+        ("tune", "hpsearch.trainer_function"),
+    ],
+)
+def test_studies_record_public_names_as_in_0_8_0_wherever_they_are_now(name: str, module: str) -> None:
+    assert name_of(getattr(hpsearch, name)) == f"{module}.{name}"

@@ -19,7 +19,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from hpsearch import TrainingArguments
-from hpsearch.search.store.provenance import describe_surroundings, differences, fingerprint
+from hpsearch.search.store.provenance import describe_environment, differences, fingerprint
 from tests.support.models import classification_data, language_data
 from tests.support.searching import ROOT
 from tests.support.small_trainer import points
@@ -201,7 +201,7 @@ def test_the_first_and_the_last_sample_count() -> None:
 def test_the_surroundings_are_json_and_say_what_differs(tmp_path: Any) -> None:
     def surroundings(**changes: Any) -> dict[str, Any]:
         args = TrainingArguments(str(tmp_path), use_cpu=True, **changes)
-        return describe_surroundings(args, {"train_dataset": points(4, 0), "eval_dataset": None})
+        return describe_environment(args, {"train_dataset": points(4, 0), "eval_dataset": None})
 
     first = surroundings(weight_decay=0.1)
     assert json.loads(json.dumps(first)) == first
@@ -214,7 +214,7 @@ def test_the_surroundings_are_json_and_say_what_differs(tmp_path: Any) -> None:
 
 def test_secrets_are_not_written_down(tmp_path: Any) -> None:
     args = TrainingArguments(str(tmp_path), use_cpu=True, hub_token="hf_very_secret")
-    assert "hf_very_secret" not in json.dumps(describe_surroundings(args, {}))
+    assert "hf_very_secret" not in json.dumps(describe_environment(args, {}))
 
 
 def test_no_secret_among_the_arguments_is_recorded_or_shown() -> None:
@@ -223,7 +223,7 @@ def test_no_secret_among_the_arguments_is_recorded_or_shown() -> None:
         service_password: str = ""
 
     args = WithKey("out", hub_token="hf_SECRET", service_password="hunter2", use_cpu=True)
-    recorded = describe_surroundings(args, {})
+    recorded = describe_environment(args, {})
     for shown in (str(recorded), repr(TrainingArguments("out", hub_token="hf_SECRET", use_cpu=True)), repr(args)):
         assert "hf_SECRET" not in shown
     assert "hunter2" not in str(recorded)
@@ -234,7 +234,7 @@ def test_no_secret_among_the_arguments_is_recorded_or_shown() -> None:
 def test_secrets_in_the_values_of_arguments_are_neither_recorded_nor_shown() -> None:
     url, options = "https://user:hunter2@host/x", {"api_key": "hunter2", "decay": 0.1}
     args = TrainingArguments("out", run_name=url, lr_scheduler_kwargs=options, use_cpu=True)
-    recorded = describe_surroundings(args, {})
+    recorded = describe_environment(args, {})
     assert recorded["arguments"]["run_name"] == "https://***@host/x"
     assert recorded["arguments"]["lr_scheduler_kwargs"] == {"api_key": "***", "decay": 0.1}
     by_an_earlier_version = {"arguments": {"hub_model_id": url, "lr_scheduler_kwargs": {**options, "decay": 0.2}}}

@@ -9,8 +9,8 @@ import pytest
 from hpsearch import Report
 from hpsearch.search.trial import Verdict
 from hpsearch.system.interruption import Interruption
-from hpsearch.trial.distant_trial import Line, RemoteReporter
 from hpsearch.trial.messages import Noted, Notice, Reported
+from hpsearch.trial.remote_trial import Line, RemoteReporter
 from tests.support.at_rungs import running
 
 REPORT = Report((0.5,), 1, 3, 1.0, {"eval_loss": 0.5}, horizon=6.0)

@@ -73,9 +73,10 @@ class Searching:
         proposer: Any = None,
         pruner: optuna.pruners.BasePruner | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sampler: optuna.samplers.BaseSampler | None = None,
         **limits: Any,
     ) -> None:
-        sampler = optuna.samplers.RandomSampler(seed=0)
+        sampler = sampler or optuna.samplers.RandomSampler(seed=0)
         self.engine = optuna.create_study(sampler=sampler, pruner=pruner or optuna.pruners.NopPruner())
         objectives = resolve_objectives("loss", "minimize", has_metrics=True)
         study = Study("s", folder / "s", SearchSpace(RATE), objectives, n_trials, preflight=False, **limits)

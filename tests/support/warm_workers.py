@@ -27,7 +27,7 @@ PRELOADED = (
         "hpsearch.trainer.trainer",
         "hpsearch.any_trainer.trainer_function",
     ),
-    *("hpsearch.backends.optuna_backend", "hpsearch.trial.distant_trial", "hpsearch.executors.processes.worker"),
+    *("hpsearch.backends.optuna_backend", "hpsearch.trial.remote_trial", "hpsearch.executors.processes.worker"),
     *("fsspec", "google.protobuf.json_format", "jsonschema", "msgpack", "pandas", "pyarrow.fs", "pydantic", "requests"),
     *("rich.progress", "tensorboardX", "tests.support.search_processes", "tests.support.searching"),
     *("tests.support.scarce_memory", "tests.support.shelf", "tests.support.small_trainer"),

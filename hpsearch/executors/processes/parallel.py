@@ -12,10 +12,11 @@ import torch
 from ...coordinator.coordinator import Coordinator
 from ...coordinator.lost_worker import Loss
 from ...errors import HpsearchError, StorageError, StudyError
+from ...search.store.folder import remove_leftovers
 from ...search.study import Study, check_whole
 from ...search.trial import TrialState
+from ...system.environment import at_ctrl_c, ignoring_ctrl_c
 from ...system.machine import memory
-from ...system.surroundings import at_ctrl_c, ignoring_ctrl_c
 from ...system.temporary_folders import scratch_folder
 from ...trial.ending import Ended
 from ...trial.execution import Searchable
@@ -141,7 +142,7 @@ class Parallel:
         """Return the number of bytes that each worker may have."""
         return _SHARE_OF_MEMORY * memory() / len(self._slots)
 
-    def run(self, coordinator: Coordinator) -> None:
+    def run(self, coordinator: Coordinator, study_folder: Path) -> None:
         """Start workers, and let them train the trials of the study.
 
         Raises:
@@ -150,7 +151,7 @@ class Parallel:
         assert self._payload is not None, "packed() comes first"
         first, self._first = self._first, None
         workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or self._share(), first)
-        ParallelSearch(coordinator, workers).run()
+        ParallelSearch(coordinator, workers, study_folder).run()
 
 
 def _pack(recipe: Searchable, study: Study, file: Path) -> Payload:
@@ -190,12 +191,13 @@ class ParallelSearch:
     Args:
         coordinator: gives the trials, and receives what they report.
         workers: train them.
+        study_folder: has the folders of the trials.
     """
 
-    def __init__(self, coordinator: Coordinator, workers: Workers) -> None:
-        self._coordinator, self._workers = coordinator, workers
+    def __init__(self, coordinator: Coordinator, workers: Workers, study_folder: Path) -> None:
+        self._coordinator, self._workers, self._study_folder = coordinator, workers, study_folder
         self._trials: dict[Worker, int] = {}  # the number of the trial that each worker trains
-        self._has_told = False
+        self._has_announced_start = False
 
     def run(self) -> None:
         """Run trials until there are none left; record an error that ends the search early, then raise it."""
@@ -209,7 +211,7 @@ class ParallelSearch:
                         break
                     for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):
                         self._take(worker, message)
-                    self._tell_of_start()
+                    self._announce_start()
                 if coordinator.interruption.signal:
                     self._finish_steps()
         except BaseException as error:
@@ -220,11 +222,11 @@ class ParallelSearch:
         if coordinator.error is not None:
             raise coordinator.error
 
-    def _tell_of_start(self) -> None:
+    def _announce_start(self) -> None:
         """Say once how long the first worker took to be ready, if that was long enough to wonder."""
         seconds = self._workers.seconds_to_first
-        if seconds is not None and not self._has_told:
-            self._has_told = True
+        if seconds is not None and not self._has_announced_start:
+            self._has_announced_start = True
             if seconds >= _SECONDS_WORTH_TELLING:
                 self._coordinator.announce(f"First worker ready after {seconds:.1f} s")
 
@@ -266,11 +268,13 @@ class ParallelSearch:
             self._workers.release(worker, has_failed=message.record.traceback is not None)
         elif isinstance(message, Lost):
             del self._trials[worker]
-            if not self._coordinator.lost(number, Loss(message.reason)):
-                trial = self._coordinator.running[number]
+            trial = self._coordinator.running[number]
+            if self._coordinator.lost(number, Loss(message.reason)):
+                remove_leftovers(self._study_folder / trial.assignment.name)
+            else:
                 self._coordinator.ended(number, trial.ended(TrialState.FAILED, f"its worker died: {message.reason}"))
         else:
-            answer = self._coordinator.hear(number, message)
+            answer = self._coordinator.receive(number, message)
             if not isinstance(message, Progress):
                 worker.send(answer)
 

@@ -26,9 +26,9 @@ import torch
 from ...system.interruption import Interruption, ignore_signals
 from ...system.sockets import keep_sockets_in
 from ...trial.assignment import Assignment
-from ...trial.distant_trial import Abandoned, Line, train_as_told
 from ...trial.execution import described
 from ...trial.messages import Progress
+from ...trial.remote_trial import Abandoned, Line, train_remotely
 from .payload import Payload
 from .process_settings import ProcessSettings
 from .slots import Slot
@@ -125,7 +125,7 @@ def _train(search: _SearchingProcess) -> None:
         if isinstance(message, Assignment):  # else a verdict that came after the trial had ended
             search.begin_trial()
             with _output_to(study.folder / message.name / OUTPUT_FILE):
-                ended = train_as_told(recipe, study, message, search)
+                ended = train_remotely(recipe, study, message, search)
             search.send(ended)
 
 

@@ -1,1 +1,1 @@
-"""Trials in the workers of Ray Tune. The only room that imports ray."""
+"""Trials in the workers of Ray Tune. Only this room, and the backend that makes it, import ray."""

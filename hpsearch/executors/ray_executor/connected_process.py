@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-from ...system.surroundings import environment, put_back, restored_signals
+from ...system.environment import environment, put_back, restored_signals
 
 _TUNE_LOGGERS = ("ray.tune", "ray.train", "ray.air")
 

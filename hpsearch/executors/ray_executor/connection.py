@@ -15,7 +15,7 @@ import psutil
 import ray
 
 from ...errors import StudyError
-from ...system.surroundings import environment, put_back, restored_signals
+from ...system.environment import environment, put_back, restored_signals
 from .address import check_is_node, how_to_join
 from .connected_process import restored_levels
 from .internals import loopback_only, reread_environment

@@ -125,7 +125,7 @@ class Proposals:
         self._repeated += 1
         self._complete(self._names.pop(number), known, _last_metrics(known))
 
-    def hear(self, number: int, result: Mapping[str, Any]) -> None:
+    def receive(self, number: int, result: Mapping[str, Any]) -> None:
         """Tell the searcher of a report."""
         if number in self._names:
             self._searcher.on_trial_result(self._names[number], dict(result))

@@ -112,7 +112,7 @@ class StudyScheduler(Guarded, TrialScheduler):
     @guarded
     def _decide(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         event = result[KEY]
-        answer = self._dispatch.hear(trial.trial_id, event, result)
+        answer = self._dispatch.receive(trial.trial_id, event, result)
         if isinstance(event, Question):
             _tell(trial, answer)
         if not isinstance(event, Reported):

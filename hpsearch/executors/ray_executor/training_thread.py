@@ -1,4 +1,4 @@
-"""A trial in a thread of its worker: it trains until it has something to tell, and then waits to be told."""
+"""A trial in a thread of its worker: it trains until it has something to report, and then waits for the answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...search.study import Study
 from ...search.trial import TrialState, Verdict
 from ...system.interruption import Interruption
 from ...trial.assignment import Assignment
-from ...trial.distant_trial import Abandoned, Line, train_as_told
 from ...trial.ending import Ended
 from ...trial.execution import Searchable
 from ...trial.messages import Message, Progress
+from ...trial.remote_trial import Abandoned, Line, train_remotely
 from .run_folders import RunFolders
 
 
@@ -29,20 +29,20 @@ class TrainingThread:
     Args:
         recipe: the trainer that trials are made from.
         study: the settings.
-        told: the trial.
+        assignment: the trial.
         folders: where its checkpoints are to be kept.
 
     Attributes:
         interruption: ends the trial with a checkpoint after the step, once it notes a signal.
     """
 
-    def __init__(self, recipe: Searchable, study: Study, told: Assignment, folders: RunFolders) -> None:
-        self._line = _Line(told.name, folders)
+    def __init__(self, recipe: Searchable, study: Study, assignment: Assignment, folders: RunFolders) -> None:
+        self._line = _Line(assignment.name, folders)
         self.interruption = self._line.interruption
         self._waits = False
         self._answer: Any = Verdict()
         self._unread: Message | Ended | None = None
-        self._thread = threading.Thread(target=self._run, args=(recipe, study, told), name="trial", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(recipe, study, assignment), name="trial", daemon=True)
         self._thread.start()
 
     def next_event(self, seconds: float) -> Message | Ended:
@@ -89,14 +89,14 @@ class TrainingThread:
         self._thread.join()
         self._line.leave()
 
-    def _run(self, recipe: Searchable, study: Study, told: Assignment) -> None:
+    def _run(self, recipe: Searchable, study: Study, assignment: Assignment) -> None:
         try:
-            self._train(recipe, study, told)
+            self._train(recipe, study, assignment)
         except BaseException as error:  # the main thread finds it when it asks for the next event
             self._line.error = error
 
-    def _train(self, recipe: Searchable, study: Study, told: Assignment) -> None:
-        ended = train_as_told(recipe, study, told, self._line)
+    def _train(self, recipe: Searchable, study: Study, assignment: Assignment) -> None:
+        ended = train_remotely(recipe, study, assignment, self._line)
         if ended.record.state.is_counted:
             ended = self._line.kept(ended)
         self._line.events.put(ended)

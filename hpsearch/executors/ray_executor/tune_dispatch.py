@@ -18,11 +18,11 @@ from ...system.interruption import Interruption
 from ...trial.ending import Ended, TrialEndedSearch
 from ...trial.messages import Message, Reported
 from .events import KEY, Unusable
-from .leavings import Leavings
 from .searchers import Proposals
+from .trial_artifacts import TrialArtifacts
 
 _SECONDS_WITHOUT_ROOM = 60.0
-# Workers tell how far they are every few seconds. If nothing is heard of any, all trials wait for room, for as long as
+# Workers report how far they are every few seconds. If none reports, all trials wait for room, for as long as
 # others use it.
 _SECONDS_OF_SILENCE = 60.0
 
@@ -38,7 +38,7 @@ class TuneDispatch:
         slots: how many trials may be with workers at once.
         has_room: whether any node could hold a trial, or is to be waited for.
         is_gathering: whether further trials are wanted even if there are no workers for them yet.
-        leavings: brings what trials leave to where it is needed.
+        artifacts: brings what trials leave to where it is needed.
         proposals: learns from the results of the parameters that it proposed; None: the engine chooses them.
 
     Attributes:
@@ -51,12 +51,12 @@ class TuneDispatch:
         slots: Callable[[], int],
         has_room: Callable[[], bool],
         is_gathering: Callable[[], bool],
-        leavings: Leavings,
+        artifacts: TrialArtifacts,
         proposals: Proposals | None = None,
     ) -> None:
         self._coordinator, self._slots = coordinator, slots
-        self._is_gathering, self._leavings, self._proposals = is_gathering, leavings, proposals
-        self._has_room, self._had_room, self._heard = has_room, time.monotonic(), time.monotonic()
+        self._is_gathering, self._artifacts, self._proposals = is_gathering, artifacts, proposals
+        self._has_room, self._had_room, self._last_news = has_room, time.monotonic(), time.monotonic()
         self._numbers: dict[str, int] = {}  # of our trials, by Tune's names of them
         self._paused: set[str] = set()
         self.ends_now = False
@@ -101,9 +101,9 @@ class TuneDispatch:
         if assignment is None:
             return None
         self._numbers[tune_id] = assignment.number
-        self._heard = time.monotonic()
+        self._last_news = time.monotonic()
         if assignment.earlier is not None and not self._trial(tune_id).has_lost_process:
-            self._leavings.send(assignment.name)
+            self._artifacts.send(assignment.name)
         return {**assignment.arguments, KEY: assignment}
 
     def check(self) -> None:
@@ -120,7 +120,7 @@ class TuneDispatch:
                 f"For {_SECONDS_WITHOUT_ROOM:g} s no node of the cluster could hold a trial: those that could are "
                 "gone. The same call continues once there are some; autoscaling=True waits for them."
             )
-        if self._numbers and now - self._heard > _SECONDS_OF_SILENCE:
+        if self._numbers and now - self._last_news > _SECONDS_OF_SILENCE:
             exhausted = self.exhausted()
             if exhausted is not None:
                 self.end_without_the_waiting(exhausted)
@@ -139,15 +139,15 @@ class TuneDispatch:
         """Return the number of the trial that one of Tune's is."""
         return self._numbers[tune_id]
 
-    def hear(self, tune_id: str, message: Message, result: Mapping[str, Any]) -> Any:
+    def receive(self, tune_id: str, message: Message, result: Mapping[str, Any]) -> Any:
         """Receive what a running trial reports, and what Tune made of it; return the answer to a question."""
         number = self._numbers[tune_id]
-        self._heard = time.monotonic()
+        self._last_news = time.monotonic()
         if not isinstance(message, Reported):
-            return self._coordinator.hear(number, message)
+            return self._coordinator.receive(number, message)
         self._coordinator.record_report(number, message)
         if message.is_comparable and self._proposals is not None:
-            self._proposals.hear(number, result)
+            self._proposals.receive(number, result)
         return None
 
     def verdict(self, tune_id: str, message: Reported) -> Verdict:
@@ -169,9 +169,9 @@ class TuneDispatch:
 
     def end_waiting(self, tune_id: str, verdict: Verdict, result: Mapping[str, Any]) -> None:
         """Record a trial that is stopped while it waits: there is no worker that could end it."""
-        self._leavings.fetch(self._trial(tune_id).so_far)
+        self._artifacts.fetch(self._trial(tune_id).so_far)
         record = self._coordinator.stop_paused(self._leave(tune_id), verdict)
-        self._leavings.forget(record)
+        self._artifacts.forget(record)
         if self._proposals is not None:
             self._proposals.end(record, result)
 
@@ -203,7 +203,7 @@ class TuneDispatch:
             TrialEndedSearch: no worker for it can be started, which is not the trial's fault.
         """
         trial = self._trial(tune_id)
-        self._heard = time.monotonic()
+        self._last_news = time.monotonic()
         self._paused.discard(tune_id)
         if self._coordinator.lost(self._numbers[tune_id], loss):
             if not loss.resumes_itself:
@@ -226,19 +226,19 @@ class TuneDispatch:
 
     def _leave(self, tune_id: str) -> int:
         """Take a trial from those that Tune knows; return its number."""
-        self._heard = time.monotonic()
+        self._last_news = time.monotonic()
         self._paused.discard(tune_id)
         return self._numbers.pop(tune_id)
 
     def _finish(self, tune_id: str, ended: Ended, result: Mapping[str, Any] | None = None) -> None:
         """Bring what a trial has left into the study's folder, and record that it has ended."""
-        ended = replace(ended, record=self._leavings.fetch(ended.record))
+        ended = replace(ended, record=self._artifacts.fetch(ended.record))
         try:
             record = self._coordinator.ended(self._leave(tune_id), ended)
         except TrialEndedSearch as found:
-            self._leavings.forget(found.record)
+            self._artifacts.forget(found.record)
             raise
-        self._leavings.forget(record)
+        self._artifacts.forget(record)
         if self._proposals is not None and record.state.is_counted:
             self._proposals.end(record, result or {})
 

@@ -56,7 +56,7 @@ class Shared:
 class TrialWorker(tune.Trainable):
     """Trains a trial up to its next event, with every step; then another trial, in the same process."""
 
-    _told: Assignment
+    _assignment: Assignment
 
     def setup(self, config: dict[str, Any], shared: Shared | None = None) -> None:
         """Take the first trial; what takes time is left to the first step."""
@@ -76,7 +76,7 @@ class TrialWorker(tune.Trainable):
 
     def begin(self, seconds: float | None) -> None:
         """Note the time that the search has left, which counts from now; it comes before the first step of a trial."""
-        self._told = replace(self._told, seconds=seconds)
+        self._assignment = replace(self._assignment, seconds=seconds)
         self._received = time.monotonic()
 
     def step(self) -> dict[str, Any]:
@@ -106,20 +106,20 @@ class TrialWorker(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of the trial where it stands; Tune keeps a note of where that is."""
         has_saved = self._training is not None and self._training.save() is not None
-        copy = self._shared.folders.copy(self._told.name) if has_saved and self._shared.are_copied else None
-        Path(checkpoint_dir, _NOTE).write_text(json.dumps({"number": self._told.number, "copy": copy}))
+        copy = self._shared.folders.copy(self._assignment.name) if has_saved and self._shared.are_copied else None
+        Path(checkpoint_dir, _NOTE).write_text(json.dumps({"number": self._assignment.number, "copy": copy}))
 
     def load_checkpoint(self, checkpoint_dir: Any) -> None:
         """Resume from a checkpoint of another trial; of its own, that is the newest in its folder anyway."""
         note = json.loads(Path(checkpoint_dir, _NOTE).read_text())
-        self._copy = None if note["number"] == self._told.number else note["copy"]
+        self._copy = None if note["number"] == self._assignment.number else note["copy"]
 
     def cleanup(self) -> None:
         """Leave the trial, which resumes from its last checkpoint another time."""
         self._leave()
 
     def _take(self, config: dict[str, Any]) -> None:
-        self._told = config[KEY]
+        self._assignment = config[KEY]
         self._received = time.monotonic()
         self._copy = None
         self._signal = 0
@@ -129,14 +129,14 @@ class TrialWorker(tune.Trainable):
         if self._recipe is None:
             sys.path += [each for each in self._shared.paths if each not in sys.path]
             self._recipe = ray.get(self._shared.recipe).load()
-        folders, run = self._shared.folders, self._told.name
+        folders, run = self._shared.folders, self._assignment.name
         folders.begin(run)
         if self._copy is not None:
             folders.take(self._copy, run)
             folders.keep(run)
         study = replace(self._shared.study, folder=folders.folder)
-        told = self._told.after(time.monotonic() - self._received)
-        self._training = TrainingThread(self._recipe, study, told, folders)
+        assignment = self._assignment.after(time.monotonic() - self._received)
+        self._training = TrainingThread(self._recipe, study, assignment, folders)
         if self._signal:
             self._training.interruption.note(self._signal)
         return self._training

@@ -10,6 +10,7 @@ from typing import Any
 
 # Our modules that code of users refers to, with the names they had in hpsearch 0.8.0.
 _IN_0_8_0 = {
+    "hpsearch.any_trainer.search_plan": "hpsearch.search_plan",
     "hpsearch.any_trainer.trainer_function": "hpsearch.trainer_function",
     "hpsearch.search.result.best_run": "hpsearch.search.best_run",
     "hpsearch.search.store.promotion": "hpsearch.search.promotion",

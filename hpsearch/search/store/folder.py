@@ -128,12 +128,12 @@ class StudyFolder:
         return read_settings(self.path)
 
     def write_settings(
-        self, surroundings: Mapping[str, Any], about: Mapping[str, Any], records: Sequence[TrialRecord] = ()
+        self, environment: Mapping[str, Any], about: Mapping[str, Any], records: Sequence[TrialRecord] = ()
     ) -> None:
         """Write `study.json`; the caller holds the lock.
 
         Args:
-            surroundings: the arguments, versions and data of this session; those of earlier ones stay there, in
+            environment: the arguments, versions and data of this session; those of earlier ones stay there, in
                 ``sessions``, as records of trials refer to them.
             about: further settings: sampler, pruner, storage.
             records: the trials on disk; the sessions that they name keep their places, also where the file is lost.
@@ -141,10 +141,10 @@ class StudyFolder:
         study, earlier = self._study, self.read_settings()
         sessions = _unknown_sessions(records) if earlier is None else list(earlier["sessions"])
         known = [{**each, "machine": None} for each in sessions]  # where a trial was trained its record says
-        now = {**surroundings, "machine": None}
+        now = {**environment, "machine": None}
         if now not in known:
             known.append(now)
-            sessions.append(dict(surroundings))
+            sessions.append(dict(environment))
         self.session = known.index(now)
         self.same_sessions = {
             place

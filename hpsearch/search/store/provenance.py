@@ -20,7 +20,7 @@ HP_SPACE, CALLBACKS = "hp_space", "callbacks"
 WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_dir", "disable_tqdm", "report_to"}
 
 
-def describe_surroundings(
+def describe_environment(
     args: Any, data: Mapping[str, Any], functions: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return arguments, package versions, machine and fingerprints of data and functions, for `study.json`.

@@ -12,7 +12,7 @@ from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..system.sockets import keeping_sockets
-from ..trial.assignment import AssignedTrial
+from ..trial.assignment import AssignedTrial, Assignment
 from ..trial.execution import Execution, Searchable, without_frames
 from ..trial.reporter import SilentReporter
 
@@ -37,25 +37,28 @@ def follow(
         CommunicationError: the processes have lost each other.
     """
     while True:
-        told: Any = ranks.decide(lambda: None)
-        if told is None:  # the main process waits for other searches
+        message: Any = ranks.decide(lambda: None)
+        if message is None:  # the main process waits for other searches
             continue
-        if isinstance(told, SearchIsOver):
-            if told.error is not None:
-                raise told.error
-            return told.records
-        budget = TrialBudget(study, SearchBudget(study, interruption=interruption), told.others)
-        trial = AssignedTrial(told)
+        if isinstance(message, SearchIsOver):
+            if message.error is not None:
+                raise message.error
+            return message.records
+        assignment: Assignment = message
+        budget = TrialBudget(study, SearchBudget(study, interruption=interruption), assignment.others)
+        trial = AssignedTrial(assignment)
         trial.ranks = ranks
         reporter = SilentReporter()
-        execution = Execution(trainer, study, trial, told.others, budget, ranks, reporter, plan=told.preflight)
+        execution = Execution(
+            trainer, study, trial, assignment.others, budget, ranks, reporter, plan=assignment.preflight
+        )
         try:
             with keeping_sockets(execution.loads_in_processes):
                 execution.run()
         except CommunicationError as error:
             without_frames(error)
             raise
-        except BaseException as error:  # the main process has heard of it, and records it
+        except BaseException as error:  # the main process records it
             without_frames(error)
         finally:
             execution.release()

@@ -32,7 +32,7 @@ _ATTEMPTS = 3
 
 
 @dataclass
-class DistantFolders(RunFolders):
+class RemoteFolders(RunFolders):
     """A place that all nodes reach, such as a bucket; each worker trains in a folder of its own node.
 
     A run's place there holds its checkpoints, an index that names those that are whole, and the name of the worker
@@ -40,7 +40,7 @@ class DistantFolders(RunFolders):
 
     Args:
         url: a path, or a URL that pyarrow or fsspec knows.
-        study: names the study there, as `name_at_a_distance` says.
+        study: names the study there, as `remote_name` says.
         session: the search that the workers are of.
         tune_folder: where Tune and the copies of this search are.
     """
@@ -254,7 +254,7 @@ class DistantFolders(RunFolders):
                 stream.write(json.dumps(value).encode())
 
 
-def name_at_a_distance(study_folder: Path) -> str:
+def remote_name(study_folder: Path) -> str:
     """Return what names a study where others may have the same name; its folder keeps it. Under the study's lock."""
     path = study_folder / _NAME_FILE
     if not path.exists():

@@ -59,27 +59,27 @@ class Line(ABC):
         """Keep the checkpoints that there are now, wherever the trial may resume."""
 
 
-def train_as_told(recipe: Searchable, study: Study, told: Assignment, line: Line) -> Ended:
+def train_remotely(recipe: Searchable, study: Study, assignment: Assignment, line: Line) -> Ended:
     """Train a trial to its end, and return how it ended, in what another process can load."""
     execution = Execution(
         recipe,
         study,
-        _DistantTrial(told, line),
-        told.others,
-        TrialBudget(study, SearchBudget(study, told.seconds, interruption=line.interruption), told.others),
+        _RemoteTrial(assignment, line),
+        assignment.others,
+        TrialBudget(study, SearchBudget(study, assignment.seconds, interruption=line.interruption), assignment.others),
         OneProcess(),
         RemoteReporter(line),
-        plan=told.preflight,
+        plan=assignment.preflight,
     )
     ended = run_to_end(execution, execution.run)
     return replace(ended, cause=sendable(ended.cause))
 
 
-class _DistantTrial(AssignedTrial):
+class _RemoteTrial(AssignedTrial):
     """The trial as training sees it: the search chooses the values that it asks for."""
 
-    def __init__(self, told: Assignment, line: Line) -> None:
-        super().__init__(told)
+    def __init__(self, assignment: Assignment, line: Line) -> None:
+        super().__init__(assignment)
         self._line = line
 
     def _choose(self, name: str, parameter: Parameter) -> Any:

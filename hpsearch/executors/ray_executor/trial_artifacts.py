@@ -9,7 +9,7 @@ from ...search.trial import TrialRecord, TrialState
 from .run_folders import RunFolders
 
 
-class Leavings:
+class TrialArtifacts:
     """Brings the checkpoints of trials to where they are needed, as seen by the process that searches.
 
     Args:

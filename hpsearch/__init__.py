@@ -49,7 +49,7 @@ _HOMES = {
     "search.parameters": ["Categorical", "Float", "Int"],
     "search.result.best_run": ["BestRun", "SearchSummary"],
     "search.space": ["SearchSpace"],
-    "search.store.promotion": ["promote"],
+    "search.store.manual_promotion": ["promote"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
     "search.warm_start": ["WarmStart"],
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from .search.result.best_run import BestRun as BestRun
     from .search.result.best_run import SearchSummary as SearchSummary
     from .search.space import SearchSpace as SearchSpace
-    from .search.store.promotion import promote as promote
+    from .search.store.manual_promotion import promote as promote
     from .search.study import Study as Study
     from .search.trial import FixedTrial as FixedTrial
     from .search.trial import Report as Report

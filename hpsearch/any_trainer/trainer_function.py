@@ -24,7 +24,7 @@ from ..search.space import SearchSpace
 from ..search.store.provenance import fingerprint
 from ..search.study import SpaceLike, as_space
 from ..search.trial import FixedTrial, Trial, TrialRecord
-from ..searching.searching import Evaluation, Searching
+from ..searching.search_methods import Evaluation, Searching
 from ..system.environment import ctrl_c_as_interruption
 from ..system.progress_bars import no_progress_bars
 from ..system.spelling import nearest_name

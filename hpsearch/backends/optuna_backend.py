@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import optuna
 from optuna.trial import TrialState as EngineState
 
+from ..coordinator.applied_decisions import AppliedDecisions
 from ..coordinator.coordinator import Coordinator
-from ..coordinator.decisions import Decisions
 from ..coordinator.search_session import SearchSession
 from ..errors import StudyError
 from ..executors.inline import run_inline
@@ -21,7 +21,6 @@ from ..ledger.at_rungs import AtRungs
 from ..ledger.branches import branches_of
 from ..ledger.curve_sampler import CurveSampler
 from ..ledger.importances import importances
-from ..ledger.learning import ORIGIN, Learned, check_learned, learn, learn_from
 from ..ledger.ledger import Ledger
 from ..ledger.named_samplers import TPE, as_sampler, sampler_kind
 from ..ledger.proposer import Proposer
@@ -41,12 +40,13 @@ from ..ledger.storage import (
 )
 from ..ledger.stored_source import is_of_optuna, warm_start_from
 from ..ledger.terminators import STAGNATION, as_terminator, is_stagnant
+from ..ledger.warm_starts import ORIGIN, Learned, check_learned, learn, learn_from
 from ..search.evaluation_points import epochs_of, points_of
 from ..search.ladder import RUNGS, TOO_FEW, Ladder
 from ..search.paused_limit import PausedLimit
 from ..search.space import SearchSpace
 from ..search.store.reading import read_settings
-from ..search.store.stored import TRIALS_WAIT
+from ..search.store.stored_study import TRIALS_WAIT
 from ..search.study import Study
 from ..search.training_budget import TrainingBudget, expected_trials, full_runs_of
 from ..search.trial import TrialRecord
@@ -293,7 +293,9 @@ class OptunaBackend(Backend):
             retries: the number of times that a trial is resumed after its process has died.
         """
         assert self._ledger is not None, "prepare() comes first"
-        decisions = Decisions(session, self._ledger, self._at_rungs, self._is_converged, self._budget, self._limit)
+        decisions = AppliedDecisions(
+            session, self._ledger, self._at_rungs, self._is_converged, self._budget, self._limit
+        )
         return Coordinator(session, self._ledger, decisions, proposer, retries)
 
     def engine_study(self) -> optuna.Study:

@@ -15,7 +15,7 @@ from rich.text import Text
 from ..errors import StudyError
 from ..reports.tables import count_states, format_clock, format_value, sparkline
 from ..search.result.best_run import SearchSummary
-from ..search.store.stored import StoredStudy
+from ..search.store.stored_study import StoredStudy
 from ..search.study import flat
 from ..search.trial import TrialRecord
 from ..searching.stored_studies import open_study

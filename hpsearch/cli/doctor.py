@@ -16,7 +16,7 @@ from rich.text import Text
 from ..errors import CheckpointError, StudyError
 from ..search.store.folder import check_own_files
 from ..search.store.reading import STUDY_FILE, read_settings, read_trials
-from ..search.store.stored import StoredStudy
+from ..search.store.stored_study import StoredStudy
 from ..search.trial import TrialRecord
 from ..system import machine
 from ..version import __version__

@@ -21,7 +21,7 @@ from ..trial.assignment import Assignment
 from ..trial.ending import Ended, TrialEndedSearch
 from ..trial.messages import Message, Noted, Notice, Progress, Question, Reported
 from ..trial.remote_trial import sendable
-from .decisions import Decisions
+from .applied_decisions import AppliedDecisions
 from .lost_worker import Loss
 from .search_session import SearchSession
 
@@ -77,12 +77,12 @@ class Coordinator:
         self,
         session: SearchSession,
         ledger: Ledger,
-        decisions: Decisions,
+        decisions: AppliedDecisions,
         proposer: Proposer | None = None,
         retries: int = 3,
     ) -> None:
         self._session, self._ledger, self._decisions = session, ledger, decisions
-        self._accounts = session.accounts
+        self._limits = session.limits
         self._proposer, self._retries = proposer, retries
         self._without_process: list[int] = []  # they have begun, and the next free process takes them
         self._losses: Counter[int] = Counter()  # by number: a trial that pauses and resumes does not get new retries
@@ -106,7 +106,7 @@ class Coordinator:
     @property
     def seconds_left(self) -> float | None:
         """What is left of the search's time; None if there is no limit."""
-        return self._accounts.seconds_left
+        return self._limits.seconds_left
 
     def end_with(self, error: BaseException) -> None:
         """End the search with an error, unless another one has ended it before."""
@@ -161,7 +161,7 @@ class Coordinator:
 
     def _look_at_the_last(self) -> None:
         """Decide once more if a limit has ended the search, as the last trials may just have paused."""
-        if self._accounts.exhausted() is not None:
+        if self._limits.exhausted() is not None:
             with self._ledger.talking(), self._session.records.locked():
                 self._decisions.next()
 
@@ -269,7 +269,7 @@ class Coordinator:
 
     def exhausted(self) -> str | None:
         """Return which limit of the study the running trials have exhausted together; None: none."""
-        return self._accounts.exhausted()
+        return self._limits.exhausted()
 
     def reason_to_stop(self, reported: Reported) -> str | None:
         """Return the limit of the study for which a trial stops that has reported; None if it continues."""
@@ -378,7 +378,7 @@ class Coordinator:
         return self.running.pop(number)
 
     def _settle(self, trial: OptunaTrial, record: TrialRecord, is_stored: bool = True) -> None:
-        """Record in the ledger, unless the storage is gone, and in the accounts how a trial ended."""
+        """Record in the ledger, unless the storage is gone, and in the limits how a trial ended."""
         self._look_again = -math.inf
         with self._session.records.locked():
             if is_stored:

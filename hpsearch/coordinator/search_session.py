@@ -15,7 +15,7 @@ from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..trial.execution import Searchable
 from ..trial.local_trials import LocalTrials
-from .accounts import Accounts
+from .limits import Limits
 from .model_size import ModelSize
 from .study_records import StudyRecords
 from .trials_on_disk import TrialsOnDisk
@@ -38,7 +38,7 @@ class SearchSession:
     Attributes:
         study, listener, interruption: as given.
         records: the trials of the study.
-        accounts: what was used of its limits.
+        limits: of time, epochs and failures, and what is used of them.
         local: makes and trains trials in this process.
         on_disk: the records of the trials that this session trains.
     """
@@ -56,14 +56,14 @@ class SearchSession:
         self.study, self.listener = study, listener
         self.interruption = interruption or Interruption()
         self.records = StudyRecords(study, folder)
-        self.accounts = Accounts(study, self.records, clock, self.interruption)
-        self.local = LocalTrials(trainer, study, self.accounts.budget, ranks)
+        self.limits = Limits(study, self.records, clock, self.interruption)
+        self.local = LocalTrials(trainer, study, self.limits.budget, ranks)
         self.on_disk = TrialsOnDisk(
             trainer,
             study,
             folder,
             self.records,
-            self.accounts,
+            self.limits,
             self.local,
             show=lambda trial: self.listener.on_trial_begin(trial),
         )
@@ -84,12 +84,12 @@ class SearchSession:
         self.listener.on_notice(notice)
 
     def settle(self, record: TrialRecord, has_run: bool = True) -> None:
-        """Take an ended trial into account: accounts, records, listeners; under the study's lock.
+        """Take an ended trial into account: limits, records, listeners; under the study's lock.
 
         One that has not run since it was settled before is not counted among those that fail or do not.
         """
         if has_run:
-            self.accounts.count(record)
+            self.limits.count(record)
         self.records.take(record)
         self.listener.on_records(self.records.records)
         self.listener.on_trial_end(record)

@@ -9,14 +9,14 @@ from operator import attrgetter
 from typing import Any
 
 from ..errors import SpaceError
-from ..search.others import OtherTrials
-from ..search.repeats import Tried, is_everything_tried
+from ..search.peer_trials import PeerTrials
 from ..search.store.folder import StudyFolder, remove_leftovers
 from ..search.store.memory_of_0_8_0 import copy_to_disk
 from ..search.store.retention import remove_surplus
 from ..search.store.sessions import Session
 from ..search.study import Study
 from ..search.trial import FixedTrial, TrialRecord, TrialState, configuration
+from ..search.tried_configurations import Tried, is_everything_tried
 from ..system.files import remove_partial
 from ..system.temporary_folders import remove_scratch_of_the_dead
 
@@ -116,11 +116,11 @@ class StudyRecords:
         known = {**elsewhere, **{each.number: each for each in self.records}, **self.running}
         return sorted(known.values(), key=attrgetter("number"))
 
-    def others(self, number: int) -> OtherTrials:
+    def others(self, number: int) -> PeerTrials:
         """Return the trials beside one of this session."""
         running = {each: record for each, record in self.running.items() if each != number}
         ended = [each for each in self.records if each.number not in {number, *running}]
-        return OtherTrials.of(ended, self._study, sum(each.epochs for each in running.values()))
+        return PeerTrials.of(ended, self._study, sum(each.epochs for each in running.values()))
 
     def tried(self) -> Tried:
         """Return which configurations have been tried; under `locked()`."""

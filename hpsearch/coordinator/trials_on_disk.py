@@ -8,19 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import CannotResumeError
-from ..search.repeats import choose
 from ..search.space import SearchSpace
 from ..search.store.folder import StudyFolder, remove_leftovers
 from ..search.store.own_files import hide_checkpoints_outside
 from ..search.study import Study
 from ..search.trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict
+from ..search.tried_configurations import choose
 from ..trial.acting_arguments import reaching_out
 from ..trial.assignment import Assignment
 from ..trial.ending import Ended, TrialEndedSearch, run_to_end
 from ..trial.execution import Execution, Searchable
 from ..trial.local_trials import LocalTrials
 from ..trial.preflight import PreflightPlan, plan_preflight
-from .accounts import Accounts
+from .limits import Limits
 from .study_records import StudyRecords
 
 
@@ -32,7 +32,7 @@ class TrialsOnDisk:
         study: the settings.
         folder: of the study.
         records: of the study.
-        accounts: of this session.
+        limits: of this session.
         local: makes trials in this process.
         show: called with each trial that has begun.
     """
@@ -43,12 +43,12 @@ class TrialsOnDisk:
         study: Study,
         folder: StudyFolder,
         records: StudyRecords,
-        accounts: Accounts,
+        limits: Limits,
         local: LocalTrials,
         show: Callable[[Trial], None],
     ) -> None:
         self._trainer, self._study, self._folder = trainer, study, folder
-        self._records, self._accounts, self._local, self._show = records, accounts, local, show
+        self._records, self._limits, self._local, self._show = records, limits, local, show
         self._last_preflight: int | None = None  # the trial that has had one
         self._begun: dict[int, tuple[float, TrialRecord | None]] = {}  # when, and what was known
 
@@ -69,7 +69,7 @@ class TrialsOnDisk:
 
         ended = run_to_end(execution, prepare)
         if ended.record.state is TrialState.RUNNING:
-            return Assignment.of(trial, others, self._accounts.seconds_left, self._plan(trial))
+            return Assignment.of(trial, others, self._limits.seconds_left, self._plan(trial))
         return self.finish(ended)
 
     def note(self, record: TrialRecord) -> None:
@@ -93,7 +93,7 @@ class TrialsOnDisk:
         if begun is not None:
             earlier = () if known is None else known.spans
             record = replace(record, spans=(*earlier, Span(begun, time.time(), ended.where)))
-        interruption = self._accounts.budget.interruption
+        interruption = self._limits.budget.interruption
         if interruption.signal and record.state is TrialState.FAILED:
             # The signal may have ended processes of the trial, such as those that load its data.
             reason = f"{interruption.reason}: {record.reason}"
@@ -114,7 +114,7 @@ class TrialsOnDisk:
 
         The first trial has one while the study has no report; if that trial fails, the next one has one too.
         """
-        failed = {each.number: each.reason or "" for each in self._accounts.failures}
+        failed = {each.number: each.reason or "" for each in self._limits.failures}
         if not self._study.preflight or not (self._last_preflight is None or self._last_preflight in failed):
             return None
         earlier = () if trial.earlier is None else trial.earlier.reports

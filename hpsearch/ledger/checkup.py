@@ -15,10 +15,10 @@ import optuna
 
 from ..search.store.storage_files import JOURNAL_FILE, existing_files, why_not_opened
 from ..system.temporary_folders import scratch_folder
-from .learning import ORIGIN
 from .quiet import quiet_optuna
 from .rebuilding import first_line, is_damage, own_path, was_made_in, why_damaged
 from .storage import JOURNAL, close, open_storage
+from .warm_starts import ORIGIN
 
 _SECONDS_TO_WAIT = 5.0
 _AGAIN = "make the call of the search again: it builds the storage again from the folders of the trials"

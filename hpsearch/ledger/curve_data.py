@@ -17,15 +17,15 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
+from ..search.cost import Work, WorkModel, in_one_unit, work_model, work_of
 from ..search.curves import Curve
 from ..search.objective import Objective
 from ..search.selection import shares_and_costs
 from ..search.trial import TrialRecord, TrialState
-from ..search.work import Work, WorkModel, in_one_unit, work_model, work_of
 from .branches import Branches, branches_shown
-from .cube import Cube, Tried
-from .engine_trials import trials_as_read
-from .learning import is_taught, taught_curve
+from .trial_cache import trials_as_read
+from .unit_cube import Cube, Tried
+from .warm_starts import is_taught, taught_curve
 
 Array = NDArray[np.float64]
 

@@ -18,15 +18,15 @@ from ..search.study import Study
 from ..search.trial import TrialRecord, TrialState
 from .curve_sampler import CurveSampler
 from .engine_trial import OptunaTrial
-from .engine_trials import forget_trials, read_trials, renew_trial
-from .finite import has_values_left
-from .learning import ORIGIN, can_be_compared, far_off, is_taught
+from .finite_space import has_values_left
 from .proposer import Proposer, proposed_by
 from .pruning import PruningByOneObjective
 from .quiet import quiet_optuna
 from .ranges import RangesOfTrials
 from .sampling import RepeatableSampling
 from .storage import naming_the_storage
+from .trial_cache import forget_trials, read_trials, renew_trial
+from .warm_starts import ORIGIN, can_be_compared, far_off, is_taught
 
 # User attributes of Optuna's trials: how a trial ended where Optuna's state does not say it, why; whose it is; its
 # place among the trials that the user wants the search to start with; and what a scheduler has changed.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..search.decide import Wait
-from ..search.repeats import ASKS
 from ..search.trial import TrialRecord
+from ..search.tried_configurations import ASKS
 
 # There are no parameters now.
 WAIT = Wait()

@@ -16,7 +16,7 @@ from ..search.parameters import Categorical, Float, Int, Parameter
 from ..search.space import SearchSpace
 from ..search.study import Study
 from ..search.trial import Trial
-from .learning import ORIGIN, distribution
+from .warm_starts import ORIGIN, distribution
 
 logger = logging.getLogger(__name__)
 

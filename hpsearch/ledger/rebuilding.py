@@ -23,10 +23,10 @@ from ..search.store.checked_json import printable
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE, existing_files, why_not_opened
 from ..search.study import Study
 from ..search.trial import FixedTrial, TrialRecord, TrialState
-from .learning import distribution
 from .ledger import attributes_of
 from .quiet import quiet_optuna
 from .storage import close, file_of, open_storage
+from .warm_starts import distribution
 
 # Building it again would take longer than a search does.
 _MOST_MISSING = 10_000

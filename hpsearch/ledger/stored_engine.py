@@ -17,13 +17,13 @@ from optuna.trial import TrialState as EngineState
 from ..errors import StorageError, StudyError
 from ..search.space import SearchSpace
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE
-from ..search.store.stored import StoredStudy
+from ..search.store.stored_study import StoredStudy
 from ..search.trial import TrialRecord
 from ..system.redaction import HIDDEN, redacted_url
 from .importances import importances
-from .learning import distribution
 from .quiet import quiet_optuna
 from .storage import dashboard_command_of, file_of, open_storage, own_file, sqlite_url, storage_url
+from .warm_starts import distribution
 
 
 class StoredEngine:

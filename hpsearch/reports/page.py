@@ -20,7 +20,7 @@ from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
 from ..search.result.rung_agreements import agreement_sentences
 from ..search.store.provenance import without_secrets
-from ..search.store.stored import StoredStudy
+from ..search.store.stored_study import StoredStudy
 from ..search.trial import TrialState
 from ..system.files import write_text
 from ..version import __version__

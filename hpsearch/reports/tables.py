@@ -12,7 +12,7 @@ from rich.text import Text
 from ..search.result.best_run import BestRun
 from ..search.selection import best_records, closest, ranking
 from ..search.store.checked_json import printable
-from ..search.store.stored import StoredStudy
+from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
 from ..search.training_budget import full_runs_of
 from ..search.trial import TrialRecord, TrialState

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..system.interruption import Interruption
-from .others import OtherTrials
+from .peer_trials import PeerTrials
 from .study import Study
 from .trial import TrialRecord, TrialState
 
@@ -78,7 +78,7 @@ class TrialBudget:
         others: the other trials of the study.
     """
 
-    def __init__(self, study: Study, search: SearchBudget, others: OtherTrials) -> None:
+    def __init__(self, study: Study, search: SearchBudget, others: PeerTrials) -> None:
         self._study, self._search, self._others = study, search, others
         self._clock, self.interruption = search.clock, search.interruption
         self._begin = self._clock()

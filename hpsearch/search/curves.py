@@ -1,7 +1,7 @@
 """Multi-fidelity Bayesian optimization: parameters are proposed from the learning curves of all trials.
 
-The model is a Gaussian process over parameters and fraction of the training run (`hpsearch.search.curve_model`). It
-proposes the parameters with the highest expected improvement at completion.
+The model is a Gaussian process over parameters and fraction of the training run (`hpsearch.search.gaussian_process`).
+It proposes the parameters with the highest expected improvement at completion.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .curve_model import MOST_TO_FIT, CurveModel, Observations, fit, tolerance_of
+from .cost import WorkModel
+from .gaussian_process import MOST_TO_FIT, CurveModel, Observations, fit, tolerance_of
 from .priors import Belief
-from .work import WorkModel
 
 Array = NDArray[np.float64]
 

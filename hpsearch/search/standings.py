@@ -19,7 +19,7 @@ from .budgets import OF_THE_TRIAL
 from .ladder import Ladder
 from .objective import MINIMIZE
 from .selection import cost_of, loss_of, says_how_good, select_report
-from .store.stored import StoredStudy
+from .store.stored_study import StoredStudy
 from .study import Study
 from .trial import Report, TrialRecord, TrialState
 

@@ -133,7 +133,7 @@ class Search:
         folder = StudyFolder(self.study)
         session = SearchSession(self.trainer, self.study, folder, self.listener, self.ranks, self.clock, interruption)
         if self.callbacks:
-            session.listener = CallsBack(self.listener, self.callbacks, self._stored, session.accounts.end_early)
+            session.listener = CallsBack(self.listener, self.callbacks, self._stored, session.limits.end_early)
         with telling_the_others(self.ranks, session.records), naming_the_disk(self.study.folder):
             with self.backend.connected(self.study, self.trainer), session.at_work():
                 self._open(folder, session)
@@ -143,8 +143,8 @@ class Search:
                     folder.note_end(session.records.records)
                     raise
                 folder.note_end(session.records.records)
-            if session.accounts.has_too_many_failures:
-                raise _too_many_failures(session.accounts.failures, self._best(session.records.records))
+            if session.limits.has_too_many_failures:
+                raise _too_many_failures(session.limits.failures, self._best(session.records.records))
         return self._result(session.records.records)
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:

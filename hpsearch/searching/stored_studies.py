@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from ..search.result.best_run import Engine, SearchSummary
-from ..search.store.stored import StoredStudy
+from ..search.store.stored_study import StoredStudy
 
 
 def open_study(folder: str | os.PathLike[str], *, storage: Any = None, trust: bool = False) -> SearchSummary:

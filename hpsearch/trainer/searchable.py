@@ -15,7 +15,7 @@ from ..search.static_checks import check_trainer
 from ..search.store.code_origin import is_package_class
 from ..search.store.provenance import CALLBACKS
 from ..search.trial import FixedTrial, Trial, TrialRecord
-from ..searching.searching import Evaluation, Searching
+from ..searching.search_methods import Evaluation, Searching
 from ..system.files import read_json
 from ..training import batch_size, hyperparameters, resume, weights
 from ..training.callbacks import ExportableState, is_of_package

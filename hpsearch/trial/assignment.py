@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..search.others import OtherTrials
 from ..search.parameters import Parameter
+from ..search.peer_trials import PeerTrials
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from .preflight import PreflightPlan
 
@@ -31,7 +31,7 @@ class Assignment:
     suggested_by_space: set[str]
     fixed: dict[str, Any]
     earlier: TrialRecord | None
-    others: OtherTrials
+    others: PeerTrials
     seconds: float | None
     preflight: PreflightPlan | None
     of_all_branches: frozenset[str]
@@ -46,7 +46,7 @@ class Assignment:
 
     @classmethod
     def of(
-        cls, trial: Trial, others: OtherTrials, seconds: float | None, preflight: PreflightPlan | None = None
+        cls, trial: Trial, others: PeerTrials, seconds: float | None, preflight: PreflightPlan | None = None
     ) -> Assignment:
         """Return the assignment of a trial, beside these other ones, with `seconds` of the search's time left."""
         return cls(

@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..search.budgets import TrialBudget
 from ..search.evaluation_points import Evaluated
-from ..search.others import OtherTrials
+from ..search.peer_trials import PeerTrials
 from ..search.ranks import OneProcess, Ranks
 from ..search.read_parameters import ReadsParameters, check_read
 from ..search.selection import select_report
@@ -128,7 +128,7 @@ class Execution:
         recipe: Searchable,
         study: Study,
         trial: Trial,
-        others: OtherTrials,
+        others: PeerTrials,
         budget: TrialBudget,
         ranks: Ranks,
         reporter: Reporter,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ..search.budgets import SearchBudget, TrialBudget
-from ..search.others import OtherTrials
+from ..search.peer_trials import PeerTrials
 from ..search.ranks import Ranks
 from ..search.study import Study
 from ..search.trial import Trial, TrialState
@@ -33,7 +33,7 @@ class LocalTrials:
         self._trainer, self._study, self._budget, self._ranks = trainer, study, budget, ranks
 
     def execution(
-        self, trial: Trial, others: OtherTrials, reporter: Reporter | None = None, plan: PreflightPlan | None = None
+        self, trial: Trial, others: PeerTrials, reporter: Reporter | None = None, plan: PreflightPlan | None = None
     ) -> Execution:
         """Return a trial as it would run in this process, beside these other ones; by default it reports nothing."""
         budget = TrialBudget(self._study, self._budget, others)

@@ -12,7 +12,7 @@ from ..errors import MissingMetricError
 from ..search.added_metrics import Metrics, recorded, with_num_parameters
 from ..search.budgets import Stop, TrialBudget
 from ..search.objective import Objective
-from ..search.others import OtherTrials
+from ..search.peer_trials import PeerTrials
 from ..search.ranks import Ranks
 from ..search.store.stored_record import so_far_from_json
 from ..search.study import Study
@@ -59,7 +59,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self,
         study: Study,
         trial: Trial,
-        others: OtherTrials,
+        others: PeerTrials,
         eval_sets: int,
         budget: TrialBudget,
         weights: ScopedWeights,

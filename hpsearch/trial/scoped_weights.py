@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..search.others import OtherTrials
+from ..search.peer_trials import PeerTrials
 from ..search.ranks import Ranks
 from ..search.selection import select_report
 from ..search.store.retention import CHECKPOINT, SELECTED, is_worth_keeping, remove_checkpoints
@@ -47,7 +47,7 @@ class ScopedWeights:
         recipe: SavesWeights | None,
         folder: Path,
         number: int,
-        others: OtherTrials,
+        others: PeerTrials,
         ranks: Ranks,
     ) -> None:
         self._study, self._recipe, self._folder, self._number = study, recipe, folder, number

@@ -32,7 +32,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState as EngineState
 
 from hpsearch.backends.defaults import Defaults
-from hpsearch.coordinator.decisions import Decisions
+from hpsearch.coordinator.applied_decisions import AppliedDecisions
 from hpsearch.coordinator.search_session import SearchSession
 from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.ledger.branches import branches_of
@@ -98,7 +98,7 @@ class MadeUpSession:
 
     def __init__(self, study: Study) -> None:
         self.study, self.records = study, MadeUpRecords()
-        self.accounts = self.on_disk = self
+        self.limits = self.on_disk = self
 
     def finish(self, ended: Ended) -> TrialRecord:
         """Take a trial that is pruned."""
@@ -146,7 +146,7 @@ class Decided:
         ledger = Ledger(self._study, self._engine, sampling)
         session = MadeUpSession(self._study)
         self._ledger = ledger
-        self._decisions = Decisions(cast(SearchSession, session), ledger, at_rungs, lambda _: False)
+        self._decisions = AppliedDecisions(cast(SearchSession, session), ledger, at_rungs, lambda _: False)
         self._trials, self._busy, self._order = (
             session.records,
             list[tuple[float, int, OptunaTrial]](),

@@ -15,6 +15,7 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState as EngineState
 
+from hpsearch.search.cost import WorkModel, work_model
 from hpsearch.search.curves import Curve, LatestModel, count_at_random, propose
 from hpsearch.search.decide import Prune, Resume, Rules, Snapshot, Start, decide, judge
 from hpsearch.search.ladder import Ladder, ladder_for
@@ -27,7 +28,6 @@ from hpsearch.search.selection import cost_of, select_report
 from hpsearch.search.space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialRecord, TrialState
-from hpsearch.search.work import WorkModel, work_model
 
 from .learning_curves import Array, Task
 

@@ -1,4 +1,4 @@
-"""Decisions are carried out in Optuna's storage."""
+"""AppliedDecisions are carried out in Optuna's storage."""
 
 from __future__ import annotations
 

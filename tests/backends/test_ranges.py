@@ -11,8 +11,8 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from hpsearch import Categorical, Float, StudyError
-from hpsearch.ledger.learning import ORIGIN
 from hpsearch.ledger.ranges import RangesOfTrials, check_ranges
+from hpsearch.ledger.warm_starts import ORIGIN
 from hpsearch.search.study import Study
 
 KIND = CategoricalDistribution(("x", "y"))

@@ -14,7 +14,7 @@ from hpsearch import StudyError
 from hpsearch.backends.engine_options import take_options
 from hpsearch.backends.ray_backend import RayBackend
 from hpsearch.executors.ray_executor.stopping import as_stop, reason_to_stop
-from hpsearch.searching.searching import Searching
+from hpsearch.searching.search_methods import Searching
 from tests.support.on_ray import ON_RAY
 from tests.support.searching import RATE, HearsNotices, states
 from tests.support.small_trainer import small_trainer

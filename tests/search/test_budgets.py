@@ -13,7 +13,7 @@ import pytest
 
 from hpsearch.search.budgets import SearchBudget, Stop, TrialBudget
 from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.others import OtherTrials
+from hpsearch.search.peer_trials import PeerTrials
 from hpsearch.search.space import default_space
 from hpsearch.search.study import Study
 from hpsearch.search.trial import FixedTrial, TrialState, Verdict
@@ -89,7 +89,7 @@ def test_a_trial_stops_when_its_own_budget_or_that_of_the_search_is_used_up(
     budgets: dict[str, float], seconds: float, epochs: float, expected: Stop | None
 ) -> None:
     clock, study = Clock(), study_with(**budgets)
-    budget = TrialBudget(study, SearchBudget(study, clock=clock), OtherTrials(epochs=4.0))
+    budget = TrialBudget(study, SearchBudget(study, clock=clock), PeerTrials(epochs=4.0))
     clock.move(seconds)()
     assert budget.passed(epochs) == expected
     assert budget.is_limited == bool(budgets)
@@ -99,7 +99,7 @@ def test_the_time_of_a_trial_begins_with_the_trial_and_that_of_a_search_before()
     clock, study = Clock(), study_with(timeout=10.0, trial_timeout=3.0)
     search = SearchBudget(study, clock=clock)
     clock.move(8.0)()
-    trial = TrialBudget(study, search, OtherTrials())
+    trial = TrialBudget(study, search, PeerTrials())
     assert (trial.seconds, trial.passed(0.0)) == (0.0, None)
     clock.move(2.0)()
     assert (trial.seconds, trial.passed(0.0)) == (2.0, STUDY_TIME)
@@ -107,7 +107,7 @@ def test_the_time_of_a_trial_begins_with_the_trial_and_that_of_a_search_before()
 
 def test_the_time_of_a_trial_counts_over_all_sessions_and_once() -> None:
     clock, study = Clock(), study_with(trial_timeout=3.0)
-    trial = TrialBudget(study, SearchBudget(study, clock=clock), OtherTrials())
+    trial = TrialBudget(study, SearchBudget(study, clock=clock), PeerTrials())
     clock.move(0.5)()
     trial.continue_after(1.5)  # a checkpoint of an earlier session
     clock.move(0.5)()
@@ -142,7 +142,7 @@ def test_a_process_whose_clock_is_hours_off_trains_for_the_time_that_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_by: float, seconds: float, expected: TrialState
 ) -> None:
     study = replace(study_with(timeout=60.0), folder=tmp_path)
-    sent = cloudpickle.dumps(Assignment.of(FixedTrial({}), OtherTrials(), seconds))
+    sent = cloudpickle.dumps(Assignment.of(FixedTrial({}), PeerTrials(), seconds))
     here = time.time()
     monkeypatch.setattr(time, "time", lambda: here + off_by)
     ended = train_remotely(small_trainer(tmp_path), study, pickle.loads(sent), Agrees())
@@ -153,4 +153,4 @@ def test_a_process_whose_clock_is_hours_off_trains_for_the_time_that_is_left(
 def test_a_worker_counts_the_time_of_the_search_from_when_it_was_told(
     seconds: float | None, later: float, left: float | None
 ) -> None:
-    assert Assignment.of(FixedTrial({}), OtherTrials(), seconds).after(later).seconds == left
+    assert Assignment.of(FixedTrial({}), PeerTrials(), seconds).after(later).seconds == left

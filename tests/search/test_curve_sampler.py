@@ -17,9 +17,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from hpsearch import Categorical, Float, Report, SearchSpace, TrialRecord, TrialState
 from hpsearch.ledger import curve_sampler
 from hpsearch.ledger.branches import branches_of, branches_shown
-from hpsearch.ledger.cube import Cube
 from hpsearch.ledger.curve_data import CurveData
 from hpsearch.ledger.curve_sampler import CurveSampler
+from hpsearch.ledger.unit_cube import Cube
 from hpsearch.search import curves
 from hpsearch.search.objective import resolve_objectives
 

@@ -19,7 +19,7 @@ from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.result.rung_agreements import agreement_sentences
 from hpsearch.search.rungs import Rungs
 from hpsearch.search.space import SearchSpace
-from hpsearch.search.store.stored import StoredStudy
+from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.study import Study
 from hpsearch.search.trial import TrialState, Verdict
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, RATE, rungs, running, trial

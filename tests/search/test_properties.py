@@ -28,7 +28,7 @@ from hpsearch import (
     TrialState,
 )
 from hpsearch.search.parameters import Parameter
-from hpsearch.search.repeats import leaves
+from hpsearch.search.tried_configurations import leaves
 from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 examples = settings(

@@ -16,9 +16,17 @@ from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, Sp
 from hpsearch.coordinator.study_records import StudyRecords
 from hpsearch.ledger.proposer import proposed_by
 from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.repeats import Tried, choose, configuration, is_everything_tried, leaves, untried, values_of
 from hpsearch.search.store.folder import StudyFolder
 from hpsearch.search.study import Study
+from hpsearch.search.tried_configurations import (
+    Tried,
+    choose,
+    configuration,
+    is_everything_tried,
+    leaves,
+    untried,
+    values_of,
+)
 from tests.support.searching import AtStep, HearsNotices, interrupt, states
 from tests.support.short_searches import params_of, search
 from tests.support.small_trainer import CountsModels, points

@@ -12,7 +12,7 @@ import optuna
 import pytest
 
 from hpsearch import BestRun, Categorical, Float, StudyError
-from hpsearch.ledger.learning import can_be_compared, far_off
+from hpsearch.ledger.warm_starts import can_be_compared, far_off
 from hpsearch.search.ladder import LADDER_OF_0_8_0
 from hpsearch.search.objective import resolve_objectives
 from tests.support.searching import Events, HearsNotices, states

@@ -13,7 +13,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from hpsearch import Float, StudyError, WarmStart
-from hpsearch.ledger.learning import learn_from
+from hpsearch.ledger.warm_starts import learn_from
 from tests.support.searching import Events
 from tests.support.short_searches import params_of, search_for_70, study_about_70
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hpsearch.searching import hyperparameter_search, searching
+from hpsearch.searching import hyperparameter_search
+from hpsearch.searching import search_methods as searching
 
 
 class Clock:

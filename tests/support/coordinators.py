@@ -11,8 +11,8 @@ from typing import Any
 import optuna
 
 from hpsearch import Report, SearchListener
+from hpsearch.coordinator.applied_decisions import AppliedDecisions
 from hpsearch.coordinator.coordinator import Coordinator
-from hpsearch.coordinator.decisions import Decisions
 from hpsearch.coordinator.search_session import SearchSession
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.ledger.ledger import Ledger
@@ -89,7 +89,7 @@ class Searching:
         with store.locked():
             self.session.open(store.open())
         self.ledger = Ledger(study, self.engine, RepeatableSampling(sampler))
-        self.decisions = Decisions(self.session, self.ledger, None, lambda _: False)
+        self.decisions = AppliedDecisions(self.session, self.ledger, None, lambda _: False)
         self.coordinator = Coordinator(self.session, self.ledger, self.decisions, proposer, retries)
 
         self.alive = {self.records.session}

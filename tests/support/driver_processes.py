@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 from hpsearch import Trainer
 from hpsearch.any_trainer.trainer_function import TrainerFunction
 from hpsearch.executors.processes import worker_process
-from hpsearch.searching.searching import Searching
+from hpsearch.searching.search_methods import Searching
 from tests.support import warm
 from tests.support.search_processes import RATE
 from tests.support.searching import Diary

@@ -14,8 +14,8 @@ import ray
 from ...errors import StudyError
 from ...system.spelling import nearest_name
 from .address import AUTO, check_address, is_same
-from .connected_process import quiet_tune
 from .connection import existing_cluster, own_instance
+from .driver_process import quiet_tune
 from .nodes import check_nodes
 from .resources import Resources, as_resources, described
 

@@ -17,7 +17,7 @@ import ray
 from ...errors import StudyError
 from ...system.environment import environment, put_back, restored_signals
 from .address import check_is_node, how_to_join
-from .connected_process import restored_levels
+from .driver_process import restored_levels
 from .internals import loopback_only, reread_environment
 
 # `ray.init` leaves these in the environment.

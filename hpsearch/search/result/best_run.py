@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ...errors import NoCompletedTrialError
 from ..objective import MINIMIZE, Objective
 from ..selection import best_records, ranking
-from ..store.stored import StoredStudy
+from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
 from .absence import explain_absence

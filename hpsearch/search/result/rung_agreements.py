@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..agreement import describe
 from ..standings import Standings
-from ..store.stored import StoredStudy
+from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord
 

@@ -13,7 +13,7 @@ _IN_0_8_0 = {
     "hpsearch.any_trainer.search_plan": "hpsearch.search_plan",
     "hpsearch.any_trainer.trainer_function": "hpsearch.trainer_function",
     "hpsearch.search.result.best_run": "hpsearch.search.best_run",
-    "hpsearch.search.store.promotion": "hpsearch.search.promotion",
+    "hpsearch.search.store.manual_promotion": "hpsearch.search.promotion",
     "hpsearch.searching.replay": "hpsearch.replay",
     "hpsearch.searching.stored_studies": "hpsearch.stored_studies",
     "hpsearch.trainer.seq2seq": "hpsearch.seq2seq",

@@ -10,7 +10,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
 
-from .learning import ORIGIN
+from .warm_starts import ORIGIN
 
 
 def has_values_left(trials: Sequence[FrozenTrial]) -> bool:

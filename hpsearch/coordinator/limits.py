@@ -1,4 +1,4 @@
-"""What a session has used of its time, its epochs, and the failures that it may have."""
+"""The limits of a session: time, epochs, failures in a row; what is used of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..system.interruption import Interruption
 from .study_records import StudyRecords
 
 
-class Accounts:
+class Limits:
     """Tells why no further trial may begin: a limit of the study, too many failures, or a callback.
 
     Args:

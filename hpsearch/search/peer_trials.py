@@ -11,7 +11,7 @@ from .trial import TrialRecord
 
 
 @dataclass(frozen=True)
-class OtherTrials:
+class PeerTrials:
     """The other trials of a study, in what matters to a running one; small enough to be sent with every trial.
 
     Attributes:
@@ -25,7 +25,7 @@ class OtherTrials:
     were_evaluated: bool = False
 
     @classmethod
-    def of(cls, records: Sequence[TrialRecord], study: Study, under_way: float = 0.0) -> OtherTrials:
+    def of(cls, records: Sequence[TrialRecord], study: Study, under_way: float = 0.0) -> PeerTrials:
         """Return what is to be known of these trials, and of those that have trained `under_way` epochs so far."""
         keep = study.keep_checkpoints
         kept = () if keep is None else kept_records(records, study.objectives, keep)

@@ -9,7 +9,7 @@ from ...errors import StudyError, one_of
 from ...system.files import write_text
 from ..trial import TrialRecord, TrialState
 from .folder import STUDY_FILE, read_records, read_settings
-from .stored import TRIALS_WAIT
+from .stored_study import TRIALS_WAIT
 
 # In the folder of a run.
 _MARK = "promoted"

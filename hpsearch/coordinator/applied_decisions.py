@@ -13,10 +13,10 @@ from ..ledger.ledger import Entries, Entry, Ledger
 from ..ledger.proposer import Proposer
 from ..search.decide import Closing, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
 from ..search.paused_limit import PausedLimit
-from ..search.repeats import EVERYTHING_TRIED
-from ..search.store.promotion import is_promoted
+from ..search.store.manual_promotion import is_promoted
 from ..search.training_budget import TrainingBudget
 from ..search.trial import TrialRecord, TrialState, Verdict
+from ..search.tried_configurations import EVERYTHING_TRIED
 from ..trial.ending import Ended
 from ..trial.messages import Reported
 from .paused_checkpoints import PausedCheckpoints
@@ -26,13 +26,13 @@ from .search_session import SearchSession
 _LEAST_TO_MEASURE = 3
 
 
-class Decisions:
+class AppliedDecisions:
     """Carries out what is decided; several processes may share the study, one after the other.
 
     Every method is called under the study's lock, but `verdict`, which takes it where it needs to.
 
     Args:
-        session: whose records, accounts and folders these are.
+        session: whose records, limits and folders these are.
         ledger: the trials in the storage.
         at_rungs: where trials pause; None: a pruner of Optuna judges.
         is_converged: tells whether the search may end early.
@@ -53,7 +53,7 @@ class Decisions:
         paused_limit: PausedLimit | None = None,
     ) -> None:
         study = self._study = session.study
-        self._session, self._records, self._accounts = session, session.records, session.accounts
+        self._session, self._records, self._limits = session, session.records, session.limits
         self._ledger, self._at_rungs, self._is_converged = ledger, at_rungs, is_converged
         rungs = None if at_rungs is None else at_rungs.rungs
         self._rules = Rules(study.n_trials, rungs, budget, paused_limit or PausedLimit())
@@ -186,10 +186,10 @@ class Decisions:
 
     def _closing(self, paused: Sequence[TrialRecord]) -> Closing | None:
         """Return why no trial may start or resume in this session; None if one may."""
-        reason = self._accounts.reason_to_stop()
+        reason = self._limits.reason_to_stop()
         if reason is None:
             return None
-        selects_best = self._accounts.exhausted() is not None and self._records.is_last()
+        selects_best = self._limits.exhausted() is not None and self._records.is_last()
         return Closing(reason, selects_best, self._checkpoints.lost(paused) if selects_best else frozenset())
 
     def _known(self, entries: Mapping[int, Entry]) -> tuple[TrialRecord, ...]:

@@ -40,6 +40,7 @@ from ..search.trial import TrialRecord
 from ..system.environment import ctrl_c_as_interruption
 from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
 from ..trial.ending import TrialEndedSearch, naming_the_disk
+from ..trial.execution import Searchable
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Search:
         callbacks: called after each trial with the engine's study and its trial.
     """
 
-    trainer: Any
+    trainer: Searchable
     study: Study
     backend: Backend
     listener: SearchListener

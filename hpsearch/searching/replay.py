@@ -37,6 +37,7 @@ from ..system.redaction import holds_hidden
 from ..system.spelling import nearest_name
 from ..trial.acting_arguments import acts_outside, reaching_out
 from ..trial.ending import TrialEndedSearch
+from ..trial.execution import Searchable
 from ..trial.messages import Reported
 from .hyperparameter_search import telling_the_others
 
@@ -152,7 +153,7 @@ class _ReplayReporter:
 
 
 def replay(
-    trainer: Any,
+    trainer: Searchable,
     folder: Path,
     number: int | None,
     objectives: tuple[Objective, ...] | None,
@@ -200,7 +201,7 @@ def replay(
 
 
 def _train(
-    trainer: Any,
+    trainer: Searchable,
     study: Study,
     original: TrialRecord,
     listener: SearchListener,
@@ -321,7 +322,9 @@ def _best_number(folder: Path) -> int:
         ) from error
 
 
-def _as_it_was(trainer: Any, arguments: Mapping[str, Any], original: TrialRecord) -> tuple[Any, list[str]]:
+def _as_it_was(
+    trainer: Searchable, arguments: Mapping[str, Any], original: TrialRecord
+) -> tuple[Searchable, list[str]]:
     """Return a trainer with the arguments that the trial had, and notes on those that differed."""
     now = describe_environment(trainer.args, {})["arguments"]
     different = {

@@ -7,7 +7,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -28,6 +28,7 @@ from ..search.study import SpaceLike, Study, as_space, check_name
 from ..search.study_callbacks import StudyCallback, check_callbacks
 from ..search.trial import TrialRecord
 from ..training.randomness import preserved_streams
+from ..trial.execution import Searchable
 from .hyperparameter_search import Search
 from .processes import ranks_of
 from .replay import Replay, replay
@@ -282,7 +283,7 @@ class Searching(ABC):
         with preserved_streams():
             functions = {**self._functions(), **study.functions()}
             return Search(
-                self,
+                cast(Searchable, self),
                 study,
                 engine,
                 listener,
@@ -323,7 +324,9 @@ class Searching(ABC):
         is_given = compute_objective is not None or direction is not None
         objectives = self._objectives(compute_objective, direction) if is_given else None
         with preserved_streams():
-            return replay(self, folder, number, objectives, listener, ranks_of(self.args), self._data())
+            return replay(
+                cast(Searchable, self), folder, number, objectives, listener, ranks_of(self.args), self._data()
+            )
 
     def _objectives(self, compute_objective: Any, direction: Any, earlier: Any = None) -> tuple[Objective, ...]:
         """Return the objectives of a search; `earlier` is what the study on disk records of them."""

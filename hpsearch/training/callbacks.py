@@ -213,7 +213,9 @@ class CallbackHandler(_TransformersCallbackHandler):
 
     def release(self) -> None:
         """Let go of the model, the optimizer and the loaders."""
-        self.model = self.optimizer = self.lr_scheduler = self.train_dataloader = self.eval_dataloader = None
+        self.model = self.optimizer = self.lr_scheduler = None
+        self.train_dataloader: Any = None
+        self.eval_dataloader: Any = None
 
     def _defining(self, event: str) -> list[Callable[..., Any]]:
         undefined = getattr(TrainerCallback, event)

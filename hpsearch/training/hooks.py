@@ -5,14 +5,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from ..arguments import TrainingArguments
+
+if TYPE_CHECKING:
+    from .run import TrainingRun
 
 
 class Hooks(Protocol):
@@ -26,13 +31,13 @@ class Hooks(Protocol):
     compute_loss_func: Callable[..., Any] | None
     compute_metrics: Callable[..., dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable[..., Any] | None
-    optimizers: tuple[Any, Any]
+    optimizers: tuple[torch.optim.Optimizer | None, LRScheduler | None]
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     optimizer_parameters: Mapping[str, Any]
     loss_is_scaled_for_ga: bool | None
 
     @property
-    def run(self) -> Any: ...
+    def run(self) -> TrainingRun: ...
 
     def get_train_dataloader(self) -> DataLoader[Any]: ...
 
@@ -42,7 +47,7 @@ class Hooks(Protocol):
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None: ...
 
-    def create_scheduler(self, num_training_steps: int) -> Any: ...
+    def create_scheduler(self, num_training_steps: int) -> LRScheduler: ...
 
     def training_step(
         self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
@@ -56,7 +61,7 @@ class Hooks(Protocol):
         num_items_in_batch: Any = None,
     ) -> Any: ...
 
-    def compute_loss_context_manager(self) -> Any: ...
+    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]: ...
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]: ...
 

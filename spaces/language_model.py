@@ -1,4 +1,4 @@
-"""Fine-tune all weights of a causal language model: instructions, dialogue or another domain.
+"""Fine-tune all weights of a causal language model on instructions, dialogue or a domain.
 
 For decoders whose weights, gradients and optimizer fit into memory; otherwise see `spaces.lora`. The batch size is what
 the memory allows, so it is yours to set: per device and, with `gradient_accumulation_steps`, per update (64 samples in

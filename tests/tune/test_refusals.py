@@ -46,7 +46,7 @@ def test_a_misspelt_parameter_is_named() -> None:
         ({"train_dataset": None}, "needs a train_dataset"),
         (
             {"save_strategy": "best", "metric_for_best_model": "loss"},
-            "save_strategy='best', which leaves a trial that waits without a checkpoint",
+            "save_strategy='best', which leaves a paused trial without a checkpoint",
         ),
     ],
 )

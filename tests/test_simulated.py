@@ -80,7 +80,7 @@ def test_of_whole_searches_the_end_is_shown_too(tmp_path: Path) -> None:
     done = run("--curves", "synthetic", *size, "--json", "runs.json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     heading, ours, random = done.stdout.splitlines()[1:4]
-    columns = ["regret at", "2 trainings", "the end", "the cost of ours", "trials", "trainings", "CPU s"]
+    columns = ["regret at", "2 full runs", "the end", "the cost of ours", "trials", "runs", "CPU s"]
     assert re.split(" {2,}", heading) == columns
     assert ours.split()[-3] == random.split()[-3] == "6"
     assert float(random.split()[-2]) == 6.0 > float(ours.split()[-2])

@@ -17,8 +17,8 @@ from transformers.trainer_utils import HubStrategy, IntervalStrategy, SaveStrate
 from transformers.training_args import OptimizerNames, trainer_log_levels
 
 from ..errors import ArgumentError, one_of
+from ..system.report_scopes import SCOPES
 from ..system.spelling import nearest_name
-from .report_scopes import SCOPES
 
 _ENUMS: dict[str, type[Enum]] = {
     "eval_strategy": IntervalStrategy,

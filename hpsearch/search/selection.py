@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arguments.report_scopes import SCOPES
 from ..errors import MissingMetricError, StudyError, one_of
+from ..system.report_scopes import SCOPES
 from ..system.spelling import nearest_name
 from .constraints import Constraint
 from .objective import MINIMIZE, Objective, sum_of_losses

@@ -138,7 +138,7 @@ class Searching(ABC):
         storage: Any = None,
         terminator: Any = None,
         start_from: Any = None,
-        n_jobs: int | None = None,
+        n_jobs: int | None = 1,
         devices: Sequence[int] | None = None,
         trials_per_device: int | None = None,
         **options: Any,
@@ -203,8 +203,8 @@ class Searching(ABC):
             start_from: another study to learn from: an `optuna.Study`, a best run or summary, a storage's URL, or a
                 `WarmStart`.
             n_jobs: the number of parallel trials on this machine, each in a worker of its own; -1: one on each GPU, or
-                each core if there is no GPU; default: one trial at a time, in this process. On Ray
-                `max_concurrent_trials` takes its place.
+                each core if there is no GPU; None: as `devices` and `trials_per_device` say; 1: one trial at a time,
+                in this process. On Ray `max_concurrent_trials` takes its place.
             devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all. On Ray `resources_per_trial`
                 takes its place, also of the next one.
             trials_per_device: the number of trials that share a GPU.
@@ -228,8 +228,10 @@ class Searching(ABC):
             SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
         """
         named = {"sampler": sampler, "storage": storage, "terminator": terminator, "start_from": start_from}
-        named |= {"n_jobs": n_jobs, "devices": devices, "trials_per_device": trials_per_device}
+        named |= {"devices": devices, "trials_per_device": trials_per_device}
         given = {name: value for name, value in named.items() if value is not None}
+        if n_jobs != 1:
+            given["n_jobs"] = n_jobs
         if not (isinstance(pruner, str) and pruner == RUNGS):
             given["pruner"] = pruner
         arguments = inspect.signature(Searching.hyperparameter_search).parameters

@@ -117,7 +117,7 @@ def test_a_search_ends_in_time_although_others_leave_it_no_room(
         ray.kill(other)
     assert time.monotonic() - begin < 30
     assert set(states(error)) == {"interrupted"}
-    assert any("no worker is free for the trials that wait" in notice for notice in events.notices)
+    assert any("no worker is free for the paused trials" in notice for notice in events.notices)
     again = search(tmp_path, 2)
     assert states(again) == ["complete"] * 2
 

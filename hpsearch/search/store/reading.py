@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...arguments.report_scopes import SCOPES
 from ...errors import StudyError
+from ...system.report_scopes import SCOPES
 from ..ladder import Ladder
 from ..space import SearchSpace
 from ..study import DEFINE_BY_RUN, check_budget

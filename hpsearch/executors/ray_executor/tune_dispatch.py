@@ -35,7 +35,7 @@ class TuneDispatch:
 
     Args:
         coordinator: gives the trials, and receives what they report.
-        slots: how many trials may be with workers at once.
+        slots: returns the most trials that may be with workers.
         has_room: whether any node could hold a trial, or is to be waited for.
         is_gathering: whether further trials are wanted even if there are no workers for them yet.
         artifacts: brings what trials leave to where it is needed.

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,21 @@ from ..search.space import SearchSpace
 from ..search.store.provenance import fingerprint
 from ..search.study import SpaceLike, as_space
 from ..search.trial import FixedTrial, Trial, TrialRecord
-from ..searching.search_methods import Evaluation, Searching
+from ..searching.hyperparameter_search import search
+from ..searching.replay import Replay, replay
+from ..searching.search_arguments import DEFAULT_STUDY_NAME, SearchArguments
+from ..searching.searched_recipe import Evaluation
 from ..system.environment import ctrl_c_as_interruption
 from ..system.progress_bars import no_progress_bars
 from ..system.spelling import nearest_name
 from ..training.callbacks import ExportableState
 from ..training.randomness import preserved_streams, seed_run
 from ..training.shared_parts import EarlierParts
+from ..trial.searchable import PreflightTrainer
 from .exact_resume import why_inexact
 from .prepared_data import folder_of_prepared_data, mapping_once
 from .repeated_warnings import warnings_once
-from .transformers_trainer import TransformersTrainer
+from .transformers_trainer import TransformersTrainer, read_state, resumable_checkpoints
 
 
 def tune(
@@ -42,7 +46,7 @@ def tune(
     hp_space: SpaceLike = None,
     *,
     output_dir: str | os.PathLike[str] | None = None,
-    **search: Any,
+    **arguments: Any,
 ) -> Any:
     """Search for the best hyperparameters of any `transformers.Trainer`, and return the best run, with its model.
 
@@ -62,7 +66,7 @@ def tune(
         make_trainer: a function of a trial that returns the trainer.
         hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: `make_trainer` suggests.
         output_dir: the study's folder is made in it; default: that of the trainer's arguments.
-        search: arguments of `Trainer.hyperparameter_search`: `n_trials`, `budget`, `compute_objective`, `direction`,
+        arguments: those of `Trainer.hyperparameter_search`: `n_trials`, `budget`, `compute_objective`, `direction`,
             `backend`, `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback` and changes of
             parameters while a trial trains (population-based training) need `hpsearch.Trainer`.
 
@@ -80,10 +84,10 @@ def tune(
         ...     return transformers.Trainer(make_model(), args, train_dataset=train, eval_dataset=dev)
         >>> best = tune(make_trainer, {"learning_rate": Float(1e-5, 1e-3, log=True)})  # doctest: +SKIP
     """
-    return TrainerFunction(make_trainer, hp_space, output_dir).hyperparameter_search(**search)
+    return TrainerFunction(make_trainer, hp_space, output_dir).hyperparameter_search(**arguments)
 
 
-class TrainerFunction(Searching):
+class TrainerFunction:
     """A function that makes a `transformers.Trainer` for a trial, as something that can be searched.
 
     Args:
@@ -93,7 +97,16 @@ class TrainerFunction(Searching):
         StudyError: `make_trainer` is no function.
     """
 
-    _evaluation = Evaluation(1, False)  # until something has been made
+    user_code = "make_trainer"
+    default_seed = 42
+    defaults = object()  # it has none: only make_trainer knows what a parameter is for
+    has_fixed_model = False
+    # Until `prepare` has made something.
+    args: Any = None
+    evaluation = Evaluation(1, False)
+    cannot_pause: str | None = None
+    training_samples: int | None = None
+    sets_arguments_by_name = True
 
     def __init__(
         self,
@@ -106,22 +119,26 @@ class TrainerFunction(Searching):
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
         self._earlier_parts = EarlierParts()
         self._fingerprints: dict[str, Any] = {}
-        self._suggested: list[str] = []  # to the trial that showed what is made
+        self.suggested_names: Sequence[str] = ()
         self._made_class: type | None = None
         self._prepared_data: Path | None = None  # the folder that keeps them
 
-    def hyperparameter_search(self, hp_space: SpaceLike = None, *arguments: Any, **search: Any) -> Any:
+    def hyperparameter_search(self, **arguments: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
-        given = self.hp_space if hp_space is None else hp_space
-        if search.get("oom_fallback"):
+        given = SearchArguments.of(arguments)
+        if given.oom_fallback:
             raise StudyError(
-                f"oom_fallback={search['oom_fallback']!r} needs hpsearch.Trainer: what make_trainer(trial) makes "
-                "cannot be made again in smaller batches."
+                f"oom_fallback={given.oom_fallback!r} needs hpsearch.Trainer: what make_trainer(trial) makes cannot be "
+                "made again in smaller batches."
             )
+        space = self.hp_space if given.hp_space is None else given.hp_space
+        space = _left_to_make_trainer if space is None else space
         with _cheap_collections(), warnings_once():
-            return super().hyperparameter_search(
-                _left_to_make_trainer if given is None else given, *arguments, **search
-            )
+            return search(self, dataclasses.replace(given, hp_space=space))
+
+    def replay(self, study_name: str = DEFAULT_STUDY_NAME, number: int | None = None, **arguments: Any) -> Replay:
+        """Run one trial of a study again, as `Trainer.replay` does."""
+        return replay(self, study_name, number, **arguments)
 
     def with_arguments(self, **parameters: Any) -> TrainerFunction:
         """Return the same recipe with another `output_dir`; all other arguments are for `make_trainer` to set.
@@ -139,6 +156,10 @@ class TrainerFunction(Searching):
     def is_read_by_user_code(self, name: str) -> bool:
         """Return True: `make_trainer` reads all parameters."""
         return True
+
+    def is_set_before_user_code(self, name: str) -> bool:
+        """Return False: `make_trainer` makes the arguments, too."""
+        return False
 
     def for_trial(self, trial: Any, output_dir: str | None = None) -> TransformersTrainer:
         """Seed the random streams, and return the trainer of a trial, which writes to `output_dir`.
@@ -169,14 +190,14 @@ class TrainerFunction(Searching):
         return TransformersTrainer(made, trial, output_dir or made.args.output_dir, environment)
 
     @contextlib.contextmanager
-    def preflight_trainer(self, trial: Any, output_dir: str) -> Iterator[TransformersTrainer]:
+    def preflight_trainer(self, trial: Any, output_dir: str) -> Iterator[PreflightTrainer]:
         """Yield the trainer of a trial for its preflight; then it is dropped, and the random streams are put back."""
         with preserved_streams():
             trainer = self.for_trial(trial, output_dir)
             try:
-                trainer.prepare_preflight()
+                left_out = trainer.prepare_preflight()
                 with no_progress_bars():  # TRL's trainers map what they are given to evaluate
-                    yield trainer
+                    yield PreflightTrainer(trainer, left_out, trainer.skips)
             finally:
                 trainer.release()
 
@@ -204,18 +225,19 @@ class TrainerFunction(Searching):
         """
         raise ArgumentError(f"{name!r} cannot change when a transformers.Trainer resumes; hpsearch.Trainer can.")
 
-    @property
-    def _default_seed(self) -> int:
-        return 42
+    def resumable_checkpoints(self, folder: Path) -> list[Path]:
+        """Return the whole checkpoints in a folder that hold more than weights, newest first."""
+        return resumable_checkpoints(folder)
 
-    @property
-    def _defaults(self) -> Any:
-        return object()  # what a parameter is for, make_trainer knows
+    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the trainer state of a checkpoint, with what it records of the trial; empty if it cannot be read."""
+        return read_state(checkpoint)
 
-    def _searched_names(self, space: Any) -> list[str]:
-        return self._suggested
+    def smaller_batches(self, args: Any) -> None:
+        """Return None: a trainer cannot be made with other arguments than those that `make_trainer` gives it."""
 
-    def _build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+    def build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+        """Build the model of a trial, with the weights in a folder, in evaluation mode."""
         trial = FixedTrial(record.params, record.number, record.arguments)
         with preserved_streams():
             trainer = self.for_trial(trial, str(folder.parent))
@@ -224,13 +246,15 @@ class TrainerFunction(Searching):
             finally:
                 trainer.release()
 
-    def _data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
+        """Return the fingerprints of the datasets by name."""
         return self._fingerprints
 
-    def _functions(self) -> dict[str, Any]:
+    def functions(self) -> dict[str, Any]:
+        """Return `make_trainer`, and the class of the trainers, by name."""
         return {"trainer": self._made_class, "make_trainer": self.make_trainer}
 
-    def _prepare(self, space: Any) -> None:
+    def prepare(self, space: Any) -> None:
         """See what `make_trainer` makes with parameters drawn from the space, and keep what all trials share.
 
         Raises:
@@ -248,25 +272,25 @@ class TrainerFunction(Searching):
             args.output_dir = args.output_dir if self.output_dir is None else os.fspath(self.output_dir)
             args.ray_scope = getattr(args, "ray_scope", "last")
             sets = len(made.eval_dataset) if isinstance(made.eval_dataset, dict) else 1
-            self._evaluation = Evaluation(sets, made.compute_metrics is not None, type(made))
-            self._suggested = list(trial.params.values_by_name)
+            self.evaluation = Evaluation(sets, made.compute_metrics is not None, type(made))
+            self.suggested_names = list(trial.params.values_by_name)
             named = {"train_dataset": made.train_dataset, "eval_dataset": made.eval_dataset}
             self.cannot_pause = why_inexact(made)
             self.training_samples = _samples(made)
-            self.sets_arguments_by_name = all(hasattr(args, name) for name in self._suggested)
+            self.sets_arguments_by_name = all(hasattr(args, name) for name in self.suggested_names)
             self._fingerprints = {name: fingerprint(each) for name, each in named.items() if each is not None}
             sample = TransformersTrainer(made, trial, args.output_dir, environment)
             self._made_class = type(made)
             del made
             sample.release()
-            check_read(trial, sample)
+            check_read(trial, self)
 
     def _make_sample(self, space: SearchSpace | Callable[[Trial], Any]) -> tuple[transformers.Trainer, Trial]:
         """Return a trainer, and the trial with drawn parameters that it is for; some draws may fail, as trials may."""
         for draw in range(_DRAWS):
             trial = DrawnTrial(draw)
             params = trial.arguments = _ask(space, trial)
-            transformers.set_seed(self._default_seed)
+            transformers.set_seed(self.default_seed)
             try:
                 with ctrl_c_as_interruption(), mapping_once(self._prepared_data, at_once=True):
                     made = self.make_trainer(trial)
@@ -285,7 +309,9 @@ class TrainerFunction(Searching):
 
     def _checked(self, made: Any) -> transformers.Trainer:
         if not isinstance(made, transformers.Trainer):
-            shown = "an hpsearch.Trainer, which searches itself" if isinstance(made, Searching) else repr(made)
+            shown = (
+                "an hpsearch.Trainer, which searches itself" if hasattr(made, "hyperparameter_search") else repr(made)
+            )
             raise StudyError(f"make_trainer(trial) must return a transformers.Trainer, but returned {shown}.")
         args = made.args
         for name, why in _REFUSED.items():

@@ -20,7 +20,7 @@ from ..errors import ArgumentError, CheckpointError
 from ..search.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
 from ..system.files import read_json, remove_folder, sync_tree, write_json
 from ..system.progress_bars import no_progress_bars
-from ..training import batch_size, operations, weights
+from ..training import operations, weights
 from ..training.acceleration import forget_loader
 from ..training.callbacks import (
     DefaultFlowCallback,
@@ -34,7 +34,6 @@ from ..training.callbacks import (
 )
 from ..training.checkpoints import STATE_FILE, TRIAL_FILE
 from ..training.evaluation import checked_metrics
-from ..training.first_samples import first_samples
 from ..training.outside_causes import is_of_outside
 from ..training.trackers import OURS, end_trial
 from ..trial.reporting import ReportingCallback
@@ -57,8 +56,6 @@ class TransformersTrainer:
             transformers sets for accelerate.
     """
 
-    user_code = "make_trainer"
-
     def __init__(
         self, trainer: transformers.Trainer, trial: Any, output_dir: str, environment: Mapping[str, str]
     ) -> None:
@@ -70,20 +67,11 @@ class TransformersTrainer:
         args.output_dir, args.run_name = output_dir, Path(output_dir).name
         args.save_total_limit = None  # the search decides which checkpoints stay
         self.eval_dataset = trainer.eval_dataset
-        self.left_out: list[TrainerCallback] = []
         _be_quiet(trainer)
         trackers = _take_trackers(trainer)
         trainer.add_callback(_NamesTrial(trial))
         for tracker in trackers:
             trainer.add_callback(tracker)
-
-    def is_read_by_user_code(self, name: str) -> bool:
-        """Return True: `make_trainer` reads every parameter."""
-        return True
-
-    def is_set_before_user_code(self, name: str) -> bool:
-        """Return False: `make_trainer` makes the arguments, too."""
-        return False
 
     def with_arguments(self, **parameters: Any) -> TransformersTrainer:
         """Refuse: the trainer has been made.
@@ -151,9 +139,9 @@ class TransformersTrainer:
                 raise
             raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be resumed from: {error}") from error
 
-    def evaluate(self) -> dict[str, float]:
-        """Evaluate the model that was trained."""
-        return dict(self._trainer.evaluate())
+    def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
+        """Evaluate the model that was trained; default: on the trainer's own evaluation data."""
+        return dict(self._trainer.evaluate(eval_dataset))
 
     def operations_so_far(self) -> float:
         """Return the floating-point operations of the training run up to now; 0 if they are not known."""
@@ -163,25 +151,21 @@ class TransformersTrainer:
         is_own_count = count is not transformers.Trainer.floating_point_ops
         return operations.operations_so_far(trainer.state, self._core, samples, is_own_count)
 
-    def evaluate_batches(self, count: int) -> dict[str, float]:
-        """Evaluate the model on the first batches of each evaluation set; where there is none, as the trainer does."""
-        if self.eval_dataset is None:
-            return self.evaluate()
-        samples = count * self.args.eval_batch_size * self.args.world_size
-        return dict(self._trainer.evaluate(first_samples(self.eval_dataset, samples)))
-
     @property
     def skips(self) -> str | None:
         """Why it cannot train a step only to try it; None: it can."""
         kind = type(self._trainer)
         return f"the rewards of a {kind.__name__} may come from another service" if is_rewarded(kind) else None
 
-    def prepare_preflight(self) -> None:
-        """Take off all callbacks but those of the trainer's own library, and what a single step does without."""
+    def prepare_preflight(self) -> list[TrainerCallback]:
+        """Take off what a single step does without, all callbacks but those of the trainer's own library included.
+
+        Return the callbacks of the user among them.
+        """
         trainer, args = self._trainer, self.args
         callbacks = list(trainer.callback_handler.callbacks)
         known = ("hpsearch", "transformers", *LIBRARIES_OF_TRAINERS)
-        self.left_out = [each for each in callbacks if not is_of_package(each, *known)]
+        left_out = [each for each in callbacks if not is_of_package(each, *known)]
         for callback in callbacks:
             is_needed = is_of_package(callback, *LIBRARIES_OF_TRAINERS) or isinstance(callback, DefaultFlowCallback)
             if not is_needed:
@@ -191,26 +175,7 @@ class TransformersTrainer:
         args.report_to, args.eval_on_start, args.load_best_model_at_end = [], False, False
         args.dataloader_num_workers, args.dataloader_persistent_workers = 0, False
         args.dataloader_prefetch_factor = None
-
-    def resumable_checkpoints(self, folder: Path) -> list[Path]:
-        """Return the whole checkpoints in a folder that hold more than weights, newest first."""
-        needed = (TRIAL_FILE, STATE_FILE, "optimizer.pt", "scheduler.pt")
-        return [each for each in _checkpoints(folder) if all((each / name).is_file() for name in needed)]
-
-    def read_state(self, checkpoint: Path) -> dict[str, Any]:
-        """Return the trainer state of a checkpoint, with what it tells of the trial; empty if it cannot be read."""
-        try:
-            state, reported = read_json(checkpoint / STATE_FILE), read_json(checkpoint / TRIAL_FILE)
-        except (OSError, ValueError):
-            return {}
-        return {**(state or {}), "stateful_callbacks": {ReportingCallback.__name__: reported}}
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error is one of memory, of the host or of a device, that is exhausted."""
-        return batch_size.is_out_of_memory(error)
-
-    def smaller_batches(self) -> None:
-        """Return None: the trainer cannot be made with other arguments than those it was made with."""
+        return left_out
 
     def capture_weights(self) -> dict[str, torch.Tensor]:
         """Return a copy, on the host, of the weights that `save_weights` writes: of a PEFT model the trained ones."""
@@ -392,6 +357,21 @@ def _take_trackers(trainer: Any) -> list[Any]:
     for tracker in found:
         trainer.remove_callback(tracker)
     return [make_tracker(type(each), trainer.args) for each in found]
+
+
+def resumable_checkpoints(folder: Path) -> list[Path]:
+    """Return the whole checkpoints in a folder that hold more than weights, newest first."""
+    needed = (TRIAL_FILE, STATE_FILE, "optimizer.pt", "scheduler.pt")
+    return [each for each in _checkpoints(folder) if all((each / name).is_file() for name in needed)]
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """Return the trainer state of a checkpoint, with what it records of the trial; empty if it cannot be read."""
+    try:
+        state, reported = read_json(checkpoint / STATE_FILE), read_json(checkpoint / TRIAL_FILE)
+    except (OSError, ValueError):
+        return {}
+    return {**(state or {}), "stateful_callbacks": {ReportingCallback.__name__: reported}}
 
 
 def _checkpoints(folder: Path) -> list[Path]:

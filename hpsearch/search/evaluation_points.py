@@ -14,17 +14,19 @@ _DECIDE_UPDATES = {"dataloader_drop_last", "gradient_accumulation_steps", "per_d
 
 
 class Evaluated(Protocol):
-    """The recipe of the trials.
+    """The recipe of the trials."""
 
-    Attributes:
-        args: the training arguments that trials have in common.
-        training_samples: how many there are to train on; None: not known.
-        sets_arguments_by_name: whether a parameter sets the argument of its name, and no other one.
-    """
+    @property
+    def args(self) -> Any:
+        """The training arguments that trials have in common."""
 
-    args: Any
-    training_samples: int | None
-    sets_arguments_by_name: bool
+    @property
+    def training_samples(self) -> int | None:
+        """The number of samples to train on; None if it is not known."""
+
+    @property
+    def sets_arguments_by_name(self) -> bool:
+        """True if a parameter sets the argument of its name, and no other one."""
 
 
 def points_of(recipe: Evaluated, study: Study) -> tuple[float, ...] | None:

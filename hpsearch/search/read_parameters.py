@@ -10,15 +10,15 @@ from .trial import Trial
 
 
 class ReadsParameters(Protocol):
-    """A trainer that was made for a trial, and the user's code that took part in that.
+    """The recipe of the trials, and the user's code that takes part in making their trainers."""
 
-    Attributes:
-        args: its arguments.
-        user_code: the name of that code.
-    """
+    @property
+    def args(self) -> Any:
+        """The training arguments that trials have in common."""
 
-    args: Any
-    user_code: str
+    @property
+    def user_code(self) -> str:
+        """The name of the user's code."""
 
     def is_read_by_user_code(self, name: str) -> bool:
         """Tell whether the parameter is for the user's code to read, not an argument that the trainer sets."""
@@ -27,15 +27,15 @@ class ReadsParameters(Protocol):
         """Tell whether it is an argument of the trainer, which has its value before the user's code is called."""
 
 
-def check_read(trial: Trial, trainer: ReadsParameters) -> None:
+def check_read(trial: Trial, recipe: ReadsParameters) -> None:
     """Check that the user's code has read what it is to read, and suggested only what it may.
 
     Raises:
         SpaceError: it has not.
     """
-    params, code = trial.params, trainer.user_code
+    params, code = trial.params, recipe.user_code
     for name in params.values_by_name:
-        if name not in trial.suggested_by_space and trainer.is_set_before_user_code(name):
+        if name not in trial.suggested_by_space and recipe.is_set_before_user_code(name):
             raise SpaceError(
                 f"{code} suggested {name!r}, a training argument, when the arguments were already set; suggest it in "
                 "hp_space."
@@ -49,10 +49,10 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
     unread = [
         name
         for name in params.values_by_name
-        if name not in params.read and trainer.is_read_by_user_code(name) and ("." in name or name in trial.arguments)
+        if name not in params.read and recipe.is_read_by_user_code(name) and ("." in name or name in trial.arguments)
     ]  # a function as space may suggest a plain name for itself, which it does not return
     if unread:
-        arguments = vars(trainer.args)
+        arguments = vars(recipe.args)
         meant = {name: None if name in arguments else nearest(name, arguments) for name in unread}
         near = " and ".join(
             repr(each) if len(unread) == 1 else f"{each!r} for {name!r}" for name, each in meant.items() if each

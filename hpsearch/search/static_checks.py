@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..errors import ArgumentError, InvalidInputError, SpaceError, StudyError
-from .space import SearchSpace
-from .study import SET_BY_THE_SEARCH
+from .study import SET_BY_THE_SEARCH, known_space
 
 
 class TakesParameters(Protocol):
@@ -63,8 +62,8 @@ def check_space(space: Any, trainer: TakesParameters) -> None:
     Raises:
         SpaceError: a parameter does not exist or the arguments refuse a value; the message says which and why.
     """
-    known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
-    for name, parameter, conditions in known.walk() if isinstance(known, SearchSpace) else ():
+    known = known_space(space)
+    for name, parameter, conditions in () if known is None else known.walk():
         if name in SET_BY_THE_SEARCH:
             raise SpaceError(f"The search space asks for {name!r}, but the search itself sets it; take it out.")
         for value in parameter.edges():

@@ -217,13 +217,13 @@ class Study:
 
     def parameter_names(self) -> frozenset[str]:
         """Return the names of the parameters of all branches; none are known of a function's."""
-        known = self.space if isinstance(self.space, SearchSpace) else getattr(self.space, "parameters", None)
-        return frozenset(known.all_parameters()) if isinstance(known, SearchSpace) else frozenset()
+        known = known_space(self.space)
+        return frozenset() if known is None else frozenset(known.all_parameters())
 
     def priors(self) -> dict[str, Any]:
         """Return where the best values are believed to be, by parameter; nothing is known of those of a function."""
-        known = self.space if isinstance(self.space, SearchSpace) else getattr(self.space, "parameters", None)
-        return known.priors() if isinstance(known, SearchSpace) else {}
+        known = known_space(self.space)
+        return {} if known is None else known.priors()
 
     def functions(self) -> dict[str, Any]:
         """Return the functions that it was given, by what they are for; not the one that names runs."""
@@ -352,6 +352,12 @@ def check_name(name: Any, what: str) -> str:
             "start with a letter or digit, not end in a space or a dot, and be at most 200 bytes long."
         )
     return str(name)
+
+
+def known_space(space: Any) -> SearchSpace | None:
+    """Return the parameters that are known before the first trial; None of a function that does not list them."""
+    known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
+    return known if isinstance(known, SearchSpace) else None
 
 
 def as_space(hp_space: SpaceLike) -> SearchSpace | Callable[[Trial], Any]:

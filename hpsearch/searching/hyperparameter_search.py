@@ -1,4 +1,4 @@
-"""A search from its settings to its best run; works on any trainer that is `Searchable` and `Checkable`."""
+"""A search from its arguments to its best run, whatever makes the trainers of its trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 from ..backends.base import Backend
@@ -28,21 +27,42 @@ from ..search.budgets import SearchBudget
 from ..search.evaluation_points import points_of
 from ..search.listener import SearchListener
 from ..search.ranks import Ranks
-from ..search.result.best_run import BestRun, SearchSummary, best_runs
+from ..search.result.best_run import BestRun, Engine, SearchSummary, best_runs
 from ..search.selection import best_records
+from ..search.static_checks import check_space
 from ..search.store.folder import StudyFolder
 from ..search.store.mended import UNCOUNTED_BEFORE, count_uncounted
 from ..search.store.provenance import describe_environment, differences, differences_in_results
 from ..search.study import Study
-from ..search.study_callbacks import CallsBack, StudyCallback
+from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
 from ..search.training_budget import TrainingBudget, is_exhausted, progress_in_words
 from ..search.trial import TrialRecord
 from ..system.environment import ctrl_c_as_interruption
 from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
+from ..training.randomness import preserved_streams
 from ..trial.ending import TrialEndedSearch, naming_the_disk
-from ..trial.execution import Searchable
+from .processes import ranks_of
+from .search_arguments import SearchArguments, listener_of
+from .searched_recipe import SearchedRecipe
 
 logger = logging.getLogger(__name__)
+
+
+def search(recipe: SearchedRecipe, arguments: SearchArguments) -> BestRun | list[BestRun]:
+    """Search as `Trainer.hyperparameter_search` documents it.
+
+    Raises:
+        HpsearchError: as documented there.
+    """
+    backend = arguments.make_backend()
+    listener, callbacks = listener_of(arguments.progress), check_callbacks(arguments.callbacks)
+    space = arguments.make_space(backend, recipe)
+    recipe.prepare(space)
+    study, notices = arguments.make_study(backend, space, recipe)
+    check_space(space, recipe)
+    with preserved_streams():
+        ranks = ranks_of(recipe.args)
+        return Search(recipe, study, backend, listener, ranks, notices=notices, callbacks=callbacks).run()
 
 
 @dataclass(frozen=True)
@@ -50,26 +70,20 @@ class Search:
     """One call of the search: what it works with.
 
     Attributes:
-        trainer: the recipe that trials are made from.
+        recipe: that trials are made from.
         study, backend: what is searched, and with what.
         listener: shows it.
         ranks: the processes of each trial; the main one searches, the others train with it.
-        build_model: builds the model of a trial, with the weights in a folder.
-        data: names to datasets, to tell whether they are those of an earlier session.
-        functions: names to functions, for the same.
         clock: measures the budgets of time; see `SearchBudget`.
         notices: what the user should know before the first trial.
         callbacks: called after each trial with the engine's study and its trial.
     """
 
-    trainer: Searchable
+    recipe: SearchedRecipe
     study: Study
     backend: Backend
     listener: SearchListener
     ranks: Ranks
-    build_model: Callable[[TrialRecord, Path], Any]
-    data: dict[str, Any]
-    functions: dict[str, Any]
     clock: Callable[[], float] = time.monotonic
     notices: Sequence[str] = ()
     callbacks: Sequence[StudyCallback] = ()
@@ -129,14 +143,14 @@ class Search:
 
     def _run(self, interruption: Interruption) -> BestRun | list[BestRun]:
         if not self.ranks.is_main:
-            return self._result(follow(self.trainer, self.study, self.ranks, interruption))
+            return self._result(follow(self.recipe, self.study, self.ranks, interruption))
         self.listener.on_search_prepare(self.study)
         folder = StudyFolder(self.study)
-        session = SearchSession(self.trainer, self.study, folder, self.listener, self.ranks, self.clock, interruption)
+        session = SearchSession(self.recipe, self.study, folder, self.listener, self.ranks, self.clock, interruption)
         if self.callbacks:
             session.listener = CallsBack(self.listener, self.callbacks, self._stored, session.limits.end_early)
         with telling_the_others(self.ranks, session.records), naming_the_disk(self.study.folder):
-            with self.backend.connected(self.study, self.trainer), session.at_work():
+            with self.backend.connected(self.study, self.recipe), session.at_work():
                 self._open(folder, session)
                 try:
                     self._run_trials(session)
@@ -150,20 +164,21 @@ class Search:
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""
-        environment = describe_environment(self.trainer.args, self.data, self.functions)
+        functions = {**self.recipe.functions(), **self.study.functions()}
+        environment = describe_environment(self.recipe.args, self.recipe.data(), functions)
         with folder.locked():
             records = folder.open()
             damaged = [f"DAMAGED: {each}" for each in folder.problems]
             prepared = self.backend.prepare(self.study, records, folder.left_alone, session.records.is_alone())
             notes = [*damaged, *prepared, f"scope {self.study.scope}"]
-            if points_of(self.trainer, self.study) == (1.0,):
+            if points_of(self.recipe, self.study) == (1.0,):
                 notes.append(
                     "one evaluation at the end of each trial: nothing can be pruned (eval_strategy='steps' with "
                     "eval_steps=0.05 would allow it)"
                 )
-            if self.trainer.args.save_total_limit is not None:
+            if self.recipe.args.save_total_limit is not None:
                 notes.append("save_total_limit is left aside: the search decides which checkpoints stay")
-            if self.trainer.args.enable_jit_checkpoint:
+            if self.recipe.args.enable_jit_checkpoint:
                 notes.append("enable_jit_checkpoint is off in a search: trials resume from their last checkpoint")
             earlier = folder.read_settings()
             if earlier is not None:
@@ -200,7 +215,7 @@ class Search:
             raise self._interrupted(session.records.records, session.interruption)
 
     def _stored(self, number: int) -> tuple[Any, Any]:
-        return self.backend.engine_study(), self.backend.engine_trial(number)
+        return self.backend.stored.engine_study(), self.backend.stored.engine_trial(number)
 
     def _result(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
         """Return the best run, or raise an error if there is none; every process of a trial does the same."""
@@ -210,11 +225,11 @@ class Search:
         return self._best(records)
 
     def _best(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
-        found = best_runs(self._summary(records), self.build_model)
+        found = best_runs(self._summary(records), self.recipe.build_best_model)
         return found if len(self.study.objectives) > 1 else found[0]
 
     def _summary(self, records: list[TrialRecord]) -> SearchSummary:
-        return SearchSummary(self.study, records, functools.partial(_same, self.backend))
+        return SearchSummary(self.study, records, functools.partial(_same, self.backend.stored))
 
     def _interrupted(self, records: list[TrialRecord], interruption: Interruption) -> SearchInterrupted:
         number = interruption.signal
@@ -282,9 +297,9 @@ def outdated(
     return [warning]
 
 
-def _same(backend: Backend) -> Backend:
+def _same(engine: Engine) -> Engine:
     """Return the engine of a summary that knows it already; unlike a lambda, it can be pickled with the summary."""
-    return backend
+    return engine
 
 
 def _bare(error: BaseException) -> BaseException:

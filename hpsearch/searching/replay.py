@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,17 +29,20 @@ from ..search.store.folder import (
 )
 from ..search.store.provenance import WITHOUT_EFFECT, describe_environment, differences, is_known, without_secrets
 from ..search.store.reading import read_own_json
-from ..search.study import Study
+from ..search.study import Study, check_name
 from ..search.trial import FixedTrial, TrialRecord, TrialState, Verdict
 from ..system.files import remove_folder
 from ..system.interruption import Interruption, noticing_signals, set_exit_code
 from ..system.redaction import holds_hidden
 from ..system.spelling import nearest_name
+from ..training.randomness import preserved_streams
 from ..trial.acting_arguments import acts_outside, reaching_out
 from ..trial.ending import TrialEndedSearch
-from ..trial.execution import Searchable
 from ..trial.messages import Reported
 from .hyperparameter_search import telling_the_others
+from .processes import ranks_of
+from .search_arguments import DEFAULT_STUDY_NAME, Metric, listener_of, objectives_of
+from .searched_recipe import SearchedRecipe
 
 
 class Replay(NamedTuple):
@@ -153,19 +156,34 @@ class _ReplayReporter:
 
 
 def replay(
-    trainer: Searchable,
-    folder: Path,
-    number: int | None,
-    objectives: tuple[Objective, ...] | None,
-    listener: SearchListener,
-    ranks: Ranks,
-    data: Mapping[str, Any],
+    recipe: SearchedRecipe,
+    study_name: str = DEFAULT_STUDY_NAME,
+    number: int | None = None,
+    compute_objective: Metric | Sequence[Metric] | None = None,
+    direction: str | Sequence[str | None] | None = None,
+    progress: bool | SearchListener = True,
 ) -> Replay:
-    """Run trial `number` (None: the best) of the study in `folder` again; `objectives` None: those of the study.
+    """Run one trial of a study again, as `Trainer.replay` documents it.
 
     Raises:
         StudyError: there is no such study or trial, or its objectives differ.
     """
+    recipe.prepare(None)
+    listener = listener_of(progress)
+    folder = Path(recipe.args.output_dir, check_name(study_name, "study_name"))
+    is_given = compute_objective is not None or direction is not None
+    objectives = objectives_of(recipe, compute_objective, direction) if is_given else None
+    with preserved_streams():
+        return _replay(recipe, folder, number, objectives, listener)
+
+
+def _replay(
+    recipe: SearchedRecipe,
+    folder: Path,
+    number: int | None,
+    objectives: tuple[Objective, ...] | None,
+    listener: SearchListener,
+) -> Replay:
     settings = _read_settings(folder)
     check_own_files(folder)
     original = _read_trial(folder, number)
@@ -176,8 +194,9 @@ def replay(
             f"start_with={original.params!r} in another study."
         )
     session = settings["sessions"][original.session]
-    trainer, notes = _as_it_was(trainer, session["arguments"], original)
-    notes += differences({**session, "arguments": {}}, describe_environment(trainer.args, data))
+    data, ranks = recipe.data(), ranks_of(recipe.args)
+    recipe, notes = _as_it_was(recipe, session["arguments"], original)
+    notes += differences({**session, "arguments": {}}, describe_environment(recipe.args, data))
     if not original.state.is_counted:
         notes.append(f"the trial is {original.state.value}: it has not come to its end in the study, and does so here")
     pruning_metric = settings["pruning_metric"]
@@ -195,13 +214,13 @@ def replay(
     interruption = Interruption()
     with noticing_signals(interruption):
         if not ranks.is_main:
-            [record] = follow(trainer, study, ranks, interruption)
+            [record] = follow(recipe, study, ranks, interruption)
             return Replay(record, original, notes)
-        return Replay(_train(trainer, study, original, listener, ranks, interruption, notes), original, notes)
+        return Replay(_train(recipe, study, original, listener, ranks, interruption, notes), original, notes)
 
 
 def _train(
-    trainer: Searchable,
+    recipe: SearchedRecipe,
     study: Study,
     original: TrialRecord,
     listener: SearchListener,
@@ -215,7 +234,7 @@ def _train(
         raise StudyError(f"{str(study.folder)!r} is a link, where the replay would write: delete it.")
     remove_folder(study.folder / original.name)
     folder = StudyFolder(study)
-    session = SearchSession(trainer, study, folder, listener, ranks, interruption=interruption)
+    session = SearchSession(recipe, study, folder, listener, ranks, interruption=interruption)
     with _deleted_after_an_error(study.folder / original.name), telling_the_others(ranks, session.records):
         listener.on_search_begin(study, [], [f"replay of trial {original.number}", *notes])
         try:
@@ -323,10 +342,10 @@ def _best_number(folder: Path) -> int:
 
 
 def _as_it_was(
-    trainer: Searchable, arguments: Mapping[str, Any], original: TrialRecord
-) -> tuple[Searchable, list[str]]:
-    """Return a trainer with the arguments that the trial had, and notes on those that differed."""
-    now = describe_environment(trainer.args, {})["arguments"]
+    recipe: SearchedRecipe, arguments: Mapping[str, Any], original: TrialRecord
+) -> tuple[SearchedRecipe, list[str]]:
+    """Return a recipe with the arguments that the trial had, and notes on those that differed."""
+    now = describe_environment(recipe.args, {})["arguments"]
     different = {
         name: value
         for name, value in without_secrets(arguments).items()
@@ -347,9 +366,9 @@ def _as_it_was(
         changed.update(fallback["arguments"])
         notes.append(f"in the smaller batches that it ended with: {fallback['arguments']}")
     if not changed:
-        return trainer, notes
+        return recipe, notes
     try:
-        return trainer.with_arguments(**changed), notes
+        return recipe.with_arguments(**changed), notes
     except ArgumentError as error:
         raise StudyError(f"The arguments of the study cannot be set any more: {error}") from error
 

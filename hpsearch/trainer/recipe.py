@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 import transformers
 
-from ..arguments import TrainingArguments, adopt, argument_names, cast_argument, is_of_library
+from ..arguments import TrainingArguments, adopt, argument_names, cast_argument
 from ..arguments.older_spellings import successor_of_argument
 from ..errors import ArgumentError, InvalidInputError, UnknownArgumentError
 from ..search.trial import FixedTrial
@@ -60,7 +60,6 @@ class Recipe:
     current_flos = OfLatestRun("The floating-point operations of this process that are not in the state yet.")
     _accepts_loss_kwargs: bool | None = None
     _is_of_a_search = False
-    user_code = "model_init"
     prediction_loop = Removed("evaluation_loop")
     init_git_repo = Removed("init_hf_repo, which makes the repository over HTTP")
 
@@ -298,10 +297,6 @@ class Recipe:
         """Tell whether a trial's parameter is for `model_init(trial)` to read, not an argument that is set."""
         return name.startswith(_READ_FROM_THE_TRIAL) or self._is_own_name(name)
 
-    def is_set_before_user_code(self, name: str) -> bool:
-        """Tell whether a name is of an argument that is set before `model_init` is called, too late to suggest it."""
-        return is_of_library(name, type(self.args))
-
     def _is_own_name(self, name: str) -> bool:
         """Tell whether a name without a dot is for `model_init(trial)`: it is no misspelt training argument."""
         if not name.isidentifier() or name in PARAMETER_GROUPS or self.model_init is None:
@@ -351,7 +346,7 @@ class Recipe:
             suggested = getattr(getattr(self.trial, "params", None), "values_by_name", {})  # model_init may suggest too
             run.describe_trial({**suggested, **trial_parameters(self.trial)}, getattr(self.trial, "name", None))
         if self._is_of_a_search:
-            self._parts_of_trials.check(self.user_code, run.model)
+            self._parts_of_trials.check("model_init", run.model)
         run.optimizer, run.lr_scheduler = optimizers
         self._run = run
         if self._shown_on is not None:

@@ -9,24 +9,38 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from torch.utils.data import DataLoader
-from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput
+from transformers.trainer_pt_utils import metrics_format
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput, speed_metrics
 
 from ..arguments import TrainingArguments
 from ..errors import InvalidInputError
+from ..search.constraints import Constraint
+from ..search.ladder import RUNGS
+from ..search.listener import SearchListener
+from ..search.result.best_run import BestRun
+from ..search.study import SpaceLike
+from ..search.study_callbacks import StudyCallback
+from ..searching.hyperparameter_search import search
+from ..searching.replay import Replay, replay
+from ..searching.search_arguments import DEFAULT_STUDY_NAME, Metric, SearchArguments
 from ..system.spelling import nearest_name
 from ..training import (
     batch_size,
     batches,
+    checkpoints,
     data,
     evaluation,
+    hub,
     loop,
     losses,
+    model_card,
     operations,
     optimization,
     resume,
@@ -35,11 +49,12 @@ from ..training import (
     steps,
     weights,
 )
-from .saving import Saving
-from .searchable import SearchableRecipe
+from ..training.metrics import metrics_table, save_metrics
+from .recipe import Recipe
+from .searchable_trainer import SearchableTrainer
 
 
-class Trainer(SearchableRecipe, Saving):
+class Trainer(Recipe):
     """Trains, evaluates and searches a model; the API is that of `transformers.Trainer`.
 
     The constructor stores its arguments, checks that they fit together and does nothing else: no seed is set, no
@@ -477,3 +492,388 @@ class Trainer(SearchableRecipe, Saving):
     ) -> tuple[Any, Any, Any]:
         """Hook: return (loss, logits, labels) of one batch, each None where there is none."""
         return evaluation.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    # Model and state.
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save model, configuration and processing class, loadable by `from_pretrained`, on the main process.
+
+        With `args.push_to_hub` it is uploaded too, except while a checkpoint is written.
+
+        Args:
+            output_dir: default `args.output_dir`.
+            _internal_call: True saves without uploading.
+        """
+        state_dict = sharding.whole_weights(self.run)
+        if self.args.should_save:
+            folder = Path(self.args.output_dir if output_dir is None else output_dir)
+            self.save_weights(folder, state_dict)
+            checkpoints.save_tensors(hub.without_token(self.args), folder / checkpoints.ARGUMENTS_FILE)
+        if self.args.push_to_hub and not _internal_call and not self.run.hub.is_paused:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def save_weights(self, folder: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
+        """Save what loads a model: its weights (or `state_dict`, from `capture_weights`) and configuration."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        weights.save_weights(self.accelerator.unwrap_model(self.model), target, state_dict)
+        processing = self.processing_class
+        if processing is None:
+            processing = getattr(self.data_collator, "tokenizer", None)
+        if processing is not None and hasattr(processing, "save_pretrained"):
+            processing.save_pretrained(str(target))
+
+    def capture_weights(self) -> dict[str, torch.Tensor]:
+        """Return a copy of the model's present weights, on the host.
+
+        Of a model that is spread over processes all call it together, and the main one gets the weights.
+        """
+        whole = sharding.whole_weights(self.run)
+        if whole is not None:
+            return whole
+        core = self.accelerator.unwrap_model(self.model)
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in core.state_dict().items()}
+
+    def load_weights(self, folder: str | Path) -> None:
+        """Load the weights of a checkpoint folder into the model of the latest run.
+
+        Raises:
+            CheckpointError: they are missing, damaged or of another model.
+        """
+        weights.load_weights(self.model, folder)
+
+    def save_state(self) -> None:
+        """Write `trainer_state.json` into `args.output_dir`, on the main process."""
+        if self.is_world_process_zero():
+            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
+            checkpoints.save_state(self.run, Path(self.args.output_dir, checkpoints.STATE_FILE))
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Hook: add the epoch to `logs`, append them to the log history and announce them.
+
+        With `include_num_input_tokens_seen` the count of tokens is added too and, to the lines of training, whose
+        `start_time` is given, the tokens per second since then.
+        """
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        if self.args.include_num_input_tokens_seen != "no":
+            seen = logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None:
+                logs.update(speed_metrics("train", start_time, num_tokens=seen - self.run.first_tokens))
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+
+    def store_flos(self) -> None:
+        """Add the operations counted since the last call to `state.total_flos`."""
+        loop.store_flos(self.run)
+
+    def log_metrics(self, split: str, metrics: Mapping[str, Any]) -> None:
+        """Print the metrics of a split as a table, on the main process."""
+        if self.is_world_process_zero():
+            print(metrics_table(split, metrics))
+
+    def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
+        """Write `<split>_results.json`, and merge into `all_results.json` if `combined`, on the main process."""
+        if self.is_world_process_zero():
+            save_metrics(self.args.output_dir, split, metrics, combined)
+
+    @staticmethod
+    def metrics_format(metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metrics as people read them: memory in MB, run times as h:mm:ss.cc, four decimals."""
+        return metrics_format(dict(metrics))
+
+    def is_local_process_zero(self) -> bool:
+        """True on the main process of each machine."""
+        return self.args.local_process_index == 0
+
+    def is_world_process_zero(self) -> bool:
+        """True on the main process of all machines."""
+        return self.args.process_index == 0
+
+    # The Hub.
+
+    @property
+    def hub_model_id(self) -> str | None:
+        """Namespace and name of the repository that the latest run uploads to; None before it is made."""
+        return None if self._run is None else self._run.hub.repo_id
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Find or make the repository of the run, on the main process; the first upload does so by itself.
+
+        Args:
+            token: default `args.hub_token`, else the one that `hf auth login` stored.
+            private: whether a new repository is private; default `args.hub_private_repo`.
+        """
+        if self.is_world_process_zero():
+            self.run.hub.create(token, private)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """Write the model card of the run, `README.md` in `args.output_dir`, on the main process.
+
+        It holds metadata, hyperparameters, results and versions, and is meant to be completed by hand: the text of an
+        earlier card is replaced, its tags and other metadata are kept.
+
+        Args:
+            language: the language, or languages, of the model.
+            license: its licence; default: that of the base model on the Hub, if that can be reached.
+            tags: added to those of the model and of an earlier card.
+            model_name: default: the name of the output folder.
+            finetuned_from: the base model; default: where the model was loaded from, unless that is a folder.
+            tasks: task ids such as ``text-classification``; default: what the model's class is for.
+            dataset_tags, dataset, dataset_args: ids, names and configurations of the datasets; default: what a dataset
+                of the Hub tells.
+
+        Raises:
+            InvalidInputError: the metadata of the earlier card cannot be read.
+        """
+        if self.is_world_process_zero():
+            model_card.write_model_card(
+                self,
+                language=language,
+                license=license,
+                tags=tags,
+                model_name=model_name,
+                finetuned_from=finetuned_from,
+                tasks=tasks,
+                dataset_tags=dataset_tags,
+                dataset=dataset,
+                dataset_args=dataset_args,
+            )
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Save the model, write its card and upload `args.output_dir`; all processes call it, the main one uploads.
+
+        Checkpoints, studies and names that start with an underscore are left out.
+
+        Args:
+            commit_message: of the commit.
+            blocking: False returns at once; leave the folder as it is until the upload has ended.
+            token: default `args.hub_token`, else the one that `hf auth login` stored.
+            revision: a branch, made if there is none; default `args.hub_revision`, else the main one.
+            private: whether a new repository is private; default `args.hub_private_repo`.
+            kwargs: for `create_model_card`.
+
+        Returns:
+            huggingface_hub's `CommitInfo`, or its future if not `blocking`; None on other processes.
+
+        Raises:
+            ArgumentError: `hub_model_id` cannot name a repository.
+            HfHubHTTPError: the Hub refuses, or cannot be reached.
+        """
+        return hub.push(self, commit_message or "End of training", blocking, token, revision, private, kwargs)
+
+    # The search.
+
+    def hyperparameter_search(
+        self,
+        hp_space: SpaceLike = None,
+        compute_objective: Metric | Sequence[Metric] | None = None,
+        n_trials: int | None = None,
+        direction: str | Sequence[str | None] | None = None,
+        backend: str | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        *,
+        directions: Sequence[str | None] | None = None,
+        study_name: str = DEFAULT_STUDY_NAME,
+        scope: str | None = None,
+        constraints: str | Constraint | Sequence[str | Constraint] | None = None,
+        pruning_metric: str | None = None,
+        keep_checkpoints: int | None = 1,
+        timeout: float | None = None,
+        trial_timeout: float | None = None,
+        max_epochs: float | None = None,
+        trial_max_epochs: float | None = None,
+        budget: float | None = None,
+        max_failures: int | None = 5,
+        oom_fallback: bool = False,
+        start_with: Any = None,
+        seed: int | None = None,
+        preflight: bool = True,
+        callbacks: Sequence[StudyCallback] | None = None,
+        progress: bool | SearchListener = True,
+        sampler: Any = None,
+        pruner: Any = RUNGS,
+        storage: Any = None,
+        terminator: Any = None,
+        start_from: Any = None,
+        n_jobs: int | None = 1,
+        devices: Sequence[int] | None = None,
+        trials_per_device: int | None = None,
+        **options: Any,
+    ) -> BestRun | list[BestRun]:
+        """Search for the best hyperparameters and return the best run, with its model.
+
+        Each trial is a new trainer with the trial's parameters as arguments, a new model from `model_init`, and the
+        trial's own seed; this trainer is not changed. A trial that fails is recorded with its reason, and the search
+        continues. The same call again continues the same study, half-done trials first, from their last checkpoint;
+        several processes may make it at the same time. Under `torchrun`, all processes make it, and train each trial
+        together.
+
+        Args:
+            hp_space: a mapping of names to `Float`, `Int` or `Categorical` (or a `SearchSpace`); a function of a trial
+                that suggests (``trial.suggest_float(...)``) and returns the parameters as a dict, or None to use all
+                it suggested; or None for the default space. Names are training arguments, or dotted: ``optim.*`` for
+                the optimizer; ``model.*``, ``lora.*``, ``data.*`` for ``model_init(trial)`` to read.
+            compute_objective: a metric's name, or a function from an evaluation's metrics to a number; or a list of
+                these, or a function that returns a tuple, with a list of directions. Default: the evaluation loss;
+                with `compute_metrics`, the sum of all metrics except losses, speed and memory; for TRL's trainers of
+                online reinforcement learning (GRPO, RLOO), the reward.
+            n_trials: the study's total of trials; failed and pruned ones count. Default: 20; with a `budget` no limit.
+            direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
+                other metrics maximised.
+            directions: a list of directions, as Optuna calls it; the same as `direction`.
+            backend: ``"optuna"``, the default: in this process, or with `n_jobs` or `devices` in workers on this
+                machine; or ``"ray"``: on a cluster.
+            hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
+            study_name: names the study and its folder inside `args.output_dir`.
+            scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
+                ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
+            constraints: what the best trial must hold: texts such as ``"num_parameters <= 1e6"`` or
+                ``"runtime <= 2"``, or `Constraint`s.
+            pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
+            keep_checkpoints: how many of the best trials keep their weights on disk (with several objectives, 1 keeps
+                those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
+            timeout: seconds for this call; a trial that is running then is stopped at its next step. Without `n_trials`
+                and `max_epochs`, a trial's cost is its measured seconds, so the choices cannot be repeated.
+            trial_timeout: seconds for one trial.
+            max_epochs: passes over the data, of all trials of the study together.
+            trial_max_epochs: passes over the data for one trial, whatever its `num_train_epochs`, which its
+                learning-rate schedule is made for.
+            budget: full training runs, of all trials of the study together, at least 1; a trial costs the fraction of
+                its own training run that it has trained. No trial is stopped in the middle.
+            max_failures: stop after this many consecutive failures; None: no limit.
+            oom_fallback: run a trial that is out of memory again with half the micro-batch and twice the accumulation.
+            start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
+                own arguments), or a list of these; what they leave open, the sampler chooses.
+            seed: seed of the sampler; default `args.seed`.
+            preflight: before the first trial of a study, train one step and evaluate two batches with its parameters,
+                where it will run, on a model that is thrown away, so that a mistake costs no trial.
+            callbacks: functions of Optuna's study and its trial, called after each trial, as in `Study.optimize`;
+                `study.stop()` lets no further trial begin.
+            progress: show a live view; or a `SearchListener` of your own.
+            sampler: an `optuna.samplers.BaseSampler`, or the name of one, which gets the seed: ``"tpe"``,
+                ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``.
+                Default: a Gaussian process over the learning curves of all trials; TPE with a pruner of Optuna, and
+                with several objectives.
+            pruner: ``"rungs"``: trials pause at rungs, which depend on the number of trials, and the best of them
+                resume; a `Ladder` sets the rungs. Where trials cannot pause (trainers of `tune` that do not resume
+                exactly), and with a `pruning_metric`: median pruning; with several objectives and none, with a sampler
+                that tries everything, and with fewer than four trials: none. Or an `optuna.pruners.BasePruner`, or
+                ``"median"``, ``"successive_halving"``, ``"hyperband"``. None: every trial runs to completion.
+            storage: a URL such as ``"postgresql://user:password@host/name"``, the name of a journal file (``.log``),
+                ``"journal"`` for one in the study's folder, or an Optuna storage; default: SQLite in that folder.
+            terminator: True ends the search when it has stopped improving: when 30 trials in a row were the best so far
+                at no rung (15 if the Gaussian process expects no improvement), or without rungs when 30 trials with a
+                result have found nothing better. Or an `optuna.terminator.BaseTerminator`, which sees the trials with a
+                result.
+            start_from: another study that the sampler learns from: an `optuna.Study`, the best run or summary of a
+                search, the URL or journal file of a storage, or a `WarmStart`, which names the study in a storage or
+                renames parameters.
+            n_jobs: the number of parallel trials on this machine, each in a worker of its own; -1: one on each GPU, or
+                each core if there is no GPU; None: as `devices` and `trials_per_device` say; 1: one trial at a time,
+                in this process. On Ray `max_concurrent_trials` takes its place.
+            devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all. On Ray `resources_per_trial`
+                takes its place, also of the next one.
+            trials_per_device: the number of trials that share a GPU.
+            options: of the backend: `load_if_exists`, `max_paused`, `max_paused_bytes`, `trial_retries`; in workers
+                `trials_per_worker`, `worker_memory`; on Ray `address`, `resources_per_trial`, `max_concurrent_trials`,
+                `autoscaling`, `storage_path`, `scheduler`, `search_alg`, `stop`. Options of the engine that change
+                nothing about the result are taken with a notice; others are refused, with what takes their place.
+
+        Returns:
+            A `BestRun`; with several objectives a list of them, the Pareto front.
+
+        Raises:
+            InvalidInputError: something about the search cannot be right; raised before the first trial where it can
+                be known, and in the first trial otherwise.
+            MissingPackageError: the backend's package is not installed.
+            StorageError: the storage cannot be reached or written; the same call continues once it can.
+            NoCompletedTrialError: no trial may be the best, since none has a result or all break a constraint. It says
+                why, and carries all trials (`run_summary`). If a budget ended the search before the first evaluation,
+                the same call continues.
+            TooManyFailuresError: trial after trial failed; it carries the best run so far.
+            SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
+
+        Example:
+            ``best = trainer.hyperparameter_search({"learning_rate": Float(1e-5, 1e-3, log=True)}, n_trials=20)``
+        """
+        given = SearchArguments(
+            hp_space=hp_space,
+            compute_objective=compute_objective,
+            n_trials=n_trials,
+            direction=direction,
+            backend=backend,
+            hp_name=hp_name,
+            directions=directions,
+            study_name=study_name,
+            scope=scope,
+            constraints=constraints,
+            pruning_metric=pruning_metric,
+            keep_checkpoints=keep_checkpoints,
+            timeout=timeout,
+            trial_timeout=trial_timeout,
+            max_epochs=max_epochs,
+            trial_max_epochs=trial_max_epochs,
+            budget=budget,
+            max_failures=max_failures,
+            oom_fallback=oom_fallback,
+            start_with=start_with,
+            seed=seed,
+            preflight=preflight,
+            callbacks=callbacks,
+            progress=progress,
+            sampler=sampler,
+            pruner=pruner,
+            storage=storage,
+            terminator=terminator,
+            start_from=start_from,
+            n_jobs=n_jobs,
+            devices=devices,
+            trials_per_device=trials_per_device,
+            options=options,
+        )
+        return search(SearchableTrainer(self), given)
+
+    def replay(
+        self,
+        study_name: str = DEFAULT_STUDY_NAME,
+        number: int | None = None,
+        compute_objective: Metric | Sequence[Metric] | None = None,
+        direction: str | Sequence[str | None] | None = None,
+        progress: bool | SearchListener = True,
+    ) -> Replay:
+        """Run one trial of a study again, alone, from what is on disk; on CPU it makes the same reports.
+
+        The trial gets the parameters, the seed and the arguments that the study recorded, also where those of this
+        trainer have changed since; that, and other versions or data, are said before it begins. The study is not
+        changed: the replay writes to ``<study>/replays/<run>``, its weights included.
+
+        Args:
+            study_name: names the study inside `args.output_dir`.
+            number: of the trial; default: the best one.
+            compute_objective, direction: as in the search; needed again if the objective was a function.
+            progress: show a live view; or a `SearchListener` of your own.
+
+        Raises:
+            StudyError: there is no such study or trial, or its objective is another one.
+        """
+        return replay(SearchableTrainer(self), study_name, number, compute_objective, direction, progress)

@@ -1,6 +1,6 @@
 """One trial while it runs: configure, seed, build, train, score, release.
 
-The only room that joins trial and trainer; it speaks to a small protocol, which our Trainer satisfies.
+The only room that joins trial and trainer; see `searchable` for what it asks of both.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..errors import (
     ArgumentError,
@@ -22,10 +22,9 @@ from ..errors import (
     WeightsMismatchError,
 )
 from ..search.budgets import TrialBudget
-from ..search.evaluation_points import Evaluated
 from ..search.peer_trials import PeerTrials
 from ..search.ranks import OneProcess, Ranks
-from ..search.read_parameters import ReadsParameters, check_read
+from ..search.read_parameters import check_read
 from ..search.selection import select_report
 from ..search.store.checked_json import Unreadable
 from ..search.study import Study
@@ -33,80 +32,12 @@ from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
 from ..system.environment import ctrl_c_as_interruption
 from ..system.files import remove_folder
 from ..system.spelling import nearest_name
-from .preflight import MakesPreflightTrainers, PreflightPlan, preflight
+from ..training.batch_size import is_out_of_memory
+from .preflight import PreflightPlan, preflight
 from .reporter import Reporter
 from .reporting import ReportingCallback, plain, so_far_in
 from .scoped_weights import ScopedWeights
-
-
-class Searchable(MakesPreflightTrainers, Evaluated, Protocol):
-    """What can be searched: a recipe from which each trial makes its own trainer."""
-
-    cannot_pause: str | None  # why its trials must not pause
-    has_fixed_model: bool  # whether it is certain that no parameter of a trial changes the number of weights
-
-    def with_arguments(self) -> Searchable:
-        """Return the same recipe, without anything that it has built."""
-
-    def for_trial(self, trial: Trial, output_dir: str) -> Trainable:
-        """Return a new trainer with the trial's parameters, which writes to `output_dir`."""
-
-    def check_changeable(self, name: str) -> None:
-        """Check that a trial can resume from a checkpoint with another value of a parameter."""
-
-    def is_read_by_user_code(self, name: str) -> bool:
-        """Tell whether user code has to read a parameter; the others are arguments, which are applied."""
-
-    def let_user_code_suggest(self, trial: Trial) -> None:
-        """Call the user's code once, so that the trial has the parameters which that code suggests."""
-
-
-class Trainable(ReadsParameters, Protocol):
-    """The trainer of one trial."""
-
-    eval_dataset: Any
-
-    def with_arguments(self, **parameters: Any) -> Trainable:
-        """Return a new trainer with other arguments."""
-
-    def add_callback(self, callback: Any) -> None:
-        """Add a callback to it."""
-
-    def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> Any:
-        """Train a new model to the end, or until a callback stops it.
-
-        With `reapply_arguments`, the run resumes with its own arguments in place of those of the checkpoint.
-        """
-
-    def evaluate(self) -> dict[str, float]:
-        """Evaluate the model that was trained."""
-
-    def operations_so_far(self) -> float:
-        """Return the floating-point operations of the training run up to now; 0 if they are not known."""
-
-    def resumable_checkpoints(self, folder: Path) -> list[Path]:
-        """Return the checkpoints in a folder that training can resume from, newest first."""
-
-    def read_state(self, checkpoint: Path) -> dict[str, Any]:
-        """Return the trainer state that a checkpoint holds, as JSON gives it."""
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error is one of memory that is exhausted."""
-
-    def smaller_batches(self) -> dict[str, Any] | None:
-        """Return arguments for less memory and the same updates; None if the batch cannot be divided any further."""
-
-    def capture_weights(self) -> Any:
-        """Return a copy of the model's present weights."""
-
-    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
-        """Write the weights, or those captured earlier, with what is needed to load them."""
-
-    def end_trackers(self, state: str, reason: str | None) -> None:
-        """Tell the experiment trackers how the trial ended."""
-
-    def release(self) -> None:
-        """Drop the model and everything else the training made."""
+from .searchable import Searchable, Trainable
 
 
 class Execution:
@@ -256,7 +187,7 @@ class Execution:
 
     def _attempt(self) -> tuple[TrialState, str | None]:
         recipe, reporting, weights = self._configure()
-        resumption = self._ranks.decide(lambda: self._checkpoint_to_resume(recipe, weights))
+        resumption = self._ranks.decide(lambda: self._checkpoint_to_resume(weights))
         self._resumed_from, is_other, fallbacks = resumption
         if (is_other and not self._has_fallen_back) or len(fallbacks) > len(self._fallbacks):
             self._fallbacks = fallbacks
@@ -312,7 +243,7 @@ class Execution:
             weights=weights,
             ranks=self._ranks,
             reporter=self._reporter,
-            check=lambda: check_read(self._trial, recipe),
+            check=lambda: check_read(self._trial, self._base),
             record=lambda: self.record(TrialState.RUNNING),
             operations_so_far=recipe.operations_so_far,
             fallbacks=self._fallbacks,
@@ -320,11 +251,11 @@ class Execution:
         recipe.add_callback(self._reporting)
         return recipe, self._reporting, weights
 
-    def _checkpoint_to_resume(self, recipe: Trainable, weights: ScopedWeights) -> _Resumption:
+    def _checkpoint_to_resume(self, weights: ScopedWeights) -> _Resumption:
         """Return the newest checkpoint from which the trial can resume with the weights selected so far."""
-        for checkpoint in recipe.resumable_checkpoints(self.folder):
+        for checkpoint in self._base.resumable_checkpoints(self.folder):
             try:
-                so_far = so_far_in(recipe.read_state(checkpoint))
+                so_far = so_far_in(self._base.read_state(checkpoint))
             except Unreadable as error:
                 self._reporter.notice(f"DAMAGED: {str(checkpoint)!r} is not used ({error}); delete it")
                 continue
@@ -344,9 +275,9 @@ class Execution:
     def _fall_back(self, error: Exception) -> bool:
         """Prepare the same trial with less memory, if that is asked for and the error is about memory."""
         recipe = self._recipe
-        if not self._study.oom_fallback or recipe is None or not recipe.is_out_of_memory(error):
+        if not self._study.oom_fallback or recipe is None or not is_out_of_memory(error):
             return False
-        smaller = recipe.smaller_batches()
+        smaller = self._base.smaller_batches(recipe.args)
         if smaller is None:
             return False
         self._has_fallen_back = True

@@ -12,9 +12,10 @@ from ..search.trial import Trial, TrialState
 from ..system.sockets import keeping_sockets
 from .assignment import Assignment
 from .ending import Ended, run_to_end
-from .execution import Execution, Searchable
+from .execution import Execution
 from .preflight import PreflightPlan
 from .reporter import Reporter, SilentReporter
+from .searchable import Searchable
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 

@@ -1,4 +1,7 @@
-"""What a process that trains a trial tells the one that searches."""
+"""The messages of a process that trains a trial to the one that searches.
+
+It waits for an answer to all of them but `Progress`.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,16 @@ class Question:
 
     name: str
     parameter: Parameter
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The trial has written the checkpoint that a verdict has asked for (`Verdict.save`), and waits.
+
+    The executor that gave the verdict receives it, in place of the coordinator.
+    """
+
+    step: int
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import (
     ArgumentTypeError,
@@ -33,59 +33,26 @@ from ..errors import (
 from ..search.added_metrics import with_num_parameters
 from ..search.drawn_trial import DrawnTrial
 from ..search.ranks import Ranks
-from ..search.read_parameters import ReadsParameters, check_read
+from ..search.read_parameters import check_read
 from ..search.space import SearchSpace
 from ..search.study import Study
 from ..search.trial import Trial
 from ..system.files import disk_problem
 from ..system.temporary_folders import scratch_folder
+from ..training.batch_size import is_out_of_memory
 from ..training.callbacks import TrainerCallback
+from ..training.first_samples import first_samples
+from .searchable import PreflightTrainer, Searchable, Trainable
 
 BATCHES = 2
 # How many other configurations are tried before an error is taken for a mistake.
 _DRAWS = 3
-# Where there is no trainer yet that knows better: Python's and torch's.
-_OF_MEMORY = ("MemoryError", "OutOfMemoryError")
 # What to do about errors of transformers that do not say it.
 _ADVICE = {
     "vars() argument must have __dict__": "samples must be dicts of what the model's forward takes, not tuples; or "
     "pass a data_collator that makes such a dict of them",
 }
 Result = TypeVar("Result")
-
-
-class PreflightTrainer(ReadsParameters, Protocol):
-    """A trainer for a preflight: it has no callbacks and no trackers, evaluates and saves nothing while it trains.
-
-    Attributes:
-        skips: why it cannot train a step only to try it, in words that follow "because"; None: it can.
-        left_out: the user's callbacks, which a preflight does not call.
-    """
-
-    skips: str | None
-    left_out: Sequence[Any]
-
-    def add_callback(self, callback: Any) -> None:
-        """Add a callback to it."""
-
-    def train(self) -> Any:
-        """Train a new model until a callback stops it."""
-
-    def evaluate(self) -> dict[str, float]:
-        """Evaluate the model on the whole of the evaluation data."""
-
-    def evaluate_batches(self, count: int) -> dict[str, float]:
-        """Evaluate the model on the first batches of each evaluation set."""
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error is one of memory that is exhausted."""
-
-
-class MakesPreflightTrainers(Protocol):
-    """The recipe that trials are made from."""
-
-    def preflight_trainer(self, trial: Trial, output_dir: str) -> contextlib.AbstractContextManager[PreflightTrainer]:
-        """Return a trainer with the trial's parameters; after the block it is dropped, the random streams put back."""
 
 
 class Draw(NamedTuple):
@@ -127,7 +94,7 @@ def plan_preflight(study: Study, number: int, failed: tuple[int, str] | None) ->
 
 
 def preflight(
-    recipe: MakesPreflightTrainers,
+    recipe: Searchable,
     study: Study,
     trial: Trial,
     plan: PreflightPlan,
@@ -159,7 +126,7 @@ def preflight(
 class _Preflight:
     """Tries one configuration after the other; each process of the trial does the same."""
 
-    def __init__(self, recipe: MakesPreflightTrainers, study: Study, ranks: Ranks, folder: Path) -> None:
+    def __init__(self, recipe: Searchable, study: Study, ranks: Ranks, folder: Path) -> None:
         self._recipe, self._study, self._ranks, self._folder = recipe, study, ranks, folder
 
     def run(self, trial: Trial, plan: PreflightPlan) -> str:
@@ -203,46 +170,40 @@ class _Preflight:
         """
         with contextlib.ExitStack() as stack:
             made = self._recipe.preflight_trainer(trial, str(self._folder))
-            trainer = self._do("building the trainer", None, lambda: stack.enter_context(made))
-            if trainer.skips is not None:
-                self._do("reading the parameters", trainer, lambda: check_read(trial, trainer))
-                return f"the step and the evaluation are skipped, because {trainer.skips}"
+            found = self._do("building the trainer", lambda: stack.enter_context(made))
+            if found.skips is not None:
+                self._do("reading the parameters", lambda: check_read(trial, self._recipe))
+                return f"the step and the evaluation are skipped, because {found.skips}"
             callback = _OneStep()
-            trainer.add_callback(callback)
-            self._do("building the model, or its first training step,", trainer, trainer.train, trainer.left_out)
-            self._do("reading the parameters", trainer, lambda: check_read(trial, trainer))
-            return self._evaluate(trainer, callback)
+            found.trainer.add_callback(callback)
+            self._do("building the model, or its first training step,", found.trainer.train, found.left_out)
+            self._do("reading the parameters", lambda: check_read(trial, self._recipe))
+            return self._evaluate(found, callback)
 
-    def _evaluate(self, trainer: PreflightTrainer, callback: _OneStep) -> str:
+    def _evaluate(self, found: PreflightTrainer, callback: _OneStep) -> str:
         def judge(evaluate: Callable[[], Any]) -> None:
             callback.metrics.clear()
             evaluate()
             _check_metrics(self._study, callback)
 
         try:
-            self._do("evaluating", trainer, lambda: judge(lambda: trainer.evaluate_batches(BATCHES)))
+            self._do("evaluating", lambda: judge(lambda: _evaluate_batches(found.trainer)))
         except (_Failed, ObjectiveError):
             if self._ranks.together(callback.has_diverged):
                 raise _LeftToTheTrial(
                     "after one step the weights are not finite, which the trial will record"
                 ) from None
             try:
-                self._do("evaluating", trainer, lambda: judge(trainer.evaluate))
+                self._do("evaluating", lambda: judge(found.trainer.evaluate))
             except ObjectiveError as error:
-                adding = [each for each in trainer.left_out if _acts_on_evaluations(each)]
+                adding = [each for each in found.left_out if _acts_on_evaluations(each)]
                 if not adding or "Did you mean" in str(error):
                     raise
                 raise _LeftToTheTrial(f"without {_named(adding)}, {_as_clause(error)}") from error
             return "one step and the whole evaluation work; two batches are not enough for its metrics"
         return f"one step and an evaluation of {BATCHES} batches work"
 
-    def _do(
-        self,
-        doing: str,
-        trainer: PreflightTrainer | None,
-        action: Callable[[], Result],
-        left_out: Sequence[Any] = (),
-    ) -> Result:
+    def _do(self, doing: str, action: Callable[[], Result], left_out: Sequence[Any] = ()) -> Result:
         """Act together with the other processes; an error of any of them is raised in all.
 
         The user's callbacks that are `left_out` might prevent it.
@@ -258,14 +219,18 @@ class _Preflight:
         except HpsearchError:
             raise
         except Exception as error:
-            is_of_memory = type(error).__name__ in _OF_MEMORY or (
-                trainer is not None and trainer.is_out_of_memory(error)
-            )
-            if is_of_memory:
+            if is_out_of_memory(error):
                 raise _LeftToTheTrial(f"{doing} runs out of memory, which the trial will record") from None
             if disk_problem(error) is not None:
                 raise
             raise _Failed(doing, error, left_out) from error
+
+
+def _evaluate_batches(trainer: Trainable) -> None:
+    """Evaluate the model on the first batches of each evaluation set; without one, as the trainer itself does."""
+    samples = BATCHES * trainer.args.eval_batch_size * trainer.args.world_size
+    data = trainer.eval_dataset
+    trainer.evaluate(None if data is None else first_samples(data, samples))
 
 
 def _trial_of(draw: Draw, trial: Trial, place: int) -> Trial:

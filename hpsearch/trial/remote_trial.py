@@ -1,4 +1,4 @@
-"""Run a trial in a process that does not search: its reports are sent to the one that does, its verdicts obeyed."""
+"""Run a trial in a worker: forward its reports, apply the verdicts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from ..search.trial import TrialRecord, Verdict
 from ..system.interruption import Interruption
 from .assignment import AssignedTrial, Assignment
 from .ending import Ended, run_to_end
-from .execution import Execution, Searchable
-from .messages import Noted, Notice, Question, Reported
+from .execution import Execution
+from .messages import Noted, Notice, Question, Reported, Saved
+from .searchable import Searchable
 
 
 class Abandoned(BaseException):
@@ -41,7 +42,7 @@ class Line(ABC):
 
     @abstractmethod
     def ask(self, message: Any) -> Any:
-        """Tell the search something, and wait for its answer.
+        """Send the search a message, and wait for its answer.
 
         Raises:
             Abandoned: the trial is not to continue here.
@@ -116,11 +117,11 @@ class RemoteReporter:
         self._line.ask(Noted(so_far))
 
     def checkpoint(self, step: int) -> None:
-        """Keep the checkpoint; if the search wants this one, tell it, and wait."""
+        """Keep the checkpoint; if the search has asked for this one, report it, and wait."""
         self._line.keep()
         is_wanted, self._is_checkpoint_wanted = self._is_checkpoint_wanted, False
         if is_wanted:
-            self._line.ask(step)
+            self._line.ask(Saved(step))
 
     def notice(self, text: str) -> None:
         """Have it shown by the search."""

@@ -10,11 +10,10 @@ import pytest
 import ray.tune
 from ray.tune import CheckpointConfig, CLIReporter
 
-from hpsearch import StudyError
+from hpsearch import StudyError, Trainer
 from hpsearch.backends.engine_options import take_options
 from hpsearch.backends.ray_backend import RayBackend
 from hpsearch.executors.ray_executor.stopping import as_stop, reason_to_stop
-from hpsearch.searching.search_methods import Searching
 from tests.support.on_ray import ON_RAY
 from tests.support.searching import RATE, HearsNotices, states
 from tests.support.small_trainer import small_trainer
@@ -26,7 +25,7 @@ def taken(**options: Any) -> tuple[dict[str, Any], list[str]]:
 
 def test_each_option_of_tune_is_one_of_the_search_or_known_to_be_taken_or_refused() -> None:
     of_tune = {each for each in inspect.signature(ray.tune.run).parameters if not each.startswith("_")}
-    of_search = inspect.signature(Searching.hyperparameter_search).parameters.keys()
+    of_search = inspect.signature(Trainer.hyperparameter_search).parameters.keys()
     left = of_tune - of_search - set(RayBackend.options) - RayBackend.engine_options.keys()
     assert left == {"run_or_experiment"}
     for name, option in RayBackend.engine_options.items():

@@ -18,6 +18,7 @@ from hpsearch.search.space import default_space
 from hpsearch.search.study import Study
 from hpsearch.search.trial import FixedTrial, TrialState, Verdict
 from hpsearch.system.interruption import Interruption
+from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from hpsearch.trial.assignment import Assignment
 from hpsearch.trial.remote_trial import Line, train_remotely
 from tests.support.clock import Clock
@@ -145,7 +146,7 @@ def test_a_process_whose_clock_is_hours_off_trains_for_the_time_that_is_left(
     sent = cloudpickle.dumps(Assignment.of(FixedTrial({}), PeerTrials(), seconds))
     here = time.time()
     monkeypatch.setattr(time, "time", lambda: here + off_by)
-    ended = train_remotely(small_trainer(tmp_path), study, pickle.loads(sent), Agrees())
+    ended = train_remotely(SearchableTrainer(small_trainer(tmp_path)), study, pickle.loads(sent), Agrees())
     assert ended.record.state is expected, ended.record.reason
 
 

@@ -31,6 +31,7 @@ from hpsearch import (
 from hpsearch.search.store.folder import read_records
 from hpsearch.search.store.provenance import describe_environment, differences, differences_in_results
 from hpsearch.search.trial import TrialState
+from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from tests.support.searching import AtStep, Events, HearsNotices, interrupt, states, without_result
 from tests.support.short_searches import RATE, params_of, rates, search
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
@@ -117,7 +118,7 @@ class StopsOneEarlier(StopsAt):
 )
 def test_callbacks_count_by_their_code_and_arguments(before: Any, after: Any, is_said: bool, tmp_path: Path) -> None:
     one, other = (
-        describe_environment(trainer.args, {}, trainer._functions())
+        describe_environment(trainer.args, {}, SearchableTrainer(trainer).functions())
         for trainer in (small_trainer(tmp_path, each) for each in (before, after))
     )
     assert differences(one, other) == (["callbacks were edited"] if is_said else [])
@@ -252,14 +253,17 @@ def test_a_model_of_another_size_is_no_change_if_a_trial_may_choose_it(
     assert notices_of(tmp_path, 3, trainer=reads, space=width) == []
     data = {"train_dataset": points(4, seed=0), "eval_dataset": points(4, seed=1)}
     trainer = small_trainer(tmp_path, model_init=from_environment)
-    assert trainer.has_fixed_model
-    assert not small_trainer(tmp_path, model_init=reads["model_init"]).has_fixed_model
-    assert not MakesModels(args=trainer.args, model_init=from_environment, **data).has_fixed_model
+    assert has_fixed_model(trainer)
+    assert not has_fixed_model(small_trainer(tmp_path, model_init=reads["model_init"]))
+    assert not has_fixed_model(MakesModels(args=trainer.args, model_init=from_environment, **data))
     args = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True)
-    assert Seq2SeqTrainer(args=args, model_init=from_environment, **data).has_fixed_model
-    assert not Trainer(
-        args=TrainingArguments(str(tmp_path), fsdp="full_shard"), model_init=from_environment
-    ).has_fixed_model
+    assert has_fixed_model(Seq2SeqTrainer(args=args, model_init=from_environment, **data))
+    sharded = TrainingArguments(str(tmp_path), fsdp="full_shard")
+    assert not has_fixed_model(Trainer(args=sharded, model_init=from_environment))
+
+
+def has_fixed_model(trainer: Trainer) -> bool:
+    return SearchableTrainer(trainer).has_fixed_model
 
 
 @pytest.mark.parametrize(

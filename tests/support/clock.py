@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpsearch.searching import hyperparameter_search
-from hpsearch.searching import search_methods as searching
+from hpsearch.searching import hyperparameter_search as searching
 
 
 class Clock:
@@ -33,5 +32,5 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all budgets of the searches that the test makes in this process."""
     clock = Clock()
-    monkeypatch.setattr(searching, "Search", functools.partial(hyperparameter_search.Search, clock=clock))
+    monkeypatch.setattr(searching, "Search", functools.partial(searching.Search, clock=clock))
     return clock

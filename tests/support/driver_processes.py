@@ -23,7 +23,6 @@ from transformers import TrainerCallback
 from hpsearch import Trainer
 from hpsearch.any_trainer.trainer_function import TrainerFunction
 from hpsearch.executors.processes import worker_process
-from hpsearch.searching.search_methods import Searching
 from tests.support import warm
 from tests.support.search_processes import RATE
 from tests.support.searching import Diary
@@ -49,7 +48,7 @@ def trainer_of(folder: Path, *callbacks: Any, **arguments: Any) -> Trainer:
     return small_trainer(folder, *callbacks, **{"num_train_epochs": EPOCHS, "save_strategy": "epoch", **arguments})
 
 
-def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: Any) -> Searching:
+def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: Any) -> Trainer | TrainerFunction:
     """Return what is searched: the trainer, or for `tune` a function that makes one of transformers."""
     if not way.startswith("tune"):
         return trainer_of(folder, *callbacks, **arguments)

@@ -1,0 +1,224 @@
+"""The arguments of a search as users give them, and the study and the backend that they make."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..backends import get_backend
+from ..backends.base import Backend
+from ..errors import ObjectiveError, StudyError
+from ..reports.console import console_listener
+from ..search.constraints import Constraint, resolve_constraints
+from ..search.initial_trials import resolve_start
+from ..search.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
+from ..search.ladder import RUNGS
+from ..search.listener import SearchListener
+from ..search.objective import Objective, resolve_objectives, resolve_pruning
+from ..search.older_metric_names import named_as_recorded, notice_of_older_name
+from ..search.store.folder import check_place, read_settings
+from ..search.study import SpaceLike, Study, as_space, check_name, known_space
+from ..search.study_callbacks import StudyCallback
+from .searched_recipe import SearchedRecipe
+
+DEFAULT_STUDY_NAME = "study"
+_DEFAULT_TRIALS = 20
+# What the backend is made with; the other arguments are settings of the study.
+_OF_THE_BACKEND = (
+    "sampler",
+    "pruner",
+    "storage",
+    "terminator",
+    "start_from",
+    "n_jobs",
+    "devices",
+    "trials_per_device",
+)
+
+Metric = str | Callable[[dict[str, float]], float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchArguments:
+    """The arguments of a search; `Trainer.hyperparameter_search` documents them.
+
+    >>> SearchArguments.of({"n_trials": 5, "max_paused": 9}).options
+    {'max_paused': 9}
+    """
+
+    hp_space: SpaceLike = None
+    compute_objective: Metric | Sequence[Metric] | None = None
+    n_trials: int | None = None
+    direction: str | Sequence[str | None] | None = None
+    backend: str | None = None
+    hp_name: Callable[[Any], str] | None = None
+    directions: Sequence[str | None] | None = None
+    study_name: str = DEFAULT_STUDY_NAME
+    scope: str | None = None
+    constraints: str | Constraint | Sequence[str | Constraint] | None = None
+    pruning_metric: str | None = None
+    keep_checkpoints: int | None = 1
+    timeout: float | None = None
+    trial_timeout: float | None = None
+    max_epochs: float | None = None
+    trial_max_epochs: float | None = None
+    budget: float | None = None
+    max_failures: int | None = 5
+    oom_fallback: bool = False
+    start_with: Any = None
+    seed: int | None = None
+    preflight: bool = True
+    callbacks: Sequence[StudyCallback] | None = None
+    progress: bool | SearchListener = True
+    sampler: Any = None
+    pruner: Any = RUNGS
+    storage: Any = None
+    terminator: Any = None
+    start_from: Any = None
+    n_jobs: int | None = 1
+    devices: Sequence[int] | None = None
+    trials_per_device: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> SearchArguments:
+        """Return the arguments among those given; the others are options, which the backend takes or refuses."""
+        names = {each.name for each in dataclasses.fields(cls)} - {"options"}
+        known = {name: value for name, value in given.items() if name in names}
+        return cls(**known, options={name: value for name, value in given.items() if name not in names})
+
+    def make_backend(self) -> Backend:
+        """Return the backend, made with the user's options.
+
+        Raises:
+            StudyError: there is no such backend, it does not take an option, or the study has two names.
+            MissingPackageError: its package is not installed.
+        """
+        fields = {each.name: each.default for each in dataclasses.fields(self)}
+        given = {name: getattr(self, name) for name in _OF_THE_BACKEND}
+        given = {name: value for name, value in given.items() if not _is_default(value, fields[name])}
+        backend = get_backend(self.backend, given | dict(self.options), fields.keys() - {"options"})
+        if backend.study_name not in (None, self.study_name) and self.study_name != DEFAULT_STUDY_NAME:
+            raise StudyError(
+                f"name={backend.study_name!r} and study_name={self.study_name!r} both name the study; pass only one of "
+                "them."
+            )
+        return backend
+
+    def make_space(self, backend: Backend, recipe: SearchedRecipe) -> Any:
+        """Return the space, a `SearchSpace` or a function of a trial.
+
+        Raises:
+            SpaceError: it is neither.
+        """
+        return as_space(backend.native_space(self.hp_space, self._seed(recipe), recipe))
+
+    def make_study(self, backend: Backend, space: Any, recipe: SearchedRecipe) -> tuple[Study, list[str]]:
+        """Return the settings of the study, and what the user should know before the first trial.
+
+        Raises:
+            InvalidInputError: an argument cannot be right.
+        """
+        name = self.study_name if backend.study_name is None else backend.study_name
+        folder = Path(recipe.args.output_dir, check_name(name, "study_name"))
+        check_place(folder)
+        recorded = _settings_on_disk(folder)
+        direction = _one_of_both(self.direction, self.directions)
+        objectives = objectives_of(recipe, self.compute_objective, direction, recorded.get("objective"))
+        constraints = resolve_constraints(self.constraints)
+        pruning = resolve_pruning(self.pruning_metric, objectives)
+        known = known_space(space)
+        searched = dict.fromkeys([*([] if known is None else known.all_parameters()), *recipe.suggested_names])
+        notices = [
+            *backend.notices,
+            *notice_of_older_name([*objectives, *constraints, pruning]),
+            *notices_about_loss(recipe.evaluation.trainer, searched, objectives),
+        ]
+        if pruning is not None:
+            [pruning] = named_as_recorded([pruning], recorded.get("pruning_metric"))
+        study = Study(
+            name=name,
+            folder=folder,
+            space=space,
+            objectives=named_as_recorded(objectives, recorded.get("objective")),
+            n_trials=_DEFAULT_TRIALS if self.n_trials is None and self.budget is None else self.n_trials,
+            scope=recipe.args.ray_scope if self.scope is None else self.scope,
+            constraints=named_as_recorded(constraints, recorded.get("constraints")),
+            pruning_objective=pruning,
+            keep_checkpoints=self.keep_checkpoints,
+            timeout=self.timeout,
+            trial_timeout=self.trial_timeout,
+            max_epochs=self.max_epochs,
+            trial_max_epochs=self.trial_max_epochs,
+            max_failures=self.max_failures,
+            oom_fallback=self.oom_fallback,
+            seed=self._seed(recipe),
+            hp_name=self.hp_name,
+            start_with=resolve_start(self.start_with, space, recipe.defaults),
+            preflight=self.preflight,
+            budget=self.budget,
+            costs_in_seconds=self.timeout is not None
+            and (self.n_trials, self.max_epochs, self.budget) == (None, None, None),
+        )
+        return study, notices
+
+    def _seed(self, recipe: SearchedRecipe) -> int:
+        return recipe.default_seed if self.seed is None else self.seed
+
+
+def objectives_of(
+    recipe: SearchedRecipe, compute_objective: Any, direction: Any, recorded: Any = None
+) -> tuple[Objective, ...]:
+    """Return the objectives of a search; `recorded` are those that the study on disk has, by name.
+
+    Raises:
+        ObjectiveError: they cannot be right.
+    """
+    sets, has_metrics, trainer = recipe.evaluation
+    if compute_objective is None and is_rewarded(trainer) and recorded != LOSS:
+        return (reward_of(trainer, direction),)
+    return resolve_objectives(compute_objective, direction, has_metrics, sets)
+
+
+def listener_of(progress: Any) -> SearchListener:
+    """Return the listener that shows a search: the one given, or a live view.
+
+    Raises:
+        StudyError: `progress` is neither a bool nor a listener.
+    """
+    if isinstance(progress, SearchListener):
+        return progress
+    if not isinstance(progress, bool):
+        raise StudyError(f"progress must be True, False or a SearchListener, but got {progress!r}.")
+    return console_listener(progress)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Tell whether an argument was not given; objects of users, which may compare in any way, are not compared."""
+    return value is default or (isinstance(value, type(default)) and bool(value == default))
+
+
+def _one_of_both(direction: Any, directions: Any) -> Any:
+    """Return the directions, whichever of the two arguments has them.
+
+    Raises:
+        ObjectiveError: both have, or `directions` is no list.
+    """
+    if directions is None:
+        return direction
+    if direction is not None:
+        raise ObjectiveError(f"direction={direction!r} and directions={directions!r} say the same; pass only one.")
+    if not isinstance(directions, (list, tuple)):
+        raise ObjectiveError(f"directions must be a list of 'minimize' and 'maximize', but got {directions!r}.")
+    return directions
+
+
+def _settings_on_disk(folder: Path) -> Mapping[str, Any]:
+    """Return the settings of the study in a folder; empty for a new one, and where they cannot be read (yet)."""
+    with contextlib.suppress(StudyError):
+        return read_settings(folder) or {}
+    return {}

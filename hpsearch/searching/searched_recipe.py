@@ -1,0 +1,62 @@
+"""What a search of hyperparameters asks of the recipe that it searches, beyond what its trials ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from ..search.static_checks import TakesParameters
+from ..search.trial import TrialRecord
+from ..trial.searchable import Searchable
+
+
+class Evaluation(NamedTuple):
+    """What the evaluations of a recipe are.
+
+    Attributes:
+        sets: the number of evaluation sets.
+        has_metrics: whether there is a `compute_metrics`.
+        trainer: the class of the trainers.
+    """
+
+    sets: int
+    has_metrics: bool
+    trainer: type = object
+
+
+class SearchedRecipe(Searchable, TakesParameters, Protocol):
+    """A recipe that can be searched; see `Searchable`."""
+
+    @property
+    def default_seed(self) -> int:
+        """The seed of the sampler if none is given."""
+
+    @property
+    def defaults(self) -> Any:
+        """An object whose attributes are the defaults of parameters that have none of their own."""
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What the evaluations are; known once `prepare` has been called."""
+
+    @property
+    def suggested_names(self) -> Sequence[str]:
+        """The parameters that user code suggested while `prepare` was called."""
+
+    def with_arguments(self, **parameters: Any) -> SearchedRecipe:
+        """Return the same recipe with other arguments, and without anything that it has built."""
+
+    def prepare(self, space: Any) -> None:
+        """Check that there is all that a search in this space needs; None: a replay."""
+
+    def data(self) -> dict[str, Any]:
+        """Return datasets, or their fingerprints, by name: they show whether an earlier session had the same."""
+
+    def functions(self) -> dict[str, Any]:
+        """Return the functions that trials are made of, and the class of their trainers, by name."""
+
+    def build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
+        """Build the model of a trial, with the weights in a folder, in evaluation mode."""

@@ -1,4 +1,4 @@
-"""What a backend is: an engine that chooses parameters, stores trials and prunes."""
+"""What a backend is: what the user's options make of a study in Optuna's storage and of an executor."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from .engine_options import EngineOption
 
 if TYPE_CHECKING:  # a study is read without what is needed to train
     from ..coordinator.search_session import SearchSession
+    from ..ledger.optuna_study import OptunaStudy
     from ..search.static_checks import TakesParameters
     from ..search.study import Study
     from ..search.trial import TrialRecord
-    from ..trial.execution import Searchable
+    from ..trial.searchable import Searchable
 
 
 class Backend(ABC):
-    """Chooses parameters, stores trials and prunes, for one search.
+    """Opens the study of a search, and runs its trials.
 
     Made with the options the user gave (`sampler`, `pruner`, `storage`, ...); everything that can be checked without
     the study is checked by the constructor, the rest by `prepare`.
@@ -29,6 +30,7 @@ class Backend(ABC):
         engine_options: options of the engine itself that it takes with some values only, or not at all.
         notices: what the search does about those that were given.
         study_name: the name of the study, if an option gives it.
+        stored: the study in Optuna's storage.
     """
 
     name: ClassVar[str]
@@ -36,6 +38,7 @@ class Backend(ABC):
     engine_options: ClassVar[Mapping[str, EngineOption]] = {}
     notices: Sequence[str] = ()
     study_name: str | None = None
+    stored: OptunaStudy
 
     @abstractmethod
     def __init__(self, **options: Any) -> None: ...
@@ -84,9 +87,9 @@ class Backend(ABC):
             StudyError: the stored study cannot continue with these settings, or is not the one in the folder.
         """
 
-    @abstractmethod
     def describe(self) -> Mapping[str, Any]:
         """Return the settings that `study.json` records: sampler, pruner, storage."""
+        return {"backend": self.name, **self.stored.describe()}
 
     @abstractmethod
     def search(self, session: SearchSession) -> None:
@@ -98,22 +101,3 @@ class Backend(ABC):
         Raises:
             TrialEndedSearch: a trial found that the search must end; the storage has its end.
         """
-
-    @abstractmethod
-    def engine_study(self) -> Any:
-        """Return the engine's own study object."""
-
-    @abstractmethod
-    def engine_trial(self, number: int) -> Any:
-        """Return the engine's own trial of a number."""
-
-    @abstractmethod
-    def importances(self) -> dict[str, float]:
-        """Return the share of the objective's variation that each parameter explains, largest first.
-
-        Empty if there are too few trials to tell.
-        """
-
-    @abstractmethod
-    def dashboard_command(self) -> str | None:
-        """Return the command line that opens the study in a dashboard; None if there is none."""

@@ -12,6 +12,7 @@ import ray
 from ray import tune
 from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
+from ..coordinator.coordinator import Coordinator
 from ..coordinator.search_session import SearchSession
 from ..errors import StudyError
 from ..executors.processes.pickling import check_objectives, for_workers
@@ -29,16 +30,19 @@ from ..executors.ray_executor.trial_artifacts import TrialArtifacts
 from ..executors.ray_executor.tune_dispatch import TuneDispatch
 from ..executors.ray_executor.tune_parts import StudySearcher, StudyStopper, StudyTrials, WorkerEvents
 from ..executors.ray_executor.tune_worker import OBJECTIVE, Shared, TrialWorker
+from ..ledger.choices import Given
+from ..ledger.optuna_study import OptunaStudy
 from ..ledger.pruning import is_rungs
 from ..search.ladder import RUNGS
+from ..search.paused_limit import PausedLimit
 from ..search.static_checks import TakesParameters
 from ..search.study import Study, check_whole
 from ..search.trial import TrialRecord
 from ..system.environment import at_ctrl_c
-from ..trial.execution import Searchable
+from ..trial.searchable import Searchable
 from .base import Backend
 from .engine_options import EngineOption
-from .optuna_backend import OPTIMIZE_OPTIONS, OptunaBackend
+from .optuna_backend import OPTIMIZE_OPTIONS
 from .tune_options import TUNE_OPTIONS
 
 # How often a worker tells how far its trial is, and how many such events a second the search hears at most.
@@ -66,10 +70,9 @@ class RayBackend(Backend):
         stop: numbers in a report at which a trial ends with a result, such as ``{"training_iteration": 4}``, after four
             evaluations.
         name: the study's name, as Tune calls it.
-        pruner: as for the Optuna backend; with a `search_alg`, which is to hear of trials as they end, median pruning
-            takes the place of rungs.
-        sampler, storage, load_if_exists, terminator, start_from, max_paused, max_paused_bytes: as for the Optuna
-            backend.
+        pruner: see `Trainer.hyperparameter_search`; median pruning takes the place of rungs with a `search_alg`, which
+            receives only ended trials.
+        sampler, storage, load_if_exists, terminator, start_from, max_paused, max_paused_bytes: see `OptunaBackend`.
 
     Raises:
         StudyError: an option is not one of these, or has another value.
@@ -112,7 +115,10 @@ class RayBackend(Backend):
         name: str | None = None,
         sampler: Any = None,
         pruner: Any = RUNGS,
-        **of_optuna: Any,
+        terminator: Any = None,
+        max_paused: int = 50,
+        max_paused_bytes: float | None = None,
+        **of_the_study: Any,
     ) -> None:
         if scheduler is not None and not (pruner is None or is_rungs(pruner)):
             raise StudyError(
@@ -137,8 +143,10 @@ class RayBackend(Backend):
             pruner = None
         elif self._searcher is not None and is_rungs(pruner):
             pruner = "median"
-        self._optuna = OptunaBackend(sampler=sampler, pruner=pruner, **of_optuna)
-        self._optuna.is_scheduled = self._scheduler is not None
+        given = Given(sampler, pruner, terminator, is_scheduled=self._scheduler is not None)
+        limit = PausedLimit(max_paused, max_paused_bytes)
+        may_repeat = isinstance(self._scheduler, PopulationBasedTraining)
+        self.stored = OptunaStudy(given, limit=limit, may_repeat=may_repeat, **of_the_study)
         self._stop = as_stop(stop)
         self.study_name = name
         self._notes = [f"a trial ends at {key}={limit:g} (stop)" for key, limit in self._stop.items()]
@@ -161,7 +169,8 @@ class RayBackend(Backend):
         check_scheduler(self._scheduler, study, recipe)
         check_searcher(self._searcher, study)
         check_objectives(study, "Ray's workers")
-        with self._optuna.connected(study, recipe), joined(self._address) as cluster:
+        self.stored.connect(study, recipe)
+        with joined(self._address) as cluster:
             self._each = self._resources or cluster.default_resources()
             short = cluster.check_fits(self._each, autoscaling=self._autoscaling)
             self._notes += [short] if short else []
@@ -183,9 +192,7 @@ class RayBackend(Backend):
         cluster = self._joined()
         place = study.folder if self._storage_path is None else check_place(self._storage_path)
         cluster.check_nodes(place)
-        self._optuna.runs_several_at_once = self._slots() > 1
-        self._optuna.may_repeat = isinstance(self._scheduler, PopulationBasedTraining)
-        notes = self._optuna.prepare(study, records, left_alone, is_alone)
+        notes = self.stored.prepare(study, records, left_alone, is_alone, has_parallel_trials=self._slots() > 1)
         if self._scheduler is not None:
             counts = getattr(self._scheduler, "_time_attr", None)
             judge = f"scheduler {type(self._scheduler).__name__}{f' (by {counts})' if counts else ''}"
@@ -201,7 +208,7 @@ class RayBackend(Backend):
 
     def describe(self) -> Mapping[str, Any]:
         """Return what `study.json` records, as the Optuna backend does."""
-        described = {**self._optuna.describe(), "backend": self.name, "ray_version": ray.__version__}
+        described = {**super().describe(), "ray_version": ray.__version__}
         if self._scheduler is not None:
             described["pruner"] = type(self._scheduler).__name__
         if self._searcher is not None:
@@ -217,7 +224,7 @@ class RayBackend(Backend):
         folders.tidy(study.folder)
 
         dispatch = TuneDispatch(
-            self._optuna.coordinator(session, self._proposals, self._retries),
+            Coordinator.of(session, self.stored, self._retries, self._proposals),
             self._slots,
             has_room=(lambda: True) if self._autoscaling else (lambda: self._room() > 0),
             is_gathering=lambda: is_gathering(self._scheduler),
@@ -241,22 +248,6 @@ class RayBackend(Backend):
                 folders.close()
         if dispatch.error is not None:
             raise dispatch.error
-
-    def engine_study(self) -> Any:
-        """Return the `optuna.Study`."""
-        return self._optuna.engine_study()
-
-    def engine_trial(self, number: int) -> Any:
-        """Return the `optuna.trial.FrozenTrial` of a number."""
-        return self._optuna.engine_trial(number)
-
-    def importances(self) -> dict[str, float]:
-        """Return Optuna's parameter importances."""
-        return self._optuna.importances()
-
-    def dashboard_command(self) -> str | None:
-        """Return the `optuna-dashboard` command for the study's storage."""
-        return self._optuna.dashboard_command()
 
     def _tuner(
         self,

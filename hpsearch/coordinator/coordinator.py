@@ -13,8 +13,10 @@ from typing import Any, assert_never
 from ..errors import StorageError
 from ..ledger.engine_trial import OptunaTrial
 from ..ledger.ledger import Ledger
+from ..ledger.optuna_study import OptunaStudy
 from ..ledger.proposer import Proposer
 from ..search.parameters import Parameter
+from ..search.store.folder import remove_leftovers
 from ..search.trial import Trial, TrialRecord, TrialState, Verdict
 from ..system.interruption import Interruption
 from ..trial.assignment import Assignment
@@ -53,11 +55,9 @@ class RunningTrial:
 
 
 class Coordinator:
-    """Gives trials to an executor, and receives what they report; passive, for one thread.
+    """Gives trials to an executor, and receives their reports; passive, for one thread.
 
-    It alone knows which trials run. An executor asks for the `next` trial, passes on what the trial reports, and says
-    that it has `ended`, or that its process is `lost`. If an error or a signal ends the search, the executor calls
-    `close`.
+    It alone knows which trials run. `hpsearch.executors` shows how an executor drives it.
 
     Args:
         session: whose trials these are.
@@ -68,7 +68,7 @@ class Coordinator:
 
     Attributes:
         running: the trials that have begun and not ended, by number.
-        is_over: no further trial will begin, and none is running.
+        is_over: no further trial will begin, and none is running; `next` finds it out.
         has_no_more: no trial could begin when one was last asked for.
         error: what ends the search; None while nothing does.
     """
@@ -92,6 +92,16 @@ class Coordinator:
         self.running: dict[int, RunningTrial] = {}
         self.is_over = self.has_no_more = False
         self.error: BaseException | None = None
+
+    @classmethod
+    def of(
+        cls, session: SearchSession, stored: OptunaStudy, retries: int, proposer: Proposer | None = None
+    ) -> Coordinator:
+        """Return the coordinator of a study that has been prepared."""
+        decisions = AppliedDecisions(
+            session, stored.ledger, stored.at_rungs, stored.is_converged, stored.budget, stored.limit
+        )
+        return cls(session, stored.ledger, decisions, proposer, retries)
 
     @property
     def interruption(self) -> Interruption:
@@ -119,11 +129,16 @@ class Coordinator:
     # Which trial is next
 
     def next(self) -> Assignment | None:
-        """Return the trial that a free process trains next; None if there is none now, or any more (`is_over`).
+        """Return the trial that a free process trains next; None if there is none now, or the search ends.
+
+        After None, ask again when a trial has reported or ended, and at least every half second: trials of other
+        sessions change what is next. `is_over` tells that there are no more.
 
         Raises:
             TrialEndedSearch: the study was found to be mistaken in it.
         """
+        if self.is_ending:
+            return None
         number = self._without_process.pop(0) if self._without_process else self._choose()
         return None if number is None else replace(self.running[number].assignment, seconds=self.seconds_left)
 
@@ -198,7 +213,10 @@ class Coordinator:
     # What a running trial reports
 
     def receive(self, number: int, message: Message) -> Any:
-        """Receive a message of a trial in another process; return the answer."""
+        """Receive a message of a trial in another process; return the answer.
+
+        An error of a `Question` is returned, for the trial to raise.
+        """
         match message:
             case Progress(step, max_steps):
                 return self.progress(number, step, max_steps)
@@ -288,13 +306,16 @@ class Coordinator:
 
     # How a trial ends
 
-    def ended(self, number: int, ended: Ended) -> TrialRecord:
+    def ended(self, ended: Ended) -> TrialRecord:
         """Record a trial that has ended.
 
         Raises:
             TrialEndedSearch: the search ends with it.
+            ValueError: its record says that it is running.
         """
-        running = self._leave(number)
+        if ended.record.state is TrialState.RUNNING:
+            raise ValueError(f"Trial {ended.record.number} has not ended: its record says that it is running.")
+        running = self._leave(ended.record.number)
         try:
             record = self._session.on_disk.finish(replace(ended, record=ended.record.going_on_from(running.so_far)))
         except TrialEndedSearch as found:
@@ -303,33 +324,41 @@ class Coordinator:
         self._settle(running.trial, record)
         return record
 
-    def left(self, number: int, ended: Ended) -> None:
-        """Record how a process has left its trial as the search ends: the trial may have ended in that moment."""
+    def left(self, ended: Ended) -> None:
+        """Record how a process has left its trial as the search ends; a trial that has not ended is left to `close`.
+
+        Raises:
+            TrialEndedSearch: as `ended` does.
+        """
         if ended.record.state.is_counted or ended.record.state is TrialState.PAUSED:
-            self.ended(number, ended)
+            self.ended(ended)
         else:
-            running = self.running[number]
+            running = self.running[ended.record.number]
             running.so_far, running.where = ended.record.going_on_from(running.so_far), ended.where
 
     def stop_paused(self, number: int, verdict: Verdict) -> TrialRecord:
         """Record a trial that is stopped or pruned while no process trains it."""
         running = self.running[number]
         execution = self._session.local.execution(running.trial, running.assignment.others)
-        return self.ended(number, Ended(execution.record_of_waiting(running.so_far, verdict)))
+        return self.ended(Ended(execution.record_of_waiting(running.so_far, verdict)))
 
-    def lost(self, number: int, loss: Loss) -> bool:
-        """Take a trial whose process has died; return whether another one resumes it, else the trial has to end."""
+    def lost(self, number: int, loss: Loss) -> Ended | None:
+        """Take a trial whose process has died; None if another process resumes it.
+
+        Return how it ended if its retries are exhausted; the executor passes that on to `ended`.
+        """
         running = self.running[number]
         self._losses[number] += loss.is_new
         if not loss.is_retried(self._losses[number], self._retries):
-            return False
+            return running.ended(TrialState.FAILED, f"its worker died: {loss.reason}")
         running.has_lost_process = True
         if loss.is_new:
             running.trial.begin_again()
             self.announce(f"trial {number} has lost its worker ({loss.reason}): it resumes in another one")
         if not loss.resumes_itself:
+            remove_leftovers(self._session.study.folder / running.assignment.name)
             self._without_process.append(number)
-        return True
+        return None
 
     def adopt(self, number: int, donor: Assignment, arguments: Mapping[str, Any]) -> Assignment:
         """Let a trial resume from a checkpoint of another one, with other arguments: population-based training.
@@ -354,10 +383,13 @@ class Coordinator:
         return running.assignment
 
     def close(self) -> None:
-        """Record the trials that have not ended as interrupted: they can be resumed."""
-        is_interrupted = isinstance(self.error, KeyboardInterrupt)
-        reason = self.interruption.reason if is_interrupted else "the search ended"
-        is_stored = not isinstance(getattr(self.error, "cause", self.error), StorageError)
+        """Record the trials that have not ended as interrupted: they can be resumed.
+
+        The executor calls it last, whatever has ended the search, and raises `error` itself.
+        """
+        cause = getattr(self.error, "cause", self.error)
+        reason = self.interruption.reason if isinstance(cause, KeyboardInterrupt) else "the search ended"
+        is_stored = not isinstance(cause, StorageError)
         errors: list[Exception] = []
         for number in list(self.running):
             running = self._leave(number)

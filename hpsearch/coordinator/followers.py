@@ -13,8 +13,9 @@ from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..system.sockets import keeping_sockets
 from ..trial.assignment import AssignedTrial, Assignment
-from ..trial.execution import Execution, Searchable, without_frames
+from ..trial.execution import Execution, without_frames
 from ..trial.reporter import SilentReporter
+from ..trial.searchable import Searchable
 
 
 @dataclass(frozen=True)

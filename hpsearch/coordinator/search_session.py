@@ -13,8 +13,8 @@ from ..search.store.folder import StudyFolder
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
-from ..trial.execution import Searchable
 from ..trial.local_trials import LocalTrials
+from ..trial.searchable import Searchable
 from .limits import Limits
 from .model_size import ModelSize
 from .study_records import StudyRecords

@@ -17,9 +17,10 @@ from ..search.tried_configurations import choose
 from ..trial.acting_arguments import reaching_out
 from ..trial.assignment import Assignment
 from ..trial.ending import Ended, TrialEndedSearch, run_to_end
-from ..trial.execution import Execution, Searchable
+from ..trial.execution import Execution
 from ..trial.local_trials import LocalTrials
 from ..trial.preflight import PreflightPlan, plan_preflight
+from ..trial.searchable import Searchable
 from .limits import Limits
 from .study_records import StudyRecords
 

@@ -1,1 +1,35 @@
-"""Ways to run the trials of a search: in this process, in workers, on Ray. They know no pruner, budget or storage."""
+"""Ways to run the trials of a search: in this process, in workers, on Ray. They know no pruner, budget or storage.
+
+An executor drives a `Coordinator` from one thread, until it is over or an error or a signal ends the search:
+
+    try:
+        while not coordinator.is_ending:
+            while (a slot is free) and (assignment := coordinator.next()) is not None:
+                (let the slot train it)
+            if coordinator.is_over:
+                break
+            (wait for a message of a slot, at most half a second, and take it)
+        if coordinator.interruption.signal:
+            coordinator.end_with(KeyboardInterrupt())
+            (pass the signal on to the slots; take messages until all trials have ended, or interruption.is_overdue)
+    except BaseException as error:
+        coordinator.end_with(error)
+    finally:
+        (abandon what still trains; pass each Ended that comes from it to coordinator.left)
+        coordinator.close()
+    if coordinator.error is not None:
+        raise coordinator.error
+
+To train is one call: `LocalTrials.train` in the process and thread of the coordinator (its reporter calls the
+coordinator), or `train_remotely` elsewhere, whose `Line` brings messages to the coordinator and answers back. Both
+return an `Ended`; they decide what an error makes of the trial. To take a message is one call, too:
+
+- An `Ended` goes to `coordinator.ended`.
+- A slot that died is a `Loss` for `coordinator.lost`. If that returns None, `next` gives the trial again, and its
+  checkpoints tell where it resumes; if it returns an `Ended`, that goes to `coordinator.ended`.
+- Any other message goes to `coordinator.receive`, and the answer to the slot, which waits for one after every message
+  but `Progress`. If `receive` raises, the search ends, and the slot is abandoned: `Line.ask` and `Line.look` then raise
+  `Abandoned`.
+
+`tests/support/threads.py` is a whole executor in this form.
+"""

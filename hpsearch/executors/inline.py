@@ -35,7 +35,7 @@ def _run(coordinator: Coordinator, local: LocalTrials) -> None:
         if assignment is not None:
             reporter = InlineReporter(coordinator, assignment.number)
             ended = local.train(coordinator.trial(assignment.number), assignment, reporter)
-            coordinator.ended(assignment.number, ended)
+            coordinator.ended(ended)
         elif coordinator.is_over:
             return
         elif not coordinator.interruption.signal:

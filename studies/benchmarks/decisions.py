@@ -31,12 +31,12 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState as EngineState
 
-from hpsearch.backends.defaults import Defaults
 from hpsearch.coordinator.applied_decisions import AppliedDecisions
 from hpsearch.coordinator.search_session import SearchSession
 from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.ledger.branches import branches_of
 from hpsearch.ledger.curve_sampler import CurveSampler
+from hpsearch.ledger.defaults import Defaults
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.ledger.ledger import Ledger
 from hpsearch.ledger.sampling import RepeatableSampling

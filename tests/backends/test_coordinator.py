@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from hpsearch.coordinator.lost_worker import Loss
 from hpsearch.search.store.reading import read_records
 from hpsearch.search.trial import Trial, TrialRecord, TrialState, Verdict
 from hpsearch.trial.assignment import AssignedTrial
-from hpsearch.trial.ending import Ended
+from hpsearch.trial.ending import Ended, TrialEndedSearch
 from hpsearch.trial.messages import Noted
 from tests.support.coordinators import Searching, ended, reported
 
@@ -59,7 +60,11 @@ def test_a_trial_is_resumed_as_often_as_it_may_be(
     coordinator = search.coordinator
     assert coordinator.next() is not None
     for loss, retried in zip(losses, is_retried, strict=True):
-        assert coordinator.lost(0, loss) is retried
+        given_up = coordinator.lost(0, loss)
+        assert (given_up is None) is retried
+        if given_up is not None:
+            assert given_up.record.state is TrialState.FAILED
+            assert given_up.record.reason == f"its worker died: {loss.reason}"
         if retried and not loss.resumes_itself:
             again = coordinator.next()
             assert again is not None
@@ -73,7 +78,7 @@ def test_a_trial_that_pauses_between_its_losses_gets_no_new_retries(tmp_path: Pa
     search = Searching(tmp_path, n_trials=1, retries=1)
     coordinator = search.coordinator
     assert coordinator.next() is not None
-    assert coordinator.lost(0, KILLED)
+    assert coordinator.lost(0, KILLED) is None
     assert coordinator.next() is not None
     paused = coordinator.report(0, reported(coordinator.running[0].so_far, 0.5))
     assert paused == Verdict()
@@ -83,7 +88,7 @@ def test_a_trial_that_pauses_between_its_losses_gets_no_new_retries(tmp_path: Pa
     resumed = coordinator.next()
     assert resumed is not None
     assert resumed.number == 0
-    assert not coordinator.lost(0, KILLED)
+    assert coordinator.lost(0, KILLED) is not None
 
 
 def test_a_trial_that_no_process_has_taken_is_the_next_one(tmp_path: Path) -> None:
@@ -198,9 +203,9 @@ def test_a_trial_that_has_ended_in_the_moment_it_was_left_is_recorded_as_it_ende
     coordinator = search.coordinator
     for _ in range(2):
         assert coordinator.next() is not None
-    coordinator.left(0, ended(coordinator.running[0].so_far))
+    coordinator.left(ended(coordinator.running[0].so_far))
     half_done = reported(coordinator.running[1].so_far, 0.5).so_far
-    coordinator.left(1, Ended(replace(half_done, state=TrialState.INTERRUPTED), where="worker 1"))
+    coordinator.left(Ended(replace(half_done, state=TrialState.INTERRUPTED), where="worker 1"))
     coordinator.end_with(KeyboardInterrupt())
     coordinator.close()
     first, second = search.shown.ended
@@ -208,6 +213,52 @@ def test_a_trial_that_has_ended_in_the_moment_it_was_left_is_recorded_as_it_ende
     assert len(second.reports) == 1
     assert [each.where for each in second.spans] == ["worker 1"]
     assert second.reason == "interrupted by the user"
+
+
+def end_with_signal(search: Searching) -> None:
+    search.coordinator.interruption.note(signal.SIGTERM)
+
+
+def end_with_ctrl_c(search: Searching) -> None:
+    search.coordinator.end_with(KeyboardInterrupt())
+
+
+def end_with_ctrl_c_in_a_trial(search: Searching) -> None:
+    running = search.coordinator.running[0]
+    running.so_far = replace(running.so_far, state=TrialState.INTERRUPTED)
+    with pytest.raises(TrialEndedSearch) as raised:
+        search.coordinator.ended(Ended(running.so_far, KeyboardInterrupt()))
+    search.coordinator.end_with(raised.value)
+
+
+@pytest.mark.parametrize("end", [end_with_signal, end_with_ctrl_c, end_with_ctrl_c_in_a_trial])
+def test_a_search_that_ends_starts_no_trial(tmp_path: Path, end: Callable[[Searching], None]) -> None:
+    search = Searching(tmp_path)
+    assert search.coordinator.next() is not None
+    search.coordinator.give_back(search.coordinator.next().number)  # type: ignore[union-attr]
+    end(search)
+    assert search.coordinator.next() is None
+    assert len(read_records(search.session.study.folder)) <= 2
+
+
+@pytest.mark.parametrize("end", [end_with_ctrl_c, end_with_ctrl_c_in_a_trial])
+def test_when_the_user_interrupts_a_search_all_its_trials_are_recorded_as_interrupted_by_the_user(
+    tmp_path: Path, end: Callable[[Searching], None]
+) -> None:
+    search = Searching(tmp_path)
+    for _ in range(2):
+        assert search.coordinator.next() is not None
+    end(search)
+    search.coordinator.close()
+    assert search.shown.ended[-1].reason == "interrupted by the user"
+
+
+def test_a_trial_whose_record_says_that_it_is_running_has_not_ended(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    assert search.coordinator.next() is not None
+    with pytest.raises(ValueError, match="Trial 0 has not ended"):
+        search.end(0, TrialState.RUNNING)
+    assert 0 in search.coordinator.running
 
 
 def test_when_a_search_closes_an_error_of_a_listener_leaves_no_trial_unrecorded(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from hpsearch import Report, SearchListener
 from hpsearch.coordinator.applied_decisions import AppliedDecisions
 from hpsearch.coordinator.coordinator import Coordinator
 from hpsearch.coordinator.search_session import SearchSession
+from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.ledger.ledger import Ledger
 from hpsearch.ledger.sampling import RepeatableSampling
+from hpsearch.search.ladder import Ladder
 from hpsearch.search.objective import resolve_objectives
 from hpsearch.search.ranks import OneProcess
 from hpsearch.search.space import SearchSpace
@@ -26,6 +28,8 @@ from hpsearch.search.trial import TrialRecord, TrialState
 from hpsearch.trial.ending import Ended
 from hpsearch.trial.messages import Reported
 from tests.support.at_rungs import RATE
+
+EPOCHS = 6  # of a trial's training run
 
 
 class Shown(SearchListener):
@@ -74,6 +78,7 @@ class Searching:
         pruner: optuna.pruners.BasePruner | None = None,
         clock: Callable[[], float] = time.monotonic,
         sampler: optuna.samplers.BaseSampler | None = None,
+        ladder: Ladder | None = None,
         **limits: Any,
     ) -> None:
         sampler = sampler or optuna.samplers.RandomSampler(seed=0)
@@ -89,7 +94,8 @@ class Searching:
         with store.locked():
             self.session.open(store.open())
         self.ledger = Ledger(study, self.engine, RepeatableSampling(sampler))
-        self.decisions = AppliedDecisions(self.session, self.ledger, None, lambda _: False)
+        at_rungs = None if ladder is None else AtRungs(study, self.engine, ladder)
+        self.decisions = AppliedDecisions(self.session, self.ledger, at_rungs, lambda _: False)
         self.coordinator = Coordinator(self.session, self.ledger, self.decisions, proposer, retries)
 
         self.alive = {self.records.session}
@@ -97,7 +103,7 @@ class Searching:
 
     def end(self, number: int, state: TrialState = TrialState.COMPLETE, value: float = 0.5) -> TrialRecord:
         """Let a trial that runs end, after an evaluation."""
-        return self.coordinator.ended(number, ended(self.coordinator.running[number].so_far, state, value))
+        return self.coordinator.ended(ended(self.coordinator.running[number].so_far, state, value))
 
     def give_to_peer(self, trial: OptunaTrial) -> None:
         """Let another session, which is alive, train a trial."""
@@ -108,9 +114,9 @@ class Searching:
 def reported(so_far: TrialRecord, *values: float, is_last: bool = False) -> Reported:
     """Return what a trial reports that has been evaluated with these values, the last one just now."""
     reports = tuple(
-        Report((value,), count, count, count, {}, horizon=6.0) for count, value in enumerate(values, start=1)
+        Report((value,), count, count, count, {}, horizon=float(EPOCHS)) for count, value in enumerate(values, start=1)
     )
-    so_far = replace(so_far, reports=reports, epochs=float(len(values)), fraction=len(values) / 6)
+    so_far = replace(so_far, reports=reports, epochs=float(len(values)), fraction=len(values) / EPOCHS)
     return Reported(reports[-1], ((values[-1], len(values)),), is_comparable=True, is_last=is_last, so_far=so_far)
 
 

@@ -12,15 +12,13 @@ import torch
 from ...coordinator.coordinator import Coordinator
 from ...coordinator.lost_worker import Loss
 from ...errors import HpsearchError, StorageError, StudyError
-from ...search.store.folder import remove_leftovers
 from ...search.study import Study, check_whole
-from ...search.trial import TrialState
 from ...system.environment import at_ctrl_c, ignoring_ctrl_c
 from ...system.machine import memory
 from ...system.temporary_folders import scratch_folder
 from ...trial.ending import Ended
-from ...trial.execution import Searchable
 from ...trial.messages import Message, Progress
+from ...trial.searchable import Searchable
 from .payload import CannotBeWritten, Payload, pack
 from .pickling import REMEDY, check_objectives, culprit, first_line, for_workers
 from .pool import Lost, Worker, Workers
@@ -142,7 +140,7 @@ class Parallel:
         """Return the number of bytes that each worker may have."""
         return _SHARE_OF_MEMORY * memory() / len(self._slots)
 
-    def run(self, coordinator: Coordinator, study_folder: Path) -> None:
+    def run(self, coordinator: Coordinator) -> None:
         """Start workers, and let them train the trials of the study.
 
         Raises:
@@ -151,7 +149,7 @@ class Parallel:
         assert self._payload is not None, "packed() comes first"
         first, self._first = self._first, None
         workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or self._share(), first)
-        ParallelSearch(coordinator, workers, study_folder).run()
+        ParallelSearch(coordinator, workers).run()
 
 
 def _pack(recipe: Searchable, study: Study, file: Path) -> Payload:
@@ -191,11 +189,10 @@ class ParallelSearch:
     Args:
         coordinator: gives the trials, and receives what they report.
         workers: train them.
-        study_folder: has the folders of the trials.
     """
 
-    def __init__(self, coordinator: Coordinator, workers: Workers, study_folder: Path) -> None:
-        self._coordinator, self._workers, self._study_folder = coordinator, workers, study_folder
+    def __init__(self, coordinator: Coordinator, workers: Workers) -> None:
+        self._coordinator, self._workers = coordinator, workers
         self._trials: dict[Worker, int] = {}  # the number of the trial that each worker trains
         self._has_announced_start = False
 
@@ -244,8 +241,6 @@ class ParallelSearch:
     def _give(self) -> None:
         """Give a trial to each worker that is ready."""
         for worker in self._workers.ready():
-            if self._coordinator.is_ending:  # Ctrl-C or a signal, while a sampler was at work
-                return
             assignment = self._coordinator.next()
             if assignment is None:
                 return
@@ -264,15 +259,13 @@ class ParallelSearch:
         if isinstance(message, Ended):
             del self._trials[worker]
             worker.is_ready = True  # also if the result cannot be recorded
-            self._coordinator.ended(number, message)
+            self._coordinator.ended(message)
             self._workers.release(worker, has_failed=message.record.traceback is not None)
         elif isinstance(message, Lost):
             del self._trials[worker]
-            trial = self._coordinator.running[number]
-            if self._coordinator.lost(number, Loss(message.reason)):
-                remove_leftovers(self._study_folder / trial.assignment.name)
-            else:
-                self._coordinator.ended(number, trial.ended(TrialState.FAILED, f"its worker died: {message.reason}"))
+            ended = self._coordinator.lost(number, Loss(message.reason))
+            if ended is not None:
+                self._coordinator.ended(ended)
         else:
             answer = self._coordinator.receive(number, message)
             if not isinstance(message, Progress):
@@ -286,7 +279,8 @@ class ParallelSearch:
                 for worker, message in self._workers.abandon():
                     if worker in self._trials and isinstance(message, Ended):
                         worker.is_ready = True
-                        self._coordinator.left(self._trials.pop(worker), message)
+                        del self._trials[worker]
+                        self._coordinator.left(message)
         finally:
             try:
                 self._workers.end()

@@ -23,7 +23,7 @@ from ...search.added_metrics import ADDED
 from ...search.objective import MINIMIZE, Objective
 from ...search.study import Study
 from ...system.spelling import nearest_name
-from ...trial.execution import Searchable
+from ...trial.searchable import Searchable
 from .tune_worker import IN_EVERY_REPORT, OBJECTIVE
 
 Copied = TypeVar("Copied")

@@ -15,9 +15,9 @@ from ...search.trial import TrialState, Verdict
 from ...system.interruption import Interruption
 from ...trial.assignment import Assignment
 from ...trial.ending import Ended
-from ...trial.execution import Searchable
-from ...trial.messages import Message, Progress
+from ...trial.messages import Message, Progress, Saved
 from ...trial.remote_trial import Abandoned, Line, train_remotely
+from ...trial.searchable import Searchable
 from .run_folders import RunFolders
 
 
@@ -75,8 +75,8 @@ class TrainingThread:
             return None
         self._line.answers.put(Verdict(save=True))
         event = self._line.events.get()
-        if isinstance(event, int):
-            return event
+        if isinstance(event, Saved):
+            return event.step
         self._unread = event  # it continued without a checkpoint: an evaluation before the first step has none
         self._waits = not isinstance(event, Ended)
         return None

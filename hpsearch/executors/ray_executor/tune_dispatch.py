@@ -93,7 +93,7 @@ class TuneDispatch:
 
     def next(self, tune_id: str) -> dict[str, Any] | None:
         """Return the config of a new trial of Tune's; None if none can begin now, or any more (`is_over`)."""
-        if self.is_over or self.is_ending:
+        if self.is_over:
             return None
         if len(self._numbers) - len(self._paused) >= self._slots() and not self._is_gathering():
             return None
@@ -205,11 +205,12 @@ class TuneDispatch:
         trial = self._trial(tune_id)
         self._last_news = time.monotonic()
         self._paused.discard(tune_id)
-        if self._coordinator.lost(self._numbers[tune_id], loss):
+        ended = self._coordinator.lost(self._numbers[tune_id], loss)
+        if ended is None:
             if not loss.resumes_itself:
                 self._leave(tune_id)
         elif loss.had_worker:
-            self._finish(tune_id, given_up(trial, loss.reason))
+            self._finish(tune_id, interrupted_by_the_disk(trial, loss.reason) or ended)
         else:
             reason = (
                 f"No worker can be started on the cluster: {loss.reason}. All nodes need hpsearch and what it imports."
@@ -233,8 +234,9 @@ class TuneDispatch:
     def _finish(self, tune_id: str, ended: Ended, result: Mapping[str, Any] | None = None) -> None:
         """Bring what a trial has left into the study's folder, and record that it has ended."""
         ended = replace(ended, record=self._artifacts.fetch(ended.record))
+        self._leave(tune_id)
         try:
-            record = self._coordinator.ended(self._leave(tune_id), ended)
+            record = self._coordinator.ended(ended)
         except TrialEndedSearch as found:
             self._artifacts.forget(found.record)
             raise
@@ -243,15 +245,15 @@ class TuneDispatch:
             self._proposals.end(record, result or {})
 
 
-def given_up(trial: RunningTrial, reason: str) -> Ended:
-    """Return how a trial ended whose worker died, and that is not resumed.
+def interrupted_by_the_disk(trial: RunningTrial, reason: str) -> Ended | None:
+    """Return that a trial is interrupted whose worker died of a full disk; None if it died of something else.
 
-    What the trial itself raises never reaches Tune: a full disk is one of Tune's own notes, whether or not there is
-    room again by now, and interrupts the trial.
+    Tune never receives the errors of the trial itself. So Tune could not write a note of its own, whether or not there
+    is room again by now.
     """
     problem = disk_problem(StorageError(reason))
     if problem is None:
-        return trial.ended(TrialState.FAILED, f"its worker died: {reason}")
+        return None
     said = (
         f"What Tune keeps of {trial.so_far.name} cannot be written: {problem}. Nothing that was written before is "
         "lost: make space, then the same call continues."

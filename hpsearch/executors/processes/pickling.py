@@ -40,12 +40,12 @@ def check_objectives(study: Study, where: str) -> None:
 def culprit(recipe: Any) -> tuple[str, str] | None:
     """Return the innermost attribute of a trainer that cannot be pickled and can be named, and the reason.
 
-    Return None if the trainer can be pickled.
+    Return None if the trainer can be pickled. A recipe that adapts a trainer has it as `trainer`.
     """
     whole = problem(recipe)
     if whole is None:
         return None
-    for name, value in _parts(recipe):
+    for name, value in _parts(getattr(recipe, "trainer", recipe)):
         reason = problem(value)
         if reason is not None:
             for inner, each in _parts(value):

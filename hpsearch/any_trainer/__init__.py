@@ -1,1 +1,1 @@
-"""Trainers of other libraries: `tune`, and what makes them resumable. Knows no engine."""
+"""Trainers of other libraries: `tune`, and the parts that make them resumable. Knows no engine."""

@@ -96,7 +96,7 @@ class ExactResume(TrainerCallback):
         if self._resumed_from is not None and not self._restore(train_dataloader):
             logger.warning(
                 "%s does not hold the state of this trainer's samplers, as it was written by hpsearch 0.8.0 or by "
-                "another number of processes: the trial resumes with other batches than it would have had.",
+                "another number of processes: the batches after the resume differ from those of an undisturbed trial.",
                 self._resumed_from,
             )
         self._saved, self._resumed_from = {}, None

@@ -50,7 +50,7 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
     last two cannot be seen.
 
     Args:
-        folder: of the search, which its workers share; None, or one that does not exist here: nothing changes.
+        folder: of the search, shared by its workers; if it is None or does not exist here, nothing changes.
         at_once: keep results when they are asked for the first time.
     """
     if folder is None or not folder.is_dir():
@@ -88,7 +88,7 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
 
 
 def _is_decided(given: Mapping[str, Any]) -> bool:
-    """Tell whether the program decides itself where a result is kept, or whether it is reused."""
+    """Return True if the program itself decides where a result is kept, or whether it is reused."""
     is_placed = given.get("cache_file_name") is not None or given.get("keep_in_memory")
     return bool(is_placed) or given.get("load_from_cache_file") is False
 
@@ -97,13 +97,13 @@ def _key(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
     """Return a key that is the same for the same result of `Dataset.map` only; None if there is no such key."""
     if given.get("num_proc"):
         return None
-    told = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
+    relevant = {name: value for name, value in given.items() if name not in _WITHOUT_EFFECT}
     function = given.get("function")
     contents = None if function is None else function_fingerprint(function)
     if function is not None and contents is None:
         return None
     try:
-        return str(Hasher.hash((dataset._fingerprint, told, _globals_of(function), contents)))
+        return str(Hasher.hash((dataset._fingerprint, relevant, _globals_of(function), contents)))
     except Exception:  # the function refers to something that cannot be pickled
         return None
 

@@ -16,7 +16,7 @@ _LIBRARIES = (
 
 
 class _Once(logging.Filter):
-    """Lets a handler show each warning of a library once; all other records pass."""
+    """A filter that lets a handler show each warning of a library once, and all other records."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -91,5 +91,5 @@ class SearchPlan:
         return settings, names
 
     def __repr__(self) -> str:
-        told = "".join(f", {name}={value!r}" for name, value in self.search.items())
-        return f"SearchPlan({getattr(self.make_trainer, '__qualname__', self.make_trainer)}{told})"
+        options = "".join(f", {name}={value!r}" for name, value in self.search.items())
+        return f"SearchPlan({getattr(self.make_trainer, '__qualname__', self.make_trainer)}{options})"

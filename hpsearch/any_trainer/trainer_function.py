@@ -1,4 +1,4 @@
-"""A function that makes transformers trainers, as something that can be searched: `tune`."""
+"""`tune`: search a function that makes trainers of transformers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tune(
     sentence-transformers. Pruning, pausing at rungs, resuming after a kill, selection by scope, workers, clusters and
     reports are those of `hpsearch.Trainer.hyperparameter_search`.
 
-    `make_trainer` is called once with values drawn from the space, to see what it makes before the first trial, and
+    `make_trainer` is called once with values drawn from the space, before the first trial, to inspect its trainer, and
     then once for each trial, after the random streams are seeded. It reads every parameter from `trial.params`, or asks
     for it with ``trial.suggest_float`` and its sisters. What it returns must be new: trainer, arguments, model, and
     callbacks that keep state. The search sets `output_dir`, `run_name` and `save_total_limit` of its arguments.
@@ -141,7 +141,7 @@ class TrainerFunction:
         return replay(self, study_name, number, **arguments)
 
     def with_arguments(self, **parameters: Any) -> TrainerFunction:
-        """Return the same recipe with another `output_dir`; all other arguments are for `make_trainer` to set.
+        """Return the same recipe with another `output_dir`; only `make_trainer` sets all other arguments.
 
         Raises:
             ArgumentError: another argument is given.
@@ -255,7 +255,7 @@ class TrainerFunction:
         return {"trainer": self._made_class, "make_trainer": self.make_trainer}
 
     def prepare(self, space: Any) -> None:
-        """See what `make_trainer` makes with parameters drawn from the space, and keep what all trials share.
+        """Call `make_trainer` with parameters drawn from the space, and keep what is the same for all trials.
 
         Raises:
             StudyError: it fails, or makes something that cannot be searched.

@@ -1,6 +1,6 @@
 """The trainer of one trial where it is transformers' own, or derived from that: trained through its public methods.
 
-What it needs for that are callbacks, which every `transformers.Trainer` takes; no method of it is replaced.
+It needs only callbacks, which every `transformers.Trainer` takes, and replaces none of its methods.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _ENVIRONMENT = ("ACCELERATE_", "FSDP_")  # what transformers sets for accelerate
 class TransformersTrainer:
     """A `transformers.Trainer` that trains one trial of a search.
 
-    Its checkpoints are whole once they hold the file that tells of the trial, which is written last; of those that hold
-    weights only, it is empty.
+    A checkpoint is complete once it holds the file that records the trial, which is written last; that file is empty
+    in a checkpoint of weights only.
 
     Args:
         trainer: made for the trial, and not trained yet.
@@ -90,10 +90,10 @@ class TransformersTrainer:
         self._trainer.callback_handler.callbacks.insert(0, _Turn(self._relay, of_others=True))
 
     def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> None:
-        """Train to the end, or until a callback stops it; a trial that was at its end is not trained further.
+        """Train to completion, or until a callback stops it; a trial that is complete is not trained further.
 
         Raises:
-            CheckpointError: the checkpoint cannot be gone on from.
+            CheckpointError: the checkpoint cannot be resumed from.
             Exception: as it is, where memory, disk, another process or a callback has failed.
         """
         trainer = self._trainer
@@ -206,7 +206,7 @@ class TransformersTrainer:
         return (model if stays else model.to("cpu")).eval()
 
     def end_trackers(self, state: str, reason: str | None) -> None:
-        """Tell the experiment trackers how the trial ended."""
+        """Report to the experiment trackers how the trial ended."""
         end_trial(self._trainer.callback_handler.callbacks, state, reason)
 
     def release(self) -> None:
@@ -267,12 +267,12 @@ class TransformersTrainer:
 
 
 def _checked(compute_metrics: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same function, which says what is wrong if it returns no dict."""
+    """Return the same function with a clear error if it returns no dict."""
     return functools.wraps(compute_metrics)(lambda *given, **named: checked_metrics(compute_metrics(*given, **named)))
 
 
 class _NamesTrial(TrainerCallback):
-    """Tells the trackers which trial of which search the run is."""
+    """Names the trial and its search for the trackers."""
 
     def __init__(self, trial: Any) -> None:
         self._trial = trial
@@ -318,7 +318,7 @@ class _Relay(TrainerCallback):
         return self.reporting.on_epoch_end(args, state, control, **kwargs)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tell of the trial in the checkpoint, which is whole with that, and pass on."""
+        """Record the trial in the checkpoint, which completes it, and pass the event on."""
         if state.is_world_process_zero:
             checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
             sync_tree(checkpoint)
@@ -327,7 +327,7 @@ class _Relay(TrainerCallback):
 
 
 class _Turn(TrainerCallback):
-    """Notes whose callbacks are called from here on, until training has begun: others' or ours, which read."""
+    """Notes whose callbacks come next, until training has begun: those of the user, or ours, which read."""
 
     def __init__(self, relay: _Relay, of_others: bool) -> None:
         self._relay, self._of_others = relay, of_others

@@ -19,7 +19,7 @@ _BACKENDS = {
 # Backends that transformers has, or had, beside those here.
 _GONE = {
     "sigopt": "its service was closed, and transformers 5 dropped it",
-    "wandb": "its sweeps choose parameters in the cloud, so a trial could not be repeated from what is on disk",
+    "wandb": "its sweeps choose parameters in the cloud, so a trial could not be repeated from the study's folder",
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .engine_options import EngineOption
 
-if TYPE_CHECKING:  # a study is read without what is needed to train
+if TYPE_CHECKING:  # reading a study must not import what trains
     from ..coordinator.search_session import SearchSession
     from ..ledger.optuna_study import OptunaStudy
     from ..search.static_checks import TakesParameters
@@ -44,11 +44,11 @@ class Backend(ABC):
     def __init__(self, **options: Any) -> None: ...
 
     def native_space(self, hp_space: Any, seed: int, recipe: TakesParameters) -> Any:
-        """Return a search space that the user gave in the engine's own terms in ours; any other one as it is.
+        """Translate a search space of the engine; return any other one as it is.
 
         Args:
             hp_space: as the user gave it.
-            seed: of what is drawn at random.
+            seed: of random draws.
             recipe: checks the parameters that the engine's options name.
 
         Raises:
@@ -81,7 +81,7 @@ class Backend(ABC):
             study: the settings.
             records: the trials in the study's folder.
             left_alone: numbers of trials there whose records cannot be read.
-            is_alone: no other search is at work there, so what is damaged can be mended.
+            is_alone: no other search uses the study now, so damage can be repaired.
 
         Raises:
             StudyError: the stored study cannot continue with these settings, or is not the one in the folder.

@@ -45,7 +45,7 @@ from .engine_options import EngineOption
 from .optuna_backend import OPTIMIZE_OPTIONS
 from .tune_options import TUNE_OPTIONS
 
-# How often a worker tells how far its trial is, and how many such events a second the search hears at most.
+# How often a worker reports progress, and how many such reports a second the search receives at most.
 _LEAST_SECONDS, _PROGRESS_A_SECOND = 2.0, 50
 # The most trials that are queued for a worker: each takes some time to choose, in which Tune does nothing else.
 _MOST_PENDING = 16
@@ -53,7 +53,7 @@ _PAUSING = (HyperBandScheduler, PopulationBasedTraining)
 
 
 class RayBackend(Backend):
-    """Trials in the actors of a Ray cluster, as many at once as it has room for.
+    """Trials in the actors of a Ray cluster, as many in parallel as it has room for.
 
     Args:
         address: None: the cluster that this process has joined, else a local one for the time of the search;
@@ -203,8 +203,8 @@ class RayBackend(Backend):
                 _in_place_of_sampler(proposals.note, each) if each.startswith("sampler ") else each for each in notes
             ]
         slots = self._slots() - self._takes_turns
-        at_once = f"{slots} trial{'s' if slots != 1 else ''} at once, each with {self._each}"
-        return [f"{cluster.description}: {at_once}", *self._notes, *notes]
+        trials = f"{slots} parallel trial{'s' if slots != 1 else ''}, each with {self._each}"
+        return [f"{cluster.description}: {trials}", *self._notes, *notes]
 
     def describe(self) -> Mapping[str, Any]:
         """Return what `study.json` records, as the Optuna backend does."""
@@ -290,7 +290,7 @@ class RayBackend(Backend):
         return RemoteFolders(self._storage_path, remote_name(study.folder), session, tune_folder)
 
     def _slots(self) -> int:
-        """Return how many trials may be with workers at once."""
+        """Return the number of trials that workers may train in parallel."""
         room = self._room()
         if self._autoscaling:  # a cluster grows for queued trials
             room = room + _MOST_PENDING if self._concurrent is None else self._concurrent
@@ -311,5 +311,5 @@ class RayBackend(Backend):
 
 
 def _in_place_of_sampler(note: str, of_sampler: str) -> str:
-    """Return what is said of a searcher; what is said of priors after the sampler's name is true of it, too."""
+    """Return the note on a searcher: that on the sampler with another name, as the text on priors holds for both."""
     return note + of_sampler[len(of_sampler.partition(",")[0]) :]

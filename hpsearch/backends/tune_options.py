@@ -19,7 +19,7 @@ def _keeps_one(value: Any) -> bool:
 
 
 def _keeps_at_most_one(config: Any) -> bool:
-    """Tell whether a `CheckpointConfig` asks for no checkpoints beyond the one that a trial needs."""
+    """Return True if a `CheckpointConfig` asks for no checkpoints beyond the one that a trial needs."""
     kept = getattr(config, "num_to_keep", 0)
     is_saved = getattr(config, "checkpoint_frequency", 0) or getattr(config, "checkpoint_at_end", False)
     return (kept is None or _keeps_one(kept)) and not is_saved

@@ -1,1 +1,1 @@
-"""What searches of all trainers share: from settings to a best run, replay, studies on disk. Knows no engine."""
+"""A search from its arguments to a best run, whatever makes the trainers; replay; stored studies. Knows no engine."""

@@ -71,7 +71,7 @@ class Search:
 
     Attributes:
         recipe: that trials are made from.
-        study, backend: what is searched, and with what.
+        study, backend: the settings, and what runs the trials.
         listener: shows it.
         ranks: the processes of each trial; the main one searches, the others train with it.
         clock: measures the budgets of time; see `SearchBudget`.
@@ -108,7 +108,7 @@ class Search:
             set_exit_code()
             raise interruption.error or interrupted from None
         except Exception as error:
-            # A launcher that has lost a process sends SIGTERM to the others: their loss is the news then.
+            # A launcher that has lost a process sends SIGTERM to its peers: the loss is the reason then.
             if interruption.error or (interruption.signal and not isinstance(error, CommunicationError)):
                 self._end_as_asked(interruption, error)
             raise
@@ -149,7 +149,7 @@ class Search:
         session = SearchSession(self.recipe, self.study, folder, self.listener, self.ranks, self.clock, interruption)
         if self.callbacks:
             session.listener = CallsBack(self.listener, self.callbacks, self._stored, session.limits.end_early)
-        with telling_the_others(self.ranks, session.records), naming_the_disk(self.study.folder):
+        with ending_for_all_ranks(self.ranks, session.records), naming_the_disk(self.study.folder):
             with self.backend.connected(self.study, self.recipe), session.at_work():
                 self._open(folder, session)
                 try:
@@ -244,10 +244,10 @@ class Search:
 
 
 @contextlib.contextmanager
-def telling_the_others(ranks: Ranks, study: StudyRecords) -> Iterator[None]:
-    """Tell the other processes, when the block ends, that the search is over, and how.
+def ending_for_all_ranks(ranks: Ranks, study: StudyRecords) -> Iterator[None]:
+    """Notify the other ranks, when the block ends, that the search is over, and how.
 
-    Those that cannot be reached find out by themselves.
+    Ranks that cannot be reached notice it themselves.
     """
     try:
         yield
@@ -264,7 +264,7 @@ def telling_the_others(ranks: Ranks, study: StudyRecords) -> Iterator[None]:
 def outdated(
     study: Study, records: Sequence[TrialRecord], earlier: Mapping[str, Any], now: Mapping[str, Any]
 ) -> list[str]:
-    """Warn, and return the warning, if nothing will run and the best trial is of other code, arguments or data.
+    """Warn, and return the warning, if no trial will run and the best one had other code, arguments or data.
 
     Args:
         study: the settings.

@@ -1,4 +1,4 @@
-"""One trial of a study again, alone, from what is on disk."""
+"""Replay: run one trial of a study again, alone, from the study's folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ..training.randomness import preserved_streams
 from ..trial.acting_arguments import acts_outside, reaching_out
 from ..trial.ending import TrialEndedSearch
 from ..trial.messages import Reported
-from .hyperparameter_search import telling_the_others
+from .hyperparameter_search import ending_for_all_ranks
 from .processes import ranks_of
 from .search_arguments import DEFAULT_STUDY_NAME, Metric, listener_of, objectives_of
 from .searched_recipe import SearchedRecipe
@@ -235,7 +235,7 @@ def _train(
     remove_folder(study.folder / original.name)
     folder = StudyFolder(study)
     session = SearchSession(recipe, study, folder, listener, ranks, interruption=interruption)
-    with _deleted_after_an_error(study.folder / original.name), telling_the_others(ranks, session.records):
+    with _deleted_after_an_error(study.folder / original.name), ending_for_all_ranks(ranks, session.records):
         listener.on_search_begin(study, [], [f"replay of trial {original.number}", *notes])
         try:
             record = replace(_run(session, original), hyperparameters=original.hyperparameters, number=original.number)

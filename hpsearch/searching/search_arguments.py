@@ -27,7 +27,7 @@ from .searched_recipe import SearchedRecipe
 
 DEFAULT_STUDY_NAME = "study"
 _DEFAULT_TRIALS = 20
-# What the backend is made with; the other arguments are settings of the study.
+# Arguments of the backend; all others are settings of the study.
 _OF_THE_BACKEND = (
     "sampler",
     "pruner",
@@ -198,7 +198,7 @@ def listener_of(progress: Any) -> SearchListener:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    """Tell whether an argument was not given; objects of users, which may compare in any way, are not compared."""
+    """Return True if an argument was not given; objects of users, which may define any equality, are not compared."""
     return value is default or (isinstance(value, type(default)) and bool(value == default))
 
 

@@ -43,7 +43,7 @@ Self = TypeVar("Self", bound="Recipe")
 
 
 class Recipe:
-    """What a trainer was given, and how other trainers and runs are made from it.
+    """The arguments of a trainer, and how other trainers and runs are made from them.
 
     `hpsearch.Trainer` documents the arguments and adds training, the hooks, evaluation, saving and the search.
     """
@@ -294,11 +294,11 @@ class Recipe:
             raise ArgumentError(f"{name!r} is for model_init(trial) to read, but this model_init takes no trial.")
 
     def is_read_by_user_code(self, name: str) -> bool:
-        """Tell whether a trial's parameter is for `model_init(trial)` to read, not an argument that is set."""
+        """Return True if `model_init(trial)` reads a trial's parameter, False if it is an argument that is set."""
         return name.startswith(_READ_FROM_THE_TRIAL) or self._is_own_name(name)
 
     def _is_own_name(self, name: str) -> bool:
-        """Tell whether a name without a dot is for `model_init(trial)`: it is no misspelt training argument."""
+        """Return True if `model_init(trial)` reads a name without a dot: it is no misspelt training argument."""
         if not name.isidentifier() or name in PARAMETER_GROUPS or self.model_init is None:
             return False
         if not takes_trial(self.model_init):
@@ -311,7 +311,7 @@ class Recipe:
         return {name: value for name, value in parameters.items() if "." not in name and not self._is_own_name(name)}
 
     def end_trackers(self, state: str, reason: str | None = None) -> None:
-        """Tell the trackers of the latest run how its trial ended; they close what they hold open."""
+        """Report to the trackers of the latest run how its trial ended; they close what they hold open."""
         if self._run is not None:
             end_trial(self._run.callback_handler.callbacks, state, reason)
 

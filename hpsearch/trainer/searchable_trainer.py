@@ -155,11 +155,11 @@ class SearchableTrainer:
         hyperparameters.check_changeable(name, self.args, kind, self.is_read_by_user_code(name))
 
     def is_read_by_user_code(self, name: str) -> bool:
-        """Tell whether a parameter is for `model_init(trial)` to read, not an argument that is set."""
+        """Return True if `model_init(trial)` reads a parameter, False if it is an argument that is set."""
         return self.trainer.is_read_by_user_code(name)
 
     def is_set_before_user_code(self, name: str) -> bool:
-        """Tell whether a name is of an argument that is set before `model_init` is called, too late to suggest it."""
+        """Return True for an argument that is set before `model_init` is called, which is too late to suggest it."""
         return is_of_library(name, type(self.args))
 
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
@@ -200,7 +200,7 @@ class SearchableTrainer:
 
 
 def _deciding(callback: Any) -> list[Any]:
-    """Return what is known of a callback that may decide something: one of the user, or early stopping."""
+    """Return what identifies a callback that may decide something: one of the user, or early stopping."""
     if not is_package_class(type(callback)):
         return [callback]
     return [(type(callback), callback.state().get("args"))] if isinstance(callback, ExportableState) else []

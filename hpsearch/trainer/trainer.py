@@ -150,8 +150,8 @@ class Trainer(Recipe):
             reapply_arguments: resume from the checkpoint with the hyperparameters of this trainer's arguments. Weights,
                 moments, counts, the position in data and schedule and the random streams are those of the checkpoint;
                 every hyperparameter of the optimizer, and the learning rate that the schedule scales, are this
-                trainer's. Without it, those of the checkpoint stay in force. What may differ from before says
-                `hpsearch.training.hyperparameters.check_changeable`.
+                trainer's. Without it, those of the checkpoint stay in force. See
+                `hpsearch.training.hyperparameters.check_changeable` for what may change on resume.
 
         Raises:
             CheckpointError: there is no such checkpoint, or it is damaged or of another model; or, with
@@ -223,7 +223,7 @@ class Trainer(Recipe):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Hook: floating-point operations of forward and backward on `inputs`.
 
-        As the model's own `floating_point_ops` counts them, else six per token and weight; 0 if it tells neither.
+        As the model's own `floating_point_ops` counts them, else six per token and weight; 0 if neither is known.
         """
         traits = self.run.traits
         if traits.counts_own_operations:
@@ -253,7 +253,7 @@ class Trainer(Recipe):
         loss does not use it.
 
         Args:
-            epoch_iterator: what is left of the epoch.
+            epoch_iterator: the rest of the epoch.
             num_batches: as many as `gradient_accumulation_steps`; at the end of the epoch there may be fewer.
             device: where the number is to be.
         """
@@ -631,8 +631,8 @@ class Trainer(Recipe):
             model_name: default: the name of the output folder.
             finetuned_from: the base model; default: where the model was loaded from, unless that is a folder.
             tasks: task ids such as ``text-classification``; default: what the model's class is for.
-            dataset_tags, dataset, dataset_args: ids, names and configurations of the datasets; default: what a dataset
-                of the Hub tells.
+            dataset_tags, dataset, dataset_args: ids, names and configurations of the datasets; default: what the card
+                of a dataset on the Hub says.
 
         Raises:
             InvalidInputError: the metadata of the earlier card cannot be read.
@@ -861,11 +861,11 @@ class Trainer(Recipe):
         direction: str | Sequence[str | None] | None = None,
         progress: bool | SearchListener = True,
     ) -> Replay:
-        """Run one trial of a study again, alone, from what is on disk; on CPU it makes the same reports.
+        """Run one trial of a study again, alone, from the study's folder; on CPU it makes the same reports.
 
-        The trial gets the parameters, the seed and the arguments that the study recorded, also where those of this
-        trainer have changed since; that, and other versions or data, are said before it begins. The study is not
-        changed: the replay writes to ``<study>/replays/<run>``, its weights included.
+        The trial gets the parameters, the seed and the arguments that the study recorded, even if those of this trainer
+        have changed since. Changes, also of versions and data, are listed before it begins. The study is not changed:
+        the replay writes to ``<study>/replays/<run>``, its weights included.
 
         Args:
             study_name: names the study inside `args.output_dir`.

@@ -61,7 +61,7 @@ def test_a_submitted_script_searches_on_two_workers_and_continues_after_it_was_s
         told, _ = second.communicate(timeout=SECONDS)
         assert second.returncode == 0, told
         assert jobs.get_job_status(re.findall(NAME, told)[0]) == JobStatus.SUCCEEDED
-    assert "with 1 node, 2 CPUs: 2 trials at once" in told
+    assert "with 1 node, 2 CPUs: 2 parallel trials" in told
     summary = open_study(study)
     records = {record.number: record for record in summary.records}
     assert sorted(records) == list(range(8))

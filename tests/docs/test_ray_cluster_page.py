@@ -118,7 +118,7 @@ def test_the_recipe_of_two_nodes_searches_with_both_and_leaves_no_process(shell:
     assert code.count(PORT) == 3
     [port] = free_ports(1)
     told = shell.run(code.replace(PORT, str(port)))
-    assert re.search(rf"the Ray cluster at \S+:{port} with 2 nodes, 2 CPUs: 2 trials at once", told), told
+    assert re.search(rf"the Ray cluster at \S+:{port} with 2 nodes, 2 CPUs: 2 parallel trials", told), told
     assert re.search(r"^best trial \d: accuracy 0\.\d+, weights in \S+$", told, re.MULTILINE), told
     trials = [json.loads(path.read_text()) for path in shell.folder.glob("quickstart/cluster/*/trial.json")]
     assert len(trials) == TRIALS

@@ -42,13 +42,13 @@ _HOMES = {
         "UnknownParameterError",
         "WeightsMismatchError",
     ],
-    "search.constraints": ["Constraint"],
-    "search.ladder": ["Ladder"],
+    "search.metrics.constraints": ["Constraint"],
+    "search.decisions.ladder": ["Ladder"],
     "search.listener": ["SearchListener"],
-    "search.objective": ["Objective"],
-    "search.parameters": ["Categorical", "Float", "Int"],
+    "search.metrics.objective": ["Objective"],
+    "search.space.parameters": ["Categorical", "Float", "Int"],
     "search.result.best_run": ["BestRun", "SearchSummary"],
-    "search.space": ["SearchSpace"],
+    "search.space.search_space": ["SearchSpace"],
     "search.store.manual_promotion": ["promote"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
@@ -99,16 +99,16 @@ if TYPE_CHECKING:
     from .errors import UnknownArgumentError as UnknownArgumentError
     from .errors import UnknownParameterError as UnknownParameterError
     from .errors import WeightsMismatchError as WeightsMismatchError
-    from .search.constraints import Constraint as Constraint
-    from .search.ladder import Ladder as Ladder
+    from .search.decisions.ladder import Ladder as Ladder
     from .search.listener import SearchListener as SearchListener
-    from .search.objective import Objective as Objective
-    from .search.parameters import Categorical as Categorical
-    from .search.parameters import Float as Float
-    from .search.parameters import Int as Int
+    from .search.metrics.constraints import Constraint as Constraint
+    from .search.metrics.objective import Objective as Objective
     from .search.result.best_run import BestRun as BestRun
     from .search.result.best_run import SearchSummary as SearchSummary
-    from .search.space import SearchSpace as SearchSpace
+    from .search.space.parameters import Categorical as Categorical
+    from .search.space.parameters import Float as Float
+    from .search.space.parameters import Int as Int
+    from .search.space.search_space import SearchSpace as SearchSpace
     from .search.store.manual_promotion import promote as promote
     from .search.study import Study as Study
     from .search.trial import FixedTrial as FixedTrial

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from hpsearch import ObjectiveError
-from hpsearch.search.objective import MINIMIZE, metric_key, resolve_objectives
+from hpsearch.search.metrics.objective import MINIMIZE, metric_key, resolve_objectives
 
 Objective = Callable[[Mapping[str, float]], float]
 

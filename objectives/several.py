@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpsearch import ObjectiveError
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.objective import resolve_objectives
 
 from .latency import milliseconds_per_sample
 

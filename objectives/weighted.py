@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpsearch.errors import ObjectiveError
-from hpsearch.search.objective import MINIMIZE, resolve_objectives
+from hpsearch.search.metrics.objective import MINIMIZE, resolve_objectives
 from hpsearch.system.spelling import nearest_name
 
 

@@ -6,7 +6,7 @@ the space of your task: its learning rates end at 1e-4, and it searches the seed
 `model_init` reads nothing: all of it are training arguments.
 """
 
-from hpsearch.search.space import default_space
+from hpsearch.search.space.search_space import default_space
 
 # All four ranges: `default_hp_space_optuna` of transformers (transformers/trainer_utils.py). It recommends no values.
 SPACE = default_space()

@@ -8,7 +8,7 @@ import string
 import pytest
 
 from hpsearch.arguments import Seq2SeqTrainingArguments, argument_names
-from hpsearch.search.selection import SCOPES
+from hpsearch.search.metrics.selection import SCOPES
 from hpsearch.system.spelling import edit_distance, nearest, nearest_name
 
 ARGUMENTS = argument_names(Seq2SeqTrainingArguments)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import StudyError
-from ..search.set_arguments import all_names, start_without, without_set_arguments
+from ..search.space.set_arguments import all_names, start_without, without_set_arguments
 from ..training.model_init import takes_trial
 
 

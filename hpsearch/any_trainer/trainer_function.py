@@ -16,11 +16,11 @@ import transformers
 from transformers.trainer_utils import has_length
 
 from ..errors import ArgumentError, HpsearchError, SpaceError, StudyError
-from ..search.drawn_trial import DrawnTrial
-from ..search.known_trainers import is_rewarded
-from ..search.parameters import Parameter
-from ..search.read_parameters import check_read
-from ..search.space import SearchSpace
+from ..search.metrics.known_trainers import is_rewarded
+from ..search.space.drawn_trial import DrawnTrial
+from ..search.space.parameters import Parameter
+from ..search.space.read_parameters import check_read
+from ..search.space.search_space import SearchSpace
 from ..search.store.provenance import fingerprint
 from ..search.study import SpaceLike, as_space
 from ..search.trial import FixedTrial, Trial, TrialRecord

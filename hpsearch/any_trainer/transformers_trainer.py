@@ -17,7 +17,7 @@ import transformers
 from transformers.trainer_utils import sort_checkpoints
 
 from ..errors import ArgumentError, CheckpointError
-from ..search.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
+from ..search.metrics.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
 from ..system.files import read_json, remove_folder, sync_tree, write_json
 from ..system.progress_bars import no_progress_bars
 from ..training import operations, weights

@@ -12,7 +12,7 @@ from .engine_options import EngineOption
 if TYPE_CHECKING:  # reading a study must not import what trains
     from ..coordinator.search_session import SearchSession
     from ..ledger.optuna_study import OptunaStudy
-    from ..search.static_checks import TakesParameters
+    from ..search.space.static_checks import TakesParameters
     from ..search.study import Study
     from ..search.trial import TrialRecord
     from ..trial.searchable import Searchable

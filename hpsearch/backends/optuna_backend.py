@@ -12,8 +12,8 @@ from ..executors.inline import run_inline
 from ..executors.processes.parallel import Parallel
 from ..ledger.choices import Given
 from ..ledger.optuna_study import OptunaStudy
-from ..search.ladder import RUNGS
-from ..search.paused_limit import PausedLimit
+from ..search.decisions.ladder import RUNGS
+from ..search.decisions.paused_limit import PausedLimit
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..trial.searchable import Searchable

@@ -33,9 +33,9 @@ from ..executors.ray_executor.tune_worker import OBJECTIVE, Shared, TrialWorker
 from ..ledger.choices import Given
 from ..ledger.optuna_study import OptunaStudy
 from ..ledger.pruning import is_rungs
-from ..search.ladder import RUNGS
-from ..search.paused_limit import PausedLimit
-from ..search.static_checks import TakesParameters
+from ..search.decisions.ladder import RUNGS
+from ..search.decisions.paused_limit import PausedLimit
+from ..search.space.static_checks import TakesParameters
 from ..search.study import Study, check_whole
 from ..search.trial import TrialRecord
 from ..system.environment import at_ctrl_c

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..any_trainer.search_plan import SearchPlan
 from ..errors import MissingPackageError, SpaceError, StudyError, one_of
-from ..search.space import SearchSpace
+from ..search.space.search_space import SearchSpace
 from ..search.study import check_name
 from ..system.spelling import nearest_name
 

@@ -1,4 +1,4 @@
-"""Carries out what `hpsearch.search.decide` decides, in the ledger and in the study's folder."""
+"""Carries out what `hpsearch.search.decisions.decide` decides, in the ledger and in the study's folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ..ledger.at_rungs import AtRungs
 from ..ledger.engine_trial import OptunaTrial
 from ..ledger.ledger import Entries, Entry, Ledger
 from ..ledger.proposer import Proposer
-from ..search.decide import Closing, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
-from ..search.paused_limit import PausedLimit
+from ..search.decisions.decide import Closing, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
+from ..search.decisions.paused_limit import PausedLimit
+from ..search.decisions.training_budget import TrainingBudget
+from ..search.space.tried_configurations import EVERYTHING_TRIED
 from ..search.store.manual_promotion import is_promoted
-from ..search.training_budget import TrainingBudget
 from ..search.trial import TrialRecord, TrialState, Verdict
-from ..search.tried_configurations import EVERYTHING_TRIED
 from ..trial.ending import Ended
 from ..trial.messages import Reported
 from .paused_checkpoints import PausedCheckpoints

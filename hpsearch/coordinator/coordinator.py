@@ -15,7 +15,7 @@ from ..ledger.engine_trial import OptunaTrial
 from ..ledger.ledger import Ledger
 from ..ledger.optuna_study import OptunaStudy
 from ..ledger.proposer import Proposer
-from ..search.parameters import Parameter
+from ..search.space.parameters import Parameter
 from ..search.store.folder import remove_leftovers
 from ..search.trial import Trial, TrialRecord, TrialState, Verdict
 from ..system.interruption import Interruption

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..search.added_metrics import NUM_PARAMETERS
+from ..search.metrics.added_metrics import NUM_PARAMETERS
 from ..search.trial import TrialRecord
 
 

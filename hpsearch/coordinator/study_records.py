@@ -10,13 +10,13 @@ from typing import Any
 
 from ..errors import SpaceError
 from ..search.peer_trials import PeerTrials
+from ..search.space.tried_configurations import Tried, is_everything_tried
 from ..search.store.folder import StudyFolder, remove_leftovers
 from ..search.store.memory_of_0_8_0 import copy_to_disk
 from ..search.store.retention import remove_surplus
 from ..search.store.sessions import Session
 from ..search.study import Study
 from ..search.trial import FixedTrial, TrialRecord, TrialState, configuration
-from ..search.tried_configurations import Tried, is_everything_tried
 from ..system.files import remove_partial
 from ..system.temporary_folders import remove_scratch_of_the_dead
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import CannotResumeError
-from ..search.space import SearchSpace
+from ..search.space.search_space import SearchSpace
+from ..search.space.tried_configurations import choose
 from ..search.store.folder import StudyFolder, remove_leftovers
 from ..search.store.own_files import hide_checkpoints_outside
 from ..search.study import Study
 from ..search.trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict
-from ..search.tried_configurations import choose
 from ..trial.acting_arguments import reaching_out
 from ..trial.assignment import Assignment
 from ..trial.ending import Ended, TrialEndedSearch, run_to_end

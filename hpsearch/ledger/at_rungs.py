@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import optuna
 
-from ..search.agreement import describe
-from ..search.ladder import Ladder
-from ..search.rungs import Rating, Rungs
+from ..search.decisions.agreement import describe
+from ..search.decisions.ladder import Ladder
+from ..search.decisions.rungs import Rating, Rungs
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from .curve_sampler import CurveSampler

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..search.space import SearchSpace
+from ..search.space.search_space import SearchSpace
 
 # For each parameter that only some trials have, the choices under any of which it exists; outer parameters come first.
 Branches = Mapping[str, Sequence[Mapping[str, Any]]]

@@ -10,11 +10,11 @@ import optuna
 from optuna.pruners import NopPruner
 
 from ..errors import StudyError
-from ..search.evaluation_points import epochs_of, points_of
-from ..search.ladder import RUNGS, TOO_FEW, Ladder
-from ..search.space import SearchSpace
+from ..search.decisions.evaluation_points import epochs_of, points_of
+from ..search.decisions.ladder import RUNGS, TOO_FEW, Ladder
+from ..search.decisions.training_budget import expected_trials
+from ..search.space.search_space import SearchSpace
 from ..search.study import Study
-from ..search.training_budget import expected_trials
 from ..trial.searchable import Searchable
 from .branches import branches_of
 from .curve_sampler import CurveSampler

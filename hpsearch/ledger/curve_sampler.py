@@ -16,9 +16,9 @@ from optuna.samplers._lazy_random_state import LazyRandomState
 from optuna.trial import FrozenTrial
 from threadpoolctl import ThreadpoolController
 
-from ..search.curves import LatestModel, candidates, is_plateau, propose
-from ..search.objective import Objective
-from ..search.priors import Belief
+from ..search.learning_curves.curves import LatestModel, candidates, is_plateau, propose
+from ..search.metrics.objective import Objective
+from ..search.space.priors import Belief
 from ..search.trial import TrialRecord
 from .branches import Branches
 from .curve_data import CurveData, CurvesSeen
@@ -27,7 +27,8 @@ Array = NDArray[np.float64]
 
 
 class CurveSampler(optuna.samplers.BaseSampler):
-    """Chooses the parameters from which most is expected at the end of the training; see `hpsearch.search.curves`.
+    """Chooses the parameters from which most is expected at the end of the training; see
+    `hpsearch.search.learning_curves.curves`.
 
     Parameters that only some trials have (branches) are taken to be at the middle of their range in the others, those
     that are compared before one is chosen among them.

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..search.curves import count_at_random
-from ..search.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
+from ..search.decisions.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
+from ..search.decisions.training_budget import expected_trials
+from ..search.learning_curves.curves import count_at_random
 from ..search.study import Study
-from ..search.training_budget import expected_trials
 
 # In `study.json`.
 DEFAULTS = "defaults"

@@ -11,7 +11,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from ..errors import SpaceError
-from ..search.parameters import Categorical, Float, Parameter
+from ..search.space.parameters import Categorical, Float, Parameter
 from ..search.trial import Trial, TrialRecord
 from .quiet import quiet_optuna
 from .sampling import RepeatableSampling

@@ -13,7 +13,7 @@ from optuna.samplers import GridSampler
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
-from ..search.decide import Wait
+from ..search.decisions.decide import Wait
 from ..search.study import Study
 from ..search.trial import TrialRecord, TrialState
 from .curve_sampler import CurveSampler

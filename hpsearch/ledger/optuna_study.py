@@ -10,12 +10,12 @@ from typing import Any
 import optuna
 
 from ..errors import StudyError
-from ..search.ladder import RUNGS
-from ..search.paused_limit import PausedLimit
+from ..search.decisions.ladder import RUNGS
+from ..search.decisions.paused_limit import PausedLimit
+from ..search.decisions.training_budget import TrainingBudget, full_runs_of
 from ..search.store.reading import read_settings
 from ..search.store.stored_study import TRIALS_WAIT
 from ..search.study import Study
-from ..search.training_budget import TrainingBudget, full_runs_of
 from ..search.trial import TrialRecord
 from ..trial.searchable import Searchable
 from .at_rungs import AtRungs
@@ -30,14 +30,7 @@ from .rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_m
 from .same_study import check_same_trials, check_stored, note_of_another_study
 from .sampler_states import check_sampler_states
 from .sampling import RepeatableSampling
-from .storage import (
-    check_storage,
-    dashboard_command,
-    is_in_study_folder,
-    naming_the_storage,
-    open_storage,
-    storage_url,
-)
+from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url
 from .terminators import is_stagnant
 from .warm_starts import Learned, check_learned, learn, learn_from
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..search.decide import Wait
+from ..search.decisions.decide import Wait
+from ..search.space.tried_configurations import ASKS
 from ..search.trial import TrialRecord
-from ..search.tried_configurations import ASKS
 
 # There are no parameters now.
 WAIT = Wait()

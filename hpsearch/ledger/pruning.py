@@ -11,8 +11,8 @@ import optuna
 from optuna.trial import TrialState as EngineState
 
 from ..errors import MissingMetricError, StudyError, one_of
-from ..search.ladder import RUNGS, Ladder
-from ..search.objective import Objective
+from ..search.decisions.ladder import RUNGS, Ladder
+from ..search.metrics.objective import Objective
 from ..search.trial import TrialRecord, TrialState
 from ..system.spelling import nearest_name
 

@@ -12,8 +12,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial
 
 from ..errors import HpsearchError
-from ..search.parameters import Categorical, Float, Int, Parameter
-from ..search.space import SearchSpace
+from ..search.space.parameters import Categorical, Float, Int, Parameter
+from ..search.space.search_space import SearchSpace
 from ..search.study import Study
 from ..search.trial import Trial
 from .warm_starts import ORIGIN, distribution

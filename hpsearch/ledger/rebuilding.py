@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ..errors import HpsearchError, SpaceError, StorageError, StudyError
-from ..search.parameters import Parameter
+from ..search.space.parameters import Parameter
 from ..search.store.checked_json import printable
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE, existing_files, why_not_opened
 from ..search.study import Study

@@ -15,7 +15,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState as EngineState
 
 from ..errors import StorageError, StudyError
-from ..search.space import SearchSpace
+from ..search.space.search_space import SearchSpace
 from ..search.store.storage_files import DATABASE_FILE, JOURNAL_FILE
 from ..search.store.stored_study import StoredStudy
 from ..search.trial import TrialRecord

@@ -15,10 +15,10 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ..errors import StudyError, one_of
-from ..search.objective import MINIMIZE, Objective
-from ..search.parameters import Categorical, Float, Parameter
-from ..search.selection import BROKEN, shares_and_costs
-from ..search.space import SearchSpace
+from ..search.metrics.objective import MINIMIZE, Objective
+from ..search.metrics.selection import BROKEN, shares_and_costs
+from ..search.space.parameters import Categorical, Float, Parameter
+from ..search.space.search_space import SearchSpace
 from ..search.study import Study
 from ..search.trial import Report
 from ..search.warm_start import WarmStart

@@ -15,11 +15,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..search.decisions.training_budget import full_runs_of, progress_in_words
 from ..search.listener import SearchListener
+from ..search.metrics.selection import best_records
 from ..search.result.advice import advice
-from ..search.selection import best_records
 from ..search.study import Study
-from ..search.training_budget import full_runs_of, progress_in_words
 from ..search.trial import Report, Trial, TrialRecord, TrialState
 from .tables import (
     budget_in_words,

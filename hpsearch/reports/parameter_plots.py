@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from scipy.interpolate import griddata
 
-from ..search.objective import MINIMIZE
+from ..search.metrics.objective import MINIMIZE
 from ..search.result.best_run import SearchSummary
 from ..search.study import flat
 from ..search.trial import TrialRecord

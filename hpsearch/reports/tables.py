@@ -9,12 +9,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ..search.decisions.training_budget import full_runs_of
+from ..search.metrics.selection import best_records, closest, ranking
 from ..search.result.best_run import BestRun
-from ..search.selection import best_records, closest, ranking
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
-from ..search.training_budget import full_runs_of
 from ..search.trial import TrialRecord, TrialState
 
 _BARS = "▁▂▃▄▅▆▇█"

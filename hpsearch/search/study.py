@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Union
 
 from ..errors import SpaceError, StorageError, StudyError
-from .constraints import Constraint
-from .foreign_parameters import what_is_foreign
-from .objective import Objective
-from .parameters import Parameter
-from .selection import check_scope
-from .space import SearchSpace, default_space
+from .metrics.constraints import Constraint
+from .metrics.objective import Objective
+from .metrics.selection import check_scope
+from .space.foreign_parameters import what_is_foreign
+from .space.parameters import Parameter
+from .space.search_space import SearchSpace, default_space
 from .store.checked_json import is_folder_name, plain
 from .store.provenance import HP_SPACE
 from .trial import Trial
@@ -37,7 +37,8 @@ class Study:
         space: a `SearchSpace`, or a function of a trial (define-by-run).
         objectives: what to optimise; most often one.
         n_trials: trials in total, over all sessions of this study; None: as many as the budget allows.
-        budget: full training runs in total, over all sessions; see `hpsearch.search.training_budget`. None: no limit.
+        budget: full training runs in total, over all sessions; None: no limit. See
+            `hpsearch.search.decisions.training_budget`.
         scope: which reports of a trial give its value and its checkpoint.
         constraints: what the best trial must hold.
         pruning_objective: with several objectives, the one that prunes; None: nothing is pruned.

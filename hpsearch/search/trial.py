@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from ..errors import SpaceError, StudyError, UnknownParameterError
 from ..system.spelling import nearest_name
-from .added_metrics import RecordedMetrics
-from .parameters import Categorical, Float, Int, Parameter
+from .metrics.added_metrics import RecordedMetrics
 from .ranks import OneProcess, Ranks
+from .space.parameters import Categorical, Float, Int, Parameter
 from .store.checked_json import Unreadable, as_written
 
 

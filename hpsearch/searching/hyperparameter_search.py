@@ -24,18 +24,18 @@ from ..errors import (
     TooManyFailuresError,
 )
 from ..search.budgets import SearchBudget
-from ..search.evaluation_points import points_of
+from ..search.decisions.evaluation_points import points_of
+from ..search.decisions.training_budget import TrainingBudget, is_exhausted, progress_in_words
 from ..search.listener import SearchListener
+from ..search.metrics.selection import best_records
 from ..search.ranks import Ranks
 from ..search.result.best_run import BestRun, Engine, SearchSummary, best_runs
-from ..search.selection import best_records
-from ..search.static_checks import check_space
+from ..search.space.static_checks import check_space
 from ..search.store.folder import StudyFolder
 from ..search.store.mended import UNCOUNTED_BEFORE, count_uncounted
 from ..search.store.provenance import describe_environment, differences, differences_in_results
 from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
-from ..search.training_budget import TrainingBudget, is_exhausted, progress_in_words
 from ..search.trial import TrialRecord
 from ..system.environment import ctrl_c_as_interruption
 from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code

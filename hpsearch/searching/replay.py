@@ -14,8 +14,8 @@ from ..coordinator.followers import follow
 from ..coordinator.search_session import SearchSession
 from ..errors import ArgumentError, ObjectiveError, SearchInterrupted, StudyError
 from ..search.listener import SearchListener
-from ..search.objective import Objective, resolve_objectives
-from ..search.older_metric_names import named_as_recorded
+from ..search.metrics.objective import Objective, resolve_objectives
+from ..search.metrics.older_metric_names import named_as_recorded
 from ..search.ranks import Ranks
 from ..search.store.checked_json import Unreadable, whole
 from ..search.store.folder import (

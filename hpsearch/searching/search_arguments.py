@@ -13,13 +13,13 @@ from ..backends import get_backend
 from ..backends.base import Backend
 from ..errors import ObjectiveError, StudyError
 from ..reports.console import console_listener
-from ..search.constraints import Constraint, resolve_constraints
-from ..search.initial_trials import resolve_start
-from ..search.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
-from ..search.ladder import RUNGS
+from ..search.decisions.ladder import RUNGS
 from ..search.listener import SearchListener
-from ..search.objective import Objective, resolve_objectives, resolve_pruning
-from ..search.older_metric_names import named_as_recorded, notice_of_older_name
+from ..search.metrics.constraints import Constraint, resolve_constraints
+from ..search.metrics.known_trainers import LOSS, is_rewarded, notices_about_loss, reward_of
+from ..search.metrics.objective import Objective, resolve_objectives, resolve_pruning
+from ..search.metrics.older_metric_names import named_as_recorded, notice_of_older_name
+from ..search.space.initial_trials import resolve_start
 from ..search.store.folder import check_place, read_settings
 from ..search.study import SpaceLike, Study, as_space, check_name, known_space
 from ..search.study_callbacks import StudyCallback

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from ..search.static_checks import TakesParameters
+from ..search.space.static_checks import TakesParameters
 from ..search.trial import TrialRecord
 from ..trial.searchable import Searchable
 

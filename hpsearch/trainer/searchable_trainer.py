@@ -11,7 +11,7 @@ import torch
 from transformers.trainer_utils import has_length
 
 from ..arguments import TrainingArguments, is_of_library
-from ..search.static_checks import check_trainer
+from ..search.space.static_checks import check_trainer
 from ..search.store.code_origin import is_package_class
 from ..search.store.provenance import CALLBACKS
 from ..search.trial import FixedTrial, Trial, TrialRecord

@@ -21,9 +21,9 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOu
 
 from ..arguments import TrainingArguments
 from ..errors import InvalidInputError
-from ..search.constraints import Constraint
-from ..search.ladder import RUNGS
+from ..search.decisions.ladder import RUNGS
 from ..search.listener import SearchListener
+from ..search.metrics.constraints import Constraint
 from ..search.result.best_run import BestRun
 from ..search.study import SpaceLike
 from ..search.study_callbacks import StudyCallback

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..search.parameters import Parameter
 from ..search.peer_trials import PeerTrials
+from ..search.space.parameters import Parameter
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from .preflight import PreflightPlan
 

@@ -22,10 +22,10 @@ from ..errors import (
     WeightsMismatchError,
 )
 from ..search.budgets import TrialBudget
+from ..search.metrics.selection import select_report
 from ..search.peer_trials import PeerTrials
 from ..search.ranks import OneProcess, Ranks
-from ..search.read_parameters import check_read
-from ..search.selection import select_report
+from ..search.space.read_parameters import check_read
 from ..search.store.checked_json import Unreadable
 from ..search.study import Study
 from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..search.parameters import Parameter
+from ..search.space.parameters import Parameter
 from ..search.trial import Report, TrialRecord
 
 

@@ -30,11 +30,11 @@ from ..errors import (
     StudyError,
     UnknownArgumentError,
 )
-from ..search.added_metrics import with_num_parameters
-from ..search.drawn_trial import DrawnTrial
+from ..search.metrics.added_metrics import with_num_parameters
 from ..search.ranks import Ranks
-from ..search.read_parameters import check_read
-from ..search.space import SearchSpace
+from ..search.space.drawn_trial import DrawnTrial
+from ..search.space.read_parameters import check_read
+from ..search.space.search_space import SearchSpace
 from ..search.study import Study
 from ..search.trial import Trial
 from ..system.files import disk_problem

@@ -12,8 +12,8 @@ import cloudpickle
 
 from ..errors import HpsearchError
 from ..search.budgets import SearchBudget, TrialBudget
-from ..search.parameters import Parameter
 from ..search.ranks import OneProcess
+from ..search.space.parameters import Parameter
 from ..search.study import Study
 from ..search.trial import TrialRecord, Verdict
 from ..system.interruption import Interruption

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from ..errors import MissingMetricError
-from ..search.added_metrics import Metrics, recorded, with_num_parameters
 from ..search.budgets import Stop, TrialBudget
-from ..search.objective import Objective
+from ..search.metrics.added_metrics import Metrics, recorded, with_num_parameters
+from ..search.metrics.objective import Objective
 from ..search.peer_trials import PeerTrials
 from ..search.ranks import Ranks
 from ..search.store.stored_record import so_far_from_json

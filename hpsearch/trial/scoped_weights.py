@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..search.metrics.selection import select_report
 from ..search.peer_trials import PeerTrials
 from ..search.ranks import Ranks
-from ..search.selection import select_report
 from ..search.store.retention import CHECKPOINT, SELECTED, is_worth_keeping, remove_checkpoints
 from ..search.study import Study
 from ..search.trial import Report

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from ..search.evaluation_points import Evaluated
-from ..search.read_parameters import ReadsParameters
+from ..search.decisions.evaluation_points import Evaluated
+from ..search.space.read_parameters import ReadsParameters
 from ..search.trial import Trial
 
 

@@ -40,9 +40,9 @@ from hpsearch.ledger.defaults import Defaults
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.ledger.ledger import Ledger
 from hpsearch.ledger.sampling import RepeatableSampling
-from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.parameters import Categorical, Float, Parameter
-from hpsearch.search.space import SearchSpace
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.space.parameters import Categorical, Float, Parameter
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialRecord, TrialState
 from hpsearch.trial.ending import Ended

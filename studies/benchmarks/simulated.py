@@ -47,7 +47,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 
-from hpsearch.search.ladder import TOO_FEW
+from hpsearch.search.decisions.ladder import TOO_FEW
 from hpsearch.system.files import read_json, write_json
 
 from .learning_curves import (

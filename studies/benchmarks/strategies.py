@@ -15,17 +15,17 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState as EngineState
 
-from hpsearch.search.cost import WorkModel, work_model
-from hpsearch.search.curves import Curve, LatestModel, count_at_random, propose
-from hpsearch.search.decide import Prune, Resume, Rules, Snapshot, Start, decide, judge
-from hpsearch.search.ladder import Ladder, ladder_for
-from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.parameters import Float
-from hpsearch.search.paused_limit import PausedLimit
-from hpsearch.search.priors import Belief
-from hpsearch.search.rungs import Rating, Rungs
-from hpsearch.search.selection import cost_of, select_report
-from hpsearch.search.space import SearchSpace
+from hpsearch.search.decisions.decide import Prune, Resume, Rules, Snapshot, Start, decide, judge
+from hpsearch.search.decisions.ladder import Ladder, ladder_for
+from hpsearch.search.decisions.paused_limit import PausedLimit
+from hpsearch.search.decisions.rungs import Rating, Rungs
+from hpsearch.search.learning_curves.cost import WorkModel, work_model
+from hpsearch.search.learning_curves.curves import Curve, LatestModel, count_at_random, propose
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.metrics.selection import cost_of, select_report
+from hpsearch.search.space.parameters import Float
+from hpsearch.search.space.priors import Belief
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialRecord, TrialState
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch.ledger.engine_trial import OptunaTrial
-from hpsearch.search.decide import Wait
+from hpsearch.search.decisions.decide import Wait
 from hpsearch.search.trial import TrialRecord, TrialState
 from tests.support.coordinators import Searching
 

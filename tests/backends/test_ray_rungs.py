@@ -15,8 +15,8 @@ from ray.tune.search.optuna import OptunaSearch
 
 from hpsearch import Float, TrialState
 from hpsearch.executors.ray_executor.run_folders import TUNE_FOLDER
-from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.training_budget import full_runs_of
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.training_budget import full_runs_of
 from tests.support.on_ray import ON_RAY
 from tests.support.searching import Events
 from tests.support.small_trainer import small_trainer

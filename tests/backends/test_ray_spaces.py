@@ -38,7 +38,7 @@ from hpsearch import (
 from hpsearch.coordinator.study_records import StudyRecords
 from hpsearch.executors.ray_executor.domains import from_searcher, to_ray
 from hpsearch.executors.ray_executor.ray_spaces import RaySpace, drawn, from_ray
-from hpsearch.search.initial_trials import resolve_start
+from hpsearch.search.space.initial_trials import resolve_start
 from hpsearch.search.store.folder import StudyFolder
 from hpsearch.search.study import Study, as_space
 from tests.support.searching import AtStep, interrupt

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState as EngineState
 
-from hpsearch.search.ladder import Ladder
+from hpsearch.search.decisions.ladder import Ladder
 from hpsearch.search.store.reading import read_records
 from hpsearch.search.trial import TrialRecord, TrialState
 from hpsearch.trial.assignment import Assignment

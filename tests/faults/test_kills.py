@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from hpsearch.training.checkpoints import RUN_STATE_FILE, TRIAL_FILE
 from tests.support.killing import ANY_TIME, END, PHASES, RESUMING, START, End, Kill, Plan, search, updates
 from tests.support.search_processes import comparable, load, wait_until

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.ray_clusters import child_cluster, started_cluster
 from tests.support.ray_searching import RayDiary, RaySearch, assert_equal, searching
 from tests.support.search_processes import (

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from optuna.terminator import BaseTerminator
 
-from hpsearch.search.ladder import LADDER_OF_0_8_0, Ladder
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0, Ladder
 from hpsearch.search.store.sessions import SILENCE_SECONDS
 from tests.support.search_processes import (
     Hold,

@@ -19,8 +19,8 @@ import pytest
 
 import objectives
 from hpsearch import BestRun, Int, MissingMetricError, ObjectiveError, Report, StudyError, TrialState
-from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
+from hpsearch.search.metrics.objective import resolve_objectives
 from objectives.cost_aware import priced, priced_per_doubling
 from objectives.latency import milliseconds_per_sample, milliseconds_per_sample_of
 from objectives.several import metric_and_latency, metric_and_size, metric_latency_and_size

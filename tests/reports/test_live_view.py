@@ -12,7 +12,7 @@ import pytest
 
 from hpsearch import FixedTrial, Report, TrialState
 from hpsearch.reports.console import LiveView
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.objective import resolve_objectives
 from tests.support.rendering import Screen, make_study, record, report, reports, shown, text_console
 
 Begin = Callable[..., Screen]

@@ -19,7 +19,7 @@ from hpsearch.reports.figure import Plot
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
 from hpsearch.reports.repeat import how_to_repeat
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from hpsearch.search.trial import Span
 from tests.support.html_pages import parse_html, text_of

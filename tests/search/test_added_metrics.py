@@ -16,10 +16,10 @@ import pytest
 from transformers.trainer_utils import default_compute_objective
 
 from hpsearch import Constraint, ObjectiveError, Report
-from hpsearch.search.added_metrics import Metrics, as_function_sees, recorded, with_num_parameters
-from hpsearch.search.constraints import resolve_constraints
-from hpsearch.search.objective import number_from, resolve_objectives
-from hpsearch.search.older_metric_names import named_as_recorded, notice_of_older_name
+from hpsearch.search.metrics.added_metrics import Metrics, as_function_sees, recorded, with_num_parameters
+from hpsearch.search.metrics.constraints import resolve_constraints
+from hpsearch.search.metrics.objective import number_from, resolve_objectives
+from hpsearch.search.metrics.older_metric_names import named_as_recorded, notice_of_older_name
 from tests.support.searching import RATE, HearsNotices
 from tests.support.small_trainer import small_trainer
 from tests.support.stored_studies_0_8_0 import SEARCHES, TRAINERS, copy_study, expected

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Categorical, Float, Int, Report, SearchSpace, SearchSummary, TrialState
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from tests.support.rendering import NoEngine, record
 

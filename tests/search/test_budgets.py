@@ -12,9 +12,9 @@ import cloudpickle
 import pytest
 
 from hpsearch.search.budgets import SearchBudget, Stop, TrialBudget
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.peer_trials import PeerTrials
-from hpsearch.search.space import default_space
+from hpsearch.search.space.search_space import default_space
 from hpsearch.search.study import Study
 from hpsearch.search.trial import FixedTrial, TrialState, Verdict
 from hpsearch.system.interruption import Interruption

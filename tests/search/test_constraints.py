@@ -29,7 +29,7 @@ from hpsearch import (
 )
 from hpsearch.reports.console import console_listener
 from hpsearch.reports.tables import trials_table
-from hpsearch.search.constraints import resolve_constraints
+from hpsearch.search.metrics.constraints import resolve_constraints
 from tests.support.clock import Clock
 from tests.support.searching import RATE, AtStep, Events, interrupt, states, without_result
 from tests.support.small_trainer import TwoLayers, small_trainer

@@ -20,8 +20,8 @@ from hpsearch.ledger.branches import branches_of, branches_shown
 from hpsearch.ledger.curve_data import CurveData
 from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.ledger.unit_cube import Cube
-from hpsearch.search import curves
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.learning_curves import curves
+from hpsearch.search.metrics.objective import resolve_objectives
 
 [OBJECTIVE] = resolve_objectives("loss", "minimize", has_metrics=False)
 BETWEEN = {"x": FloatDistribution(0.0, 1.0)}

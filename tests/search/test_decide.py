@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpsearch import Ladder, TrialRecord
-from hpsearch.search.decide import (
+from hpsearch.search.decisions.decide import (
     Closing,
     Decision,
     End,
@@ -26,9 +26,9 @@ from hpsearch.search.decide import (
     decide,
     judge,
 )
-from hpsearch.search.ladder import ladder_for
-from hpsearch.search.paused_limit import PausedLimit
-from hpsearch.search.training_budget import TrainingBudget, full_runs_of
+from hpsearch.search.decisions.ladder import ladder_for
+from hpsearch.search.decisions.paused_limit import PausedLimit
+from hpsearch.search.decisions.training_budget import TrainingBudget, full_runs_of
 from hpsearch.search.trial import TrialState
 from tests.support.at_rungs import GO_ON, PAUSE, PRUNE, rungs, running, trial
 from tests.support.simulated_searches import SimulatedSearch

@@ -18,7 +18,7 @@ from hpsearch import Report, TrialRecord, TrialState, open_study
 from hpsearch.cli import main
 from hpsearch.reports.console import LineView
 from hpsearch.reports.page import write_report
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from hpsearch.search.result.earlier_best import EarlierBest, earlier_best
 from tests.support.html_pages import parse_html, text_of

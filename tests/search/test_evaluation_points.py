@@ -9,8 +9,8 @@ import pytest
 from transformers import TrainerCallback
 
 from hpsearch import Float, Int, TrainingArguments, tune
-from hpsearch.search.evaluation_points import evaluation_points
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.evaluation_points import evaluation_points
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.searching import Events
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpsearch import Float
 from hpsearch.ledger.curve_data import CurveData
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.searching import states, without_result
 from tests.support.short_searches import params_of, search, weight_is_measured
 from tests.support.small_trainer import TwoLayers

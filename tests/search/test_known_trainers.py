@@ -18,8 +18,8 @@ from sentence_transformers.sparse_encoder import losses as of_sparse_encoders
 
 import hpsearch
 from hpsearch import Float, ObjectiveError
-from hpsearch.search.known_trainers import LOSS_SCALES, is_rewarded, notices_about_loss, reward_of
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.known_trainers import LOSS_SCALES, is_rewarded, notices_about_loss, reward_of
+from hpsearch.search.metrics.objective import resolve_objectives
 from tests.support.searching import HearsNotices
 from tests.support.small_trainer import small_trainer
 

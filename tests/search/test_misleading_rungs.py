@@ -14,11 +14,11 @@ from hpsearch import Ladder, TrialRecord, open_study
 from hpsearch.cli import main
 from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.reports.page import write_report
-from hpsearch.search.agreement import Agreement, describe
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.decisions.agreement import Agreement, describe
+from hpsearch.search.decisions.rungs import Rungs
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.rung_agreements import agreement_sentences
-from hpsearch.search.rungs import Rungs
-from hpsearch.search.space import SearchSpace
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.study import Study
 from hpsearch.search.trial import TrialState, Verdict

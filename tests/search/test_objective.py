@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpsearch import ObjectiveError
-from hpsearch.search.objective import Objective, natural_direction, resolve_objectives
+from hpsearch.search.metrics.objective import Objective, natural_direction, resolve_objectives
 
 METRICS = {
     "eval_loss": 2.0,

@@ -10,7 +10,7 @@ import pytest
 from hpsearch import Report, StudyError, TrialRecord, TrialState
 from hpsearch.coordinator import paused_checkpoints
 from hpsearch.coordinator.paused_checkpoints import PausedCheckpoints
-from hpsearch.search.paused_limit import PausedLimit
+from hpsearch.search.decisions.paused_limit import PausedLimit
 from tests.support.searching import HearsNotices
 from tests.support.short_searches import search, weight_is_measured
 

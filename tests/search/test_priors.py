@@ -10,8 +10,8 @@ import optuna
 import pytest
 
 from hpsearch import Categorical, Float, Int, SpaceError
-from hpsearch.search.curves import MOST_AT_RANDOM, Curve, LatestModel, propose
-from hpsearch.search.priors import Belief
+from hpsearch.search.learning_curves.curves import MOST_AT_RANDOM, Curve, LatestModel, propose
+from hpsearch.search.space.priors import Belief
 from tests.support.searching import Events
 from tests.support.small_trainer import TwoLayers, small_trainer
 

@@ -27,8 +27,8 @@ from hpsearch import (
     SearchSpace,
     TrialState,
 )
-from hpsearch.search.parameters import Parameter
-from hpsearch.search.tried_configurations import leaves
+from hpsearch.search.space.parameters import Parameter
+from hpsearch.search.space.tried_configurations import leaves
 from tests.support.small_trainer import TwoLayers, points, small_trainer
 
 examples = settings(

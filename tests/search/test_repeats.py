@@ -15,10 +15,8 @@ import pytest
 from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, SpaceError, Trial, TrialRecord, TrialState
 from hpsearch.coordinator.study_records import StudyRecords
 from hpsearch.ledger.proposer import proposed_by
-from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.store.folder import StudyFolder
-from hpsearch.search.study import Study
-from hpsearch.search.tried_configurations import (
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
+from hpsearch.search.space.tried_configurations import (
     Tried,
     choose,
     configuration,
@@ -27,6 +25,8 @@ from hpsearch.search.tried_configurations import (
     untried,
     values_of,
 )
+from hpsearch.search.store.folder import StudyFolder
+from hpsearch.search.study import Study
 from tests.support.searching import AtStep, HearsNotices, interrupt, states
 from tests.support.short_searches import params_of, search
 from tests.support.small_trainer import CountsModels, points

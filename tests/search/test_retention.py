@@ -11,7 +11,7 @@ import pytest
 from transformers import TrainerCallback
 
 from hpsearch import Float, TrialRecord, TrialState
-from hpsearch.search.objective import Objective, resolve_objectives
+from hpsearch.search.metrics.objective import Objective, resolve_objectives
 from hpsearch.search.store.retention import is_worth_keeping, remove_surplus
 from tests.support.small_trainer import small_trainer
 

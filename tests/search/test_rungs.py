@@ -14,10 +14,10 @@ import pytest
 from transformers import TrainerCallback
 
 from hpsearch import NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
-from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.rungs import Rungs
-from hpsearch.search.space import SearchSpace
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.rungs import Rungs
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.sessions import Session
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState

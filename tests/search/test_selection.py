@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hpsearch import Report, StudyError, TrialRecord, TrialState
-from hpsearch.search.objective import Objective, resolve_objectives
-from hpsearch.search.selection import best_records, check_scope, ranking, select_report
+from hpsearch.search.metrics.objective import Objective, resolve_objectives
+from hpsearch.search.metrics.selection import best_records, check_scope, ranking, select_report
 from hpsearch.system.report_scopes import SCOPES
 
 MINIMIZE = resolve_objectives("loss", "minimize", has_metrics=False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Categorical, Float, Int, SearchPlan, SearchSpace, SpaceError
-from hpsearch.search.set_arguments import without_set_arguments as without
+from hpsearch.search.space.set_arguments import without_set_arguments as without
 
 DECAY, RATE, SEED = Float(0.0, 0.1), Float(1e-5, 1e-3), Int(1, 9)
 SPACE = SearchSpace(

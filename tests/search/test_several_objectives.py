@@ -26,8 +26,8 @@ from hpsearch import (
 )
 from hpsearch.reports.console import console_listener
 from hpsearch.reports.tables import describe_best, trials_table
-from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.selection import best_records, ranking, select_report
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.metrics.selection import best_records, ranking, select_report
 from tests.support.pruners import PrunesAt
 from tests.support.searching import AtStep, Events, interrupt, states, without_result
 from tests.support.small_trainer import TwoLayers, small_trainer

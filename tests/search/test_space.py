@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Categorical, FixedTrial, Float, Int, SearchSpace, SpaceError
-from hpsearch.search.space import default_space
+from hpsearch.search.space.search_space import default_space
 
 MOMENTUM = Float(0.0, 0.99, default=0.9)
 

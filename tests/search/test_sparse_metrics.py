@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Float, MissingMetricError
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.small_trainer import small_trainer
 
 # After epochs 1 to 6; None: not there.

@@ -11,11 +11,11 @@ import pytest
 
 from hpsearch import Ladder, TrialRecord
 from hpsearch.ledger.curve_data import CurveData
-from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.rungs import Rungs
-from hpsearch.search.space import SearchSpace
-from hpsearch.search.standings import Standings
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.rungs import Rungs
+from hpsearch.search.decisions.standings import Standings
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState
 from tests.support.at_rungs import RATE, rungs, running, trial

@@ -13,8 +13,8 @@ import pytest
 
 from hpsearch import BestRun, Categorical, Float, StudyError
 from hpsearch.ledger.warm_starts import can_be_compared, far_off
-from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
+from hpsearch.search.metrics.objective import resolve_objectives
 from tests.support.searching import Events, HearsNotices, states
 from tests.support.short_searches import params_of, search, search_for_70, study_about_70
 

@@ -11,7 +11,7 @@ import optuna
 import pytest
 
 from hpsearch import Categorical, Float, Int, SearchInterrupted, SearchSpace, SpaceError, TrainingArguments
-from hpsearch.search.initial_trials import resolve_start
+from hpsearch.search.space.initial_trials import resolve_start
 from tests.support.searching import AtStep, Events, interrupt, states
 from tests.support.short_searches import params_of, rates, search
 from tests.support.small_trainer import TwoLayers

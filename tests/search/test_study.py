@@ -29,8 +29,8 @@ from hpsearch import (
     TrialState,
 )
 from hpsearch.backends import get_backend
-from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.space import default_space
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.space.search_space import default_space
 from hpsearch.search.store.folder import StudyFolder
 from hpsearch.search.study import as_space, check_name
 

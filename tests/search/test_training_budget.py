@@ -14,13 +14,13 @@ from transformers import TrainerCallback
 
 from hpsearch import SearchInterrupted, StudyError, TrialRecord
 from hpsearch.reports.tables import budget_in_words
-from hpsearch.search.ladder import Ladder
-from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.space import SearchSpace
+from hpsearch.search.decisions.ladder import Ladder
+from hpsearch.search.decisions.training_budget import TrainingBudget, full_runs, full_runs_of, progress_in_words
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.sessions import Session
 from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.study import Study
-from hpsearch.search.training_budget import TrainingBudget, full_runs, full_runs_of, progress_in_words
 from hpsearch.search.trial import TrialState
 from tests.support.at_rungs import RATE, running, trial
 from tests.support.in_workers import search as search_in_workers

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hpsearch import Float, Ladder, TrialRecord
-from hpsearch.search.ladder import LADDER_OF_0_8_0
-from hpsearch.search.objective import resolve_objectives
-from hpsearch.search.rungs import Rungs
-from hpsearch.search.space import SearchSpace
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.rungs import Rungs
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState, Verdict
 

@@ -18,10 +18,10 @@ from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.ledger.ledger import Ledger
 from hpsearch.ledger.sampling import RepeatableSampling
-from hpsearch.search.ladder import Ladder
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.decisions.ladder import Ladder
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.ranks import OneProcess
-from hpsearch.search.space import SearchSpace
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.folder import StudyFolder
 from hpsearch.search.study import Study
 from hpsearch.search.trial import TrialRecord, TrialState

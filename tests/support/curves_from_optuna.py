@@ -11,7 +11,7 @@ from optuna.trial import TrialState as EngineState
 
 from hpsearch import Report, TrialRecord, TrialState
 from hpsearch.ledger.curve_sampler import CurveSampler
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.objective import resolve_objectives
 
 _STATES = {
     EngineState.RUNNING: TrialState.RUNNING,

@@ -19,7 +19,7 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import BestRun, Categorical, Float, HpsearchError, Int, NoCompletedTrialError, SearchInterrupted, tune
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.models import accuracy, bert_classifier, classification_data
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hpsearch import Categorical, FixedTrial, Float, SearchSpace, SearchSummary, Study, TrialRecord, TrialState
 from hpsearch.reports.console import LiveView
-from hpsearch.search.objective import resolve_objectives
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.trial import Report, Span
 
 

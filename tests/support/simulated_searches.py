@@ -6,8 +6,20 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from hpsearch.search.decide import Decision, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
-from hpsearch.search.training_budget import full_runs_of
+from hpsearch.search.decisions.decide import (
+    Decision,
+    End,
+    Prune,
+    Resume,
+    Rules,
+    Snapshot,
+    Start,
+    Stop,
+    Wait,
+    decide,
+    judge,
+)
+from hpsearch.search.decisions.training_budget import full_runs_of
 from hpsearch.search.trial import Report, TrialRecord, TrialState
 
 # Changes a snapshot before it is decided by, such as by what the user has promoted.

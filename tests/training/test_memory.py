@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import Categorical, Trainer
-from hpsearch.search.objective import sum_of_metrics
+from hpsearch.search.metrics.objective import sum_of_metrics
 from hpsearch.training.memory import MemoryTracker
 from tests.support.models import Line, line_data
 from tests.support.small_trainer import small_trainer

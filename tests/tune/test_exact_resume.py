@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 from hpsearch import BestRun, SearchInterrupted, TrialState
 from hpsearch.any_trainer.exact_resume import generator_states, restore_generators, why_inexact
 from hpsearch.cli.main import main
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.interrupting import InterruptsOnce
 from tests.support.searching import Events
 from tests.support.small_trainer import TwoLayers, points, transformers_trainer

@@ -37,7 +37,7 @@ from hpsearch import (
     open_study,
     tune,
 )
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.interrupting import InterruptsOnce
 from tests.support.models import bert_classifier, classification_data
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer

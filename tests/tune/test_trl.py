@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file
 
 from hpsearch import BestRun, Float, SearchInterrupted, TrialState, tune
-from hpsearch.search.ladder import LADDER_OF_0_8_0
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.interrupting import InterruptsOnce
 
 pytestmark = [

@@ -12,8 +12,8 @@ import numpy as np
 from ray.tune.search import sample
 
 from ...errors import SpaceError
-from ...search.parameters import Categorical, Float, Int, Parameter, Scalar
-from ...search.space import SearchSpace
+from ...search.space.parameters import Categorical, Float, Int, Parameter, Scalar
+from ...search.space.search_space import SearchSpace
 
 _MOST_CHOICES = 1000  # of a range that Ray can express as choices only
 _LONGEST_TEXT = 80

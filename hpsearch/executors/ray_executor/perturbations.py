@@ -9,9 +9,9 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ray.tune.search import sample
 
 from ...errors import InvalidInputError, SpaceError, StudyError, UnknownArgumentError
-from ...search.parameters import Categorical, Parameter
-from ...search.space import default_space
-from ...search.static_checks import TakesParameters
+from ...search.space.parameters import Categorical, Parameter
+from ...search.space.search_space import default_space
+from ...search.space.static_checks import TakesParameters
 from ...search.trial import Trial
 from ...system.spelling import nearest_name
 from .domains import counterpart

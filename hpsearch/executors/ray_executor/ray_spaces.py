@@ -11,8 +11,8 @@ from typing import Any
 from ray.tune.search import sample
 
 from ...errors import SpaceError
-from ...search.parameters import Categorical, Float, Int, Parameter, Scalar
-from ...search.space import SearchSpace
+from ...search.space.parameters import Categorical, Float, Int, Parameter, Scalar
+from ...search.space.search_space import SearchSpace
 from ...search.trial import Trial
 from .domains import (
     check_can_be_drawn,

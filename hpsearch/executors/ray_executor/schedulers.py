@@ -19,8 +19,8 @@ from ray.tune.schedulers import (
 )
 
 from ...errors import StudyError, one_of
-from ...search.added_metrics import ADDED
-from ...search.objective import MINIMIZE, Objective
+from ...search.metrics.added_metrics import ADDED
+from ...search.metrics.objective import MINIMIZE, Objective
 from ...search.study import Study
 from ...system.spelling import nearest_name
 from ...trial.searchable import Searchable

@@ -11,9 +11,9 @@ from ray.tune.search.search_generator import SearchGenerator
 
 from ...errors import StudyError
 from ...ledger.proposer import WAIT
-from ...search.added_metrics import by_every_name
-from ...search.decide import Wait
-from ...search.space import SearchSpace
+from ...search.decisions.decide import Wait
+from ...search.metrics.added_metrics import by_every_name
+from ...search.space.search_space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
 from ...system.spelling import nearest_name

@@ -14,7 +14,7 @@ import ray
 from ray import tune
 from ray.tune.result import TRAINING_ITERATION
 
-from ...search.added_metrics import by_every_name
+from ...search.metrics.added_metrics import by_every_name
 from ...search.study import Study
 from ...trial.assignment import Assignment
 from ...trial.ending import Ended

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..constraints import Constraint
-from ..selection import closest
-from ..training_budget import is_exhausted
+from ..decisions.training_budget import is_exhausted
+from ..metrics.constraints import Constraint
+from ..metrics.selection import closest
 from ..trial import TrialRecord, TrialState
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ...errors import SpaceError
-from ..objective import Objective
-from ..parameters import Float, Int
-from ..selection import best_records
-from ..space import SearchSpace
+from ..metrics.objective import Objective
+from ..metrics.selection import best_records
+from ..space.parameters import Float, Int
+from ..space.search_space import SearchSpace
 from ..trial import TrialRecord, TrialState
 from .earlier_best import earlier_best
 

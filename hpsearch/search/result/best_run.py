@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...errors import NoCompletedTrialError
-from ..objective import MINIMIZE, Objective
-from ..selection import best_records, ranking
+from ..metrics.objective import MINIMIZE, Objective
+from ..metrics.selection import best_records, ranking
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState

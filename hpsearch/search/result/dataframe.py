@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..objective import Objective
-from ..selection import ranking
+from ..metrics.objective import Objective
+from ..metrics.selection import ranking
 from ..trial import TrialRecord
 
 if TYPE_CHECKING:

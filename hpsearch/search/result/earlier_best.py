@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..objective import MINIMIZE, Objective
-from ..selection import best_records, select_report
+from ..metrics.objective import MINIMIZE, Objective
+from ..metrics.selection import best_records, select_report
 from ..trial import Report, TrialRecord, TrialState
 
 # The least number of trials that turned, and the least fraction of the complete ones: noise makes a few seem to turn.

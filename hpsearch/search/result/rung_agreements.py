@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..agreement import describe
-from ..standings import Standings
+from ..decisions.agreement import describe
+from ..decisions.standings import Standings
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord

@@ -12,7 +12,11 @@ from typing import Any
 _IN_0_8_0 = {
     "hpsearch.any_trainer.search_plan": "hpsearch.search_plan",
     "hpsearch.any_trainer.trainer_function": "hpsearch.trainer_function",
+    "hpsearch.search.metrics.constraints": "hpsearch.search.constraints",
+    "hpsearch.search.metrics.objective": "hpsearch.search.objective",
     "hpsearch.search.result.best_run": "hpsearch.search.best_run",
+    "hpsearch.search.space.parameters": "hpsearch.search.parameters",
+    "hpsearch.search.space.search_space": "hpsearch.search.space",
     "hpsearch.search.store.manual_promotion": "hpsearch.search.promotion",
     "hpsearch.searching.replay": "hpsearch.replay",
     "hpsearch.searching.stored_studies": "hpsearch.stored_studies",

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...errors import StudyError
 from ...system.files import disk_problem, file_lock, remove_folder, remove_partial, whole_folder, write_json
-from ..selection import best_records
+from ..metrics.selection import best_records
 from ..study import Study
 from ..trial import TrialRecord, TrialState
 from .mended import UNCOUNTED_BEFORE, uncounted_before

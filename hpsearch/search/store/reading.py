@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from ...errors import StudyError
 from ...system.report_scopes import SCOPES
-from ..ladder import Ladder
-from ..space import SearchSpace
+from ..decisions.ladder import Ladder
+from ..space.search_space import SearchSpace
 from ..study import DEFINE_BY_RUN, check_budget
 from ..trial import TrialRecord
 from .checked_json import (

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...system.files import entries, leads_out, remove_folder, remove_partial
-from ..objective import Objective
-from ..selection import best_records, dominates, ranking
+from ..metrics.objective import Objective
+from ..metrics.selection import best_records, dominates, ranking
 from ..trial import TrialRecord
 
 # Weights that are selected so far, of a trial that writes no checkpoint at that update or has rotated it away.

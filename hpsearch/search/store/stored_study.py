@@ -10,9 +10,9 @@ from typing import Any
 
 from ...errors import StudyError
 from ...system.spelling import nearest_name
-from ..constraints import Constraint
-from ..ladder import LADDER_OF_0_8_0, Ladder
-from ..objective import Objective
+from ..decisions.ladder import LADDER_OF_0_8_0, Ladder
+from ..metrics.constraints import Constraint
+from ..metrics.objective import Objective
 from ..study import describe
 from ..trial import TrialRecord
 from .folder import STUDY_FILE, read_settings, read_trials

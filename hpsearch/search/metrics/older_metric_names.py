@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ..store.code_uses import codes_of
 from .added_metrics import ADDED, NUM_PARAMETERS, OLDER_NAME
 from .constraints import Constraint
 from .objective import Objective
-from .store.code_uses import codes_of
 
 _Named = TypeVar("_Named", Objective, Constraint)
 _OLDER_WORD = re.compile(rf"\b{OLDER_NAME}\b")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import SpaceError
-from ..system.spelling import nearest_name
+from ...errors import SpaceError
+from ...system.spelling import nearest_name
+from ..trial import Trial
 from .parameters import Categorical, Float, Int, Parameter
-from .space import SearchSpace
-from .trial import Trial
+from .search_space import SearchSpace
 
 DEFAULTS = "defaults"
 

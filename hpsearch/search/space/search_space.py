@@ -8,13 +8,13 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SpaceError, one_of
-from ..system.spelling import nearest_name
+from ...errors import SpaceError, one_of
+from ...system.spelling import nearest_name
 from .foreign_parameters import what_is_foreign
 from .parameters import Categorical, Float, Int, Parameter
 
 if TYPE_CHECKING:
-    from .trial import Trial
+    from ..trial import Trial
 
 
 class SearchSpace(Mapping[str, Parameter]):

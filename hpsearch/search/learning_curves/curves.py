@@ -1,6 +1,6 @@
 """Multi-fidelity Bayesian optimization: parameters are proposed from the learning curves of all trials.
 
-The model is a Gaussian process over parameters and fraction of the training run (`hpsearch.search.gaussian_process`).
+The model is a Gaussian process over parameters and fraction of the training run (`gaussian_process.py`).
 It proposes the parameters with the highest expected improvement at completion.
 """
 
@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..space.priors import Belief
 from .cost import WorkModel
 from .gaussian_process import MOST_TO_FIT, CurveModel, Observations, fit, tolerance_of
-from .priors import Belief
 
 Array = NDArray[np.float64]
 

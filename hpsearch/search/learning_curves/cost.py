@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .added_metrics import NUM_PARAMETERS
-from .trial import TrialRecord
+from ..metrics.added_metrics import NUM_PARAMETERS
+from ..trial import TrialRecord
 
 Array = NDArray[np.float64]
 

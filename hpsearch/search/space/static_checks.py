@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from ..errors import ArgumentError, InvalidInputError, SpaceError, StudyError
-from .study import SET_BY_THE_SEARCH, known_space
+from ...errors import ArgumentError, InvalidInputError, SpaceError, StudyError
+from ..study import SET_BY_THE_SEARCH, known_space
 
 
 class TakesParameters(Protocol):

@@ -27,8 +27,8 @@ from scipy.linalg import cho_solve, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri
 
+from ..metrics.selection import BROKEN
 from .cost import WorkModel
-from .selection import BROKEN
 
 Array = NDArray[np.float64]
 
@@ -143,7 +143,7 @@ class CurveModel:
         return np.asarray(deviation * (z * ndtr(z) + np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)))
 
     def improvement_for_work(self, points: Array, work: WorkModel | None) -> Array:
-        """Return the expected improvement, less for trials that cost more; see `hpsearch.search.cost`."""
+        """Return the expected improvement, less for trials that cost more; see `cost.py`."""
         return self.improvement(points) if work is None else self.improvement(points) * work.weights(points)
 
     def believing(self, points: Array) -> CurveModel:

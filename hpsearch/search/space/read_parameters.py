@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ..errors import SpaceError
-from ..system.spelling import nearest, nearest_name
-from .trial import Trial
+from ...errors import SpaceError
+from ...system.spelling import nearest, nearest_name
+from ..trial import Trial
 
 
 class ReadsParameters(Protocol):

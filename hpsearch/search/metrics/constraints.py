@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
-from ..errors import ObjectiveError
+from ...errors import ObjectiveError
 from .objective import metric_key, number_from
 
 _BOUND = re.compile(r"\s*([\w./-]+)\s*(<=|>=)\s*([-+.\w]+)\s*")

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
+from ..trial import TrialRecord, TrialState, Verdict
 from .paused_limit import PausedLimit
 from .rungs import Rating, Rungs
 from .training_budget import Account, TrainingBudget
-from .trial import TrialRecord, TrialState, Verdict
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..errors import StudyError
-from .study import check_whole
+from ...errors import StudyError
+from ..study import check_whole
 
 # The name of the pruner by which trials pause at rungs, and the best of them resume.
 RUNGS = "rungs"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any, Protocol
 
-from .study import Study
+from ..study import Study
 
 # What decides when a trial is evaluated; and what does only where evaluations or updates are counted.
 _DECIDE = {"eval_delay", "eval_steps", "eval_strategy", "max_steps", "num_train_epochs"}

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import StudyError
-from .study import check_whole
-from .trial import TrialRecord
+from ...errors import StudyError
+from ..study import check_whole
+from ..trial import TrialRecord
 
 # Of the free space on the study's disk plus the space that the checkpoints take already.
 _FRACTION_OF_THE_DISK = 0.5

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from ..trial import TrialRecord, TrialState
 from .ladder import ROUNDING, Ladder
-from .trial import TrialRecord, TrialState
 
 # With rungs at 1/6 and 1/2, a trial costs 1/6 + 1/2 * 1/3 + 1/4 * 1/2 = 0.46 on average if half of the trials are
 # promoted from each rung; one trial of eight, which runs to completion, makes it a half.

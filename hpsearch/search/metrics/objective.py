@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
-from ..errors import MissingMetricError, ObjectiveError, described_value
-from ..system.spelling import nearest_name
+from ...errors import MissingMetricError, ObjectiveError, described_value
+from ...system.spelling import nearest_name
 from .added_metrics import ADDED, NUM_PARAMETERS, as_function_sees
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"

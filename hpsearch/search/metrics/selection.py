@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import MissingMetricError, StudyError, one_of
-from ..system.report_scopes import SCOPES
-from ..system.spelling import nearest_name
+from ...errors import MissingMetricError, StudyError, one_of
+from ...system.report_scopes import SCOPES
+from ...system.spelling import nearest_name
+from ..trial import Report, TrialRecord
 from .constraints import Constraint
 from .objective import MINIMIZE, Objective, sum_of_losses
-from .trial import Report, TrialRecord
 
 BROKEN = 1e100
 _WINDOWS = {"avg": None, "last-5-avg": 5, "last-10-avg": 10}
@@ -54,7 +54,7 @@ def check_scope(scope: str) -> str:
 def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Objective]) -> Selected | None:
     """Return what is selected of a trial with these reports; None if none of them is finite.
 
-    >>> from hpsearch.search.objective import resolve_objectives
+    >>> from hpsearch.search.metrics.objective import resolve_objectives
     >>> loss = resolve_objectives(None, None, has_metrics=False)
     >>> reports = [Report((value,), step, step, step, {}) for step, value in enumerate([3.0, 8.0, 4.0], start=1)]
     >>> [select_report(reports, scope, loss).values for scope in ("last", "all", "avg")]
@@ -81,7 +81,7 @@ def says_how_good(reports: Sequence[Report], objective: Objective) -> bool:
     says nothing after a number; before, the model may be of no use for the metric, and that counts as bad. Where the
     loss is not finite, the training has diverged at any rate.
 
-    >>> from hpsearch.search.objective import resolve_objectives
+    >>> from hpsearch.search.metrics.objective import resolve_objectives
     >>> [f1] = resolve_objectives("f1", None, has_metrics=True)
     >>> def report(value, **metrics):
     ...     return Report((value,), 1, 1, 1, metrics)

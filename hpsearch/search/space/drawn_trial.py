@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from ..trial import Trial
 from .parameters import Parameter
-from .space import SearchSpace
-from .trial import Trial
+from .search_space import SearchSpace
 
 
 class DrawnTrial(Trial):

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..budgets import OF_THE_TRIAL
+from ..metrics.objective import MINIMIZE
+from ..metrics.selection import cost_of, loss_of, says_how_good, select_report
+from ..store.stored_study import StoredStudy
+from ..study import Study
+from ..trial import Report, TrialRecord, TrialState
 from .agreement import Agreement, agreement
-from .budgets import OF_THE_TRIAL
 from .ladder import Ladder
-from .objective import MINIMIZE
-from .selection import cost_of, loss_of, says_how_good, select_report
-from .store.stored_study import StoredStudy
-from .study import Study
-from .trial import Report, TrialRecord, TrialState
 
 WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
 _ON_ITS_WAY = (TrialState.RUNNING, TrialState.INTERRUPTED)

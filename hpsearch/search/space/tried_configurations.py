@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import SpaceError
-from .budgets import was_cut_short
+from ...errors import SpaceError
+from ..budgets import was_cut_short
+from ..study import Study
+from ..trial import Trial, TrialRecord, TrialState, configuration
 from .parameters import Categorical, Int, Parameter
-from .space import SearchSpace
-from .study import Study
-from .trial import Trial, TrialRecord, TrialState, configuration
+from .search_space import SearchSpace
 
 # How often a sampler is asked for a configuration that is not known.
 ASKS = 10

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import SpaceError
+from ...errors import SpaceError
+from ..study import as_space
+from ..trial import Trial
 from .parameters import Categorical
-from .study import as_space
-from .trial import Trial
 
 
 def without_set_arguments(hp_space: Any, arguments: Mapping[str, Any]) -> tuple[Any, list[str]]:

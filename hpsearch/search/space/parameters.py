@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from typing import Any, Union
 
-from ..errors import SpaceError
+from ...errors import SpaceError
 
 Scalar = Union[None, bool, int, float, str]
 

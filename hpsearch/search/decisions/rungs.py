@@ -1,11 +1,11 @@
 """Rungs: asynchronous successive halving with pause and promotion.
 
-A trial pauses at the rungs of a ladder (`hpsearch.search.ladder`), such as 1/18, 1/6 and 1/2 of its training run. At
+A trial pauses at the rungs of a ladder (`ladder.py`), such as 1/18, 1/6 and 1/2 of its training run. At
 each rung the best trials so far are promoted, such as a third. The others are paused with a checkpoint. They resume
 from it once enough worse trials have reached the rung, or are pruned when the remaining trials cannot change that.
 
 Some trials run to completion whatever they report, unless they diverge. They show how well the ranks at a rung agree
-with the final ranks (`hpsearch.search.agreement`). A misleading rung promotes all trials.
+with the final ranks (`hpsearch.search.decisions.agreement`). A misleading rung promotes all trials.
 
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
@@ -24,12 +24,12 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 
+from ..study import Study
+from ..trial import Report, TrialRecord, TrialState, Verdict
 from .agreement import Agreement
 from .ladder import Ladder
 from .standings import WITHOUT_RESULT, Standings
-from .study import Study
 from .training_budget import expected_trials
-from .trial import Report, TrialRecord, TrialState, Verdict
 
 # Rates trials by their expected improvement, given all trials that are known: more is better.
 Rating = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[float]]

@@ -1,0 +1,1 @@
+"""What a search optimises: objectives, constraints, and the report and trial that they select. Knows no parameter."""

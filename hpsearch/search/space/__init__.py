@@ -1,1 +1,1 @@
-"""The search space: parameters, where trials start, what was tried, what is wrong before the first trial. Trains nothing."""
+"""The search space: parameters, where trials start, what was tried, mistakes in a space. It trains nothing."""

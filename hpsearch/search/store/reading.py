@@ -250,7 +250,7 @@ class TrialReader:
         """Return the trials as they are now."""
         known: dict[str, tuple[_Version, _Run]] = {}
         for run in _runs(self._folder):
-            version, before = version_of(self._folder / run / TRIAL_FILE), self._known.get(run)
+            version, before = version_of(os.path.join(self._folder, run, TRIAL_FILE)), self._known.get(run)
             is_known = before is not None and before[0] == version != _NO_FILE
             found = before[1] if before is not None and is_known else self._read(run)
             if found is not None:
@@ -301,10 +301,10 @@ def _with_weights(record: TrialRecord, folder: Path) -> _Run:
     )
 
 
-def version_of(path: Path) -> _Version:
+def version_of(path: str | Path) -> _Version:
     """Return a stamp that changes when the file is rewritten or deleted."""
     try:
-        stamp = path.stat(follow_symlinks=False)
+        stamp = os.stat(path, follow_symlinks=False)
     except OSError:
         return _NO_FILE
     return (stamp.st_mtime_ns, stamp.st_ino)
@@ -349,7 +349,7 @@ def _without_copies(found: Mapping[str, TrialRecord], root: Path) -> tuple[list[
                     f"the folder of trial {record.number} was renamed from {record.name!r} to {run!r}: the trial is "
                     "used under the new name"
                 )
-            kept[record.number] = replace(record, name=run)
+            kept[record.number] = record if run == record.name else replace(record, name=run)
     return list(kept.values()), problems
 
 

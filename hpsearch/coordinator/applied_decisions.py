@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 from ..ledger.at_rungs import AtRungs
 from ..ledger.engine_trial import OptunaTrial
 from ..ledger.ledger import Entries, Entry, Ledger
 from ..ledger.proposer import Proposer
+from ..search.by_number import updated, with_number
 from ..search.decisions.decide import Closing, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.decisions.training_budget import TrainingBudget
@@ -138,8 +140,7 @@ class AppliedDecisions:
         warning = self._ledger.compare_with_warm_start(entries)
         if warning is not None:
             self._session.announce(warning)
-        records = {each.number: each for each in self._records.records}
-        recovered = [self._recover(each, records.get(number)) for number, each in entries.open.items()]
+        recovered = [self._recover(each, self._records.ended(number)) for number, each in entries.open.items()]
         return self._read() if any(recovered) else entries
 
     def _recover(self, entry: Entry, record: TrialRecord | None) -> bool:
@@ -161,9 +162,9 @@ class AppliedDecisions:
         if self._at_rungs is not None:
             for change in self._at_rungs.changes_of_agreement(trials):
                 self._session.announce(change)
-        is_open = entries.open
-        ended = sum(each.state.is_counted and each.number not in is_open for each in trials)
-        settling = [each.number for each in trials if each.number in is_open and not each.state.is_open]
+        unsettled = [each for each in map(partial(with_number, trials=trials), entries.open) if each is not None]
+        ended = sum(each.state.is_counted for each in trials) - sum(each.state.is_counted for each in unsettled)
+        settling = [entries.open[each.number].session for each in unsettled if not each.state.is_open]
         is_measured = _LEAST_TO_MEASURE < len(paused) <= self._rules.paused_limit.number
         return Snapshot(
             self._rules,
@@ -173,7 +174,7 @@ class AppliedDecisions:
             by_hand=self._by_hand(trials if self._rules.budget is not None else paused),
             closing=self._closing(paused),
             nothing_new=nothing_new,
-            settling=sum(self._records.is_alive(is_open[number].session) for number in settling),
+            settling=sum(map(self._records.is_alive, settling)),
             rating=self._at_rungs.rating(trials) if self._at_rungs is not None and paused else None,
             sizes=self._checkpoints.sizes(paused) if is_measured else {},
             free_bytes=self._checkpoints.free_bytes if is_measured else math.inf,
@@ -198,20 +199,22 @@ class AppliedDecisions:
         Args:
             entries: the trials that have begun and have not ended.
         """
-        known = {each.number: each for each in self._records.known()}
-        for number, record in known.items():
-            if record.state.is_open and number not in entries:  # it has ended in the storage only
-                known[number] = replace(record, state=TrialState.PRUNED)
+        known = self._records.known()
+        changed = [  # they have ended in the storage only
+            replace(each, state=TrialState.PRUNED)
+            for each in known
+            if each.state.is_open and each.number not in entries
+        ]
         for number, entry in entries.items():
-            state = TrialState.INTERRUPTED
-            if entry.is_paused and number in known:  # else its folder was deleted
+            found, state = with_number(number, known), TrialState.INTERRUPTED
+            if entry.is_paused and found is not None:  # else its folder was deleted
                 state = TrialState.PAUSED
             elif not entry.is_paused and self._records.is_alive(entry.session):
                 state = TrialState.RUNNING
-            record = known.get(number) or TrialRecord(number, "", state, {})
+            record = found or TrialRecord(number, "", state, {})
             if record.state.is_open:  # else its process records that in the storage next
-                known[number] = record if record.state is state else replace(record, state=state)
-        return tuple(known[number] for number in sorted(known))
+                changed.append(record if record.state is state else replace(record, state=state))
+        return tuple(updated(known, changed))
 
     def _reason_not_to_start(self, entries: Entries) -> str | None:
         """Return why there is no use in another trial: everything was tried, or the terminator says so."""

@@ -37,9 +37,6 @@ class Limits:
         self.budget = SearchBudget(study, clock=clock, interruption=interruption)
         self.failures: list[TrialRecord] = []
         self._ended_by: str | None = None
-        self._epochs_of: list[TrialRecord] | None = None  # the records that the epochs are of
-        self._epochs: dict[int, float] = {}
-        self._all_epochs = 0.0
 
     @property
     def has_too_many_failures(self) -> bool:
@@ -64,12 +61,7 @@ class Limits:
 
     def exhausted(self) -> str | None:
         """Return which limit of the study is exhausted; None while something is left for the running trials."""
-        records, running = self._records.records, self._records.running
-        if self._study.max_epochs is not None and self._epochs_of is not records:
-            self._epochs_of, self._epochs = records, {each.number: each.epochs for each in records}
-            self._all_epochs = sum(self._epochs.values())
-        known = sum(self._epochs.get(number, 0.0) for number in running)
-        stop = self.budget.passed(self._all_epochs - known + sum(each.epochs for each in running.values()))
+        stop = self.budget.passed(self._records.epochs())
         return None if stop is None else stop.reason
 
     def count(self, record: TrialRecord) -> None:

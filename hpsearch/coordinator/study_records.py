@@ -9,11 +9,13 @@ from operator import attrgetter
 from typing import Any
 
 from ..errors import SpaceError
+from ..search.by_number import updated, with_number
+from ..search.metrics.selection import best_records
 from ..search.peer_trials import PeerTrials
-from ..search.space.tried_configurations import Tried, is_everything_tried
+from ..search.space.tried_configurations import Tried, TriedSoFar, is_everything_tried
 from ..search.store.folder import StudyFolder, remove_leftovers
 from ..search.store.memory_of_0_8_0 import copy_to_disk
-from ..search.store.retention import remove_surplus
+from ..search.store.retention import kept_records, remove_surplus
 from ..search.store.sessions import Session
 from ..search.study import Study
 from ..search.trial import FixedTrial, TrialRecord, TrialState, configuration
@@ -30,7 +32,7 @@ class StudyRecords:
 
     Attributes:
         session: the name of this session; tells other processes whose a trial is.
-        records: the trials that have ended or will resume, those of other processes included.
+        records: the trials that have ended or will resume, those of other processes included, by number.
         running: by number, the records so far of the trials that this session trains, here or in other processes.
     """
 
@@ -41,6 +43,9 @@ class StudyRecords:
         self.records: list[TrialRecord] = []
         self.running: dict[int, TrialRecord] = {}
         self._running_elsewhere: list[TrialRecord] = []
+        self._leading: tuple[list[TrialRecord], list[TrialRecord]] = [], []  # of which records, and these
+        self._epochs: tuple[list[TrialRecord], float] = [], 0.0  # the sum, and of which records
+        self._tried: TriedSoFar | None = None
 
     @contextlib.contextmanager
     def at_work(self, announce: Callable[[str], None]) -> Iterator[None]:
@@ -68,6 +73,7 @@ class StudyRecords:
 
     def open(self, records: list[TrialRecord]) -> None:
         """Take over the trials on disk; under `locked()`."""
+        self.records = []
         self._tidy(records, among=None)
 
     def refresh(self) -> None:
@@ -80,10 +86,16 @@ class StudyRecords:
     def take(self, record: TrialRecord) -> None:
         """Take a trial that has ended: the best is written, surplus checkpoints are deleted; under `locked()`."""
         self.refresh()
-        others = [each for each in self.records if each.number != record.number]
+        before = self.ended(record.number)
+        others = self.records if before is not None and before.is_eligible else self._leaders()
+        others = [each for each in others if each.number != record.number]
         remove_leftovers(self._study.folder / record.name)
         keeping = [each for each in others if each.checkpoint is not None]
         self._tidy([*others, record], among=[record, *keeping])
+
+    def ended(self, number: int) -> TrialRecord | None:
+        """Return a trial that has ended or will resume; None if it has not come so far, as far as is known."""
+        return with_number(number, self.records)
 
     def earlier(self, number: int) -> TrialRecord | None:
         """Return what an earlier session left of a trial; None if it had not come so far; under `locked()`."""
@@ -112,20 +124,30 @@ class StudyRecords:
 
         Those that other sessions train are as they were when these began with them.
         """
-        elsewhere = {each.number: each for each in self._running_elsewhere}
-        known = {**elsewhere, **{each.number: each for each in self.records}, **self.running}
-        return sorted(known.values(), key=attrgetter("number"))
+        elsewhere = (each for each in self._running_elsewhere if self.ended(each.number) is None)
+        return updated(self.records, [*elsewhere, *self.running.values()])
 
     def others(self, number: int) -> PeerTrials:
         """Return the trials beside one of this session."""
-        running = {each: record for each, record in self.running.items() if each != number}
-        ended = [each for each in self.records if each.number not in {number, *running}]
-        return PeerTrials.of(ended, self._study, sum(each.epochs for each in running.values()))
+        running = {number, *self.running}
+        leading = [each for each in self._leaders() if each.number not in running]
+        were_evaluated = any(each.reports for each in self.records if each.number not in running)
+        return PeerTrials.of(leading, self._study, self.epochs(but=number), were_evaluated)
+
+    def epochs(self, but: int | None = None) -> float:
+        """Return the epochs that all trials have trained together, but for one; running ones as far as is known."""
+        if self._epochs[0] is not self.records:
+            self._epochs = self.records, sum(map(attrgetter("epochs"), self.records))
+        before = filter(None, map(self.ended, {*self.running, *([] if but is None else [but])}))
+        under_way = (each for number, each in self.running.items() if number != but)
+        return self._epochs[1] - sum(each.epochs for each in before) + sum(each.epochs for each in under_way)
 
     def tried(self) -> Tried:
         """Return which configurations have been tried; under `locked()`."""
-        folder = self._folder
-        return Tried.of(self.known(), self._study, folder.same_sessions, folder.ended_before)
+        settings = self._study, self._folder.same_sessions, self._folder.ended_before
+        if self._tried is None or self._tried.settings != settings:
+            self._tried = TriedSoFar(*settings)
+        return self._tried.of(self.known())
 
     def known_trial(self, params: Mapping[str, Any]) -> TrialRecord | None:
         """Return the trial that has these proposed parameters, if its result is known or will be; under `locked()`.
@@ -148,16 +170,35 @@ class StudyRecords:
         return found and not self._study.goes_by_number  # what a function returns is known when it has been called
 
     def _tidy(self, records: list[TrialRecord], among: list[TrialRecord] | None) -> None:
-        """Write the best, delete the checkpoints of the others, and remember the records as they are now."""
+        """Write the best, delete the checkpoints of the others, and remember the records as they are now.
+
+        Args:
+            records: the trials that have changed, and all that may be the best.
+            among: those whose folders may hold something to delete; None: all.
+        """
         study = self._study
         self._folder.write_best(records)
         remove_surplus(records, study.folder, study.objectives, study.keep_checkpoints, among)
-        self.records = _present(records)
+        present = _present(records)
+        self.records = updated(self.records, present)
+        self._leading = self.records, self._leaders_of(present)
+
+    def _leaders(self) -> list[TrialRecord]:
+        """Return the trials that are the best, or whose weights are kept: a trial that ends is compared with these."""
+        if self._leading[0] is not self.records:
+            self._leading = self.records, self._leaders_of(self.records)
+        return self._leading[1]
+
+    def _leaders_of(self, records: list[TrialRecord]) -> list[TrialRecord]:
+        objectives, keep = self._study.objectives, self._study.keep_checkpoints
+        best = [*best_records(records, objectives), *kept_records(records, objectives, keep)]
+        with_weights = (each for each in records if each.checkpoint is not None)
+        return list({each.number: each for each in (*best, *with_weights)}.values())
 
 
 def _present(records: list[TrialRecord]) -> list[TrialRecord]:
-    """Return the records of trials that are not running, by number, without checkpoints that were deleted."""
-    ended = (each for each in sorted(records, key=attrgetter("number")) if each.state is not TrialState.RUNNING)
+    """Return the records of trials that are not running, without checkpoints that were deleted."""
+    ended = (each for each in records if each.state is not TrialState.RUNNING)
     return [
         replace(each, checkpoint=None) if each.checkpoint is not None and not each.checkpoint.is_dir() else each
         for each in ended

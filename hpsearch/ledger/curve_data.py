@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
+from ..search.by_number import place_of
 from ..search.learning_curves.cost import Work, WorkModel, in_one_unit, work_model, work_of
 from ..search.learning_curves.curves import Curve
 from ..search.metrics.objective import Objective
@@ -78,6 +79,25 @@ class CurvesSeen:
     running: list[Array]
 
 
+@dataclass
+class _Seen:
+    """What was seen of trials that were given last.
+
+    Attributes:
+        of: what it depends on beside the trials: their cube, and the parameters that all have.
+        trials: as they were given, by number.
+        curves: of each of them; None where there is none.
+        running: the points of the running ones, by their places.
+        outdated: the numbers of those whose parameters have changed since.
+    """
+
+    of: tuple[Cube, frozenset[str]] | None = None
+    trials: Sequence[TrialRecord] = ()
+    curves: list[Curve | None] = field(default_factory=list)
+    running: dict[int, Array] = field(default_factory=dict)
+    outdated: set[int] = field(default_factory=set)
+
+
 class CurveData:
     """Encodes the trials of one study.
 
@@ -110,6 +130,7 @@ class CurveData:
         self._warm_start: tuple[Any, list[Curve]] = None, []
         self._tried: Tried | None = None
         self._untried: set[int] = set()
+        self._seen = _Seen()
 
     def read(self, engine: optuna.Study, new: int | None = None) -> None:
         """Take note of the trials in Optuna's storage; not of the new one, whose parameters are to be chosen."""
@@ -143,6 +164,7 @@ class CurveData:
             known = self._trials[stored.number] = _Known(stored, is_taught(stored))
             self._has_warm_start |= known.is_warm_start
         known.stored, known.count, known.names = stored, len(stored.params), frozenset(stored.params)
+        self._seen.outdated.add(stored.number)
         self._names[known.names] += known.has_parameters
         if known.count == before or known.is_warm_start:  # whose ranges may be others
             return False
@@ -164,31 +186,57 @@ class CurveData:
         self.space = {name: each for name, each in unchanged.items() if not each.single()}
 
     def seen(
-        self, trials: Iterable[TrialRecord], space: Mapping[str, BaseDistribution], new: int | None = None
+        self, trials: Sequence[TrialRecord], space: Mapping[str, BaseDistribution], new: int | None = None
     ) -> CurvesSeen:
-        """Return what trials have shown, with those of another study.
+        """Return what trials have shown, with those of another study; only trials that have changed are looked at.
 
         Args:
-            trials: of this study, as they are now.
+            trials: of this study, as they are now, by number.
             space: of the parameters that matter, such as `space`.
             new: the number of the trial whose parameters are to be chosen.
         """
-        ordered = sorted(trials, key=attrgetter("number"))
-        cube = self._cube_for(space, ordered)
+        cube = self._cube_for(space, trials)
         # A function may give some trials fewer parameters; of a space all have the same.
         shared = frozenset.intersection(*(+self._names or [frozenset()]))
-        curves, running = list(self._warm_start_curves(cube, shared)), []
-        for record in ordered:
-            known = self._trials.get(record.number)
-            if known is None or record.number == new:
-                continue
-            if known.record is not record:
-                self._observe(known, record, cube)
-            if known.curve is not None and (record.reports or (known.count and shared <= known.names)):
-                curves.append(known.curve)
-            if record.state is TrialState.RUNNING:
-                running.append(self._point(known, cube))
-        return CurvesSeen(cube, curves, running)
+        if self._seen.of != (cube, shared) or len(trials) < len(self._seen.trials):
+            self._seen = _Seen((cube, shared))
+        seen = self._seen
+        seen.curves += [None] * (len(trials) - len(seen.trials))
+        for place in self._changed_places(trials):
+            self._look_at(trials[place], place, cube, shared)
+        seen.trials = tuple(trials)
+        curves, running = seen.curves, seen.running
+        left_out = None if new is None else place_of(new, trials)
+        if left_out is not None:
+            curves = [*curves[:left_out], *curves[left_out + 1 :]]
+            running = {place: point for place, point in running.items() if place != left_out}
+        shown = [each for each in curves if each is not None]
+        return CurvesSeen(
+            cube, [*self._warm_start_curves(cube, shared), *shown], [point for _, point in sorted(running.items())]
+        )
+
+    def _changed_places(self, trials: Sequence[TrialRecord]) -> Iterator[int]:
+        """Yield the places of the trials that were not seen as they are now."""
+        before, outdated = self._seen.trials, self._seen.outdated
+        places = [place_of(number, trials) for number in outdated]
+        yield from (each for each in places if each is not None)
+        outdated.clear()
+        yield from itertools.compress(itertools.count(), map(is_not, trials, before))
+        yield from range(len(before), len(trials))
+
+    def _look_at(self, record: TrialRecord, place: int, cube: Cube, shared: frozenset[str]) -> None:
+        """Take note of what a trial has shown."""
+        seen, known = self._seen, self._trials.get(record.number)
+        seen.curves[place] = None
+        seen.running.pop(place, None)
+        if known is None:
+            return
+        if known.record is not record:
+            self._observe(known, record, cube)
+        if record.reports or (known.count and shared <= known.names):
+            seen.curves[place] = known.curve
+        if record.state is TrialState.RUNNING:
+            seen.running[place] = self._point(known, cube)
 
     def has_had(self, name: str, engine: optuna.Study, new: int) -> bool:
         """Tell whether a trial of this study, other than the new one, has had a parameter."""
@@ -210,7 +258,8 @@ class CurveData:
 
     def work(self, cube: Cube) -> WorkModel | None:
         """Return a model of the cost of trials, fitted to the last ones."""
-        latest = ((each, each.work) for _, each in sorted(self._trials.items(), reverse=True) if each.work)
+        backwards = map(self._trials.__getitem__, sorted(self._trials, reverse=True))
+        latest = ((each, each.work) for each in backwards if each.work)
         known = [*itertools.islice(latest, _MOST_WORKS)][::-1]
         works = in_one_unit([work for _, work in known], self._by_seconds)
         if len(set(works)) < 2:
@@ -236,6 +285,7 @@ class CurveData:
         for known in self._trials.values():
             known.point = known.record = known.curve = None
         self._warm_start = None, []
+        self._seen = _Seen()
         self._tried = None
         self._untried = {number for number, each in self._trials.items() if each.count and not each.is_warm_start}
 

@@ -25,12 +25,15 @@ class PeerTrials:
     were_evaluated: bool = False
 
     @classmethod
-    def of(cls, records: Sequence[TrialRecord], study: Study, under_way: float = 0.0) -> PeerTrials:
-        """Return what is to be known of these trials, and of those that have trained `under_way` epochs so far."""
+    def of(cls, leading: Sequence[TrialRecord], study: Study, epochs: float, were_evaluated: bool) -> PeerTrials:
+        """Return what is to be known of other trials.
+
+        Args:
+            leading: those that have ended and may be the best, or more.
+            study: the settings.
+            epochs: that all of them have trained together.
+            were_evaluated: whether one of them has made a report.
+        """
         keep = study.keep_checkpoints
-        kept = () if keep is None else kept_records(records, study.objectives, keep)
-        return cls(
-            tuple(replace(each, reports=(), traceback=None) for each in kept),
-            sum(each.epochs for each in records) + under_way,
-            any(each.reports for each in records),
-        )
+        kept = () if keep is None else kept_records(leading, study.objectives, keep)
+        return cls(tuple(replace(each, reports=(), traceback=None) for each in kept), epochs, were_evaluated)

@@ -38,17 +38,17 @@ class TrialState(enum.StrEnum):
     INTERRUPTED = "interrupted"
     REFUSED = "refused"
 
-    @property
+    @functools.cached_property
     def is_counted(self) -> bool:
         """True if the trial counts towards `n_trials`."""
         return not self.is_open and self is not TrialState.REFUSED
 
-    @property
+    @functools.cached_property
     def is_open(self) -> bool:
         """True if the trial is running, or may resume."""
         return self in (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 
-    @property
+    @functools.cached_property
     def has_result(self) -> bool:
         """True if the trial's value may be the best of the study."""
         return self in (TrialState.COMPLETE, TrialState.STOPPED)

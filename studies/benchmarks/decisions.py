@@ -73,6 +73,8 @@ class MadeUpRecords:
         """Return a trial that has begun."""
         return self._trials.get(number)
 
+    ended = earlier
+
     def take(self, record: TrialRecord) -> None:
         """Take a trial as it is now."""
         self._trials[record.number] = record

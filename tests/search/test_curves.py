@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ from scipy.optimize import check_grad
 
 from hpsearch import Categorical, Float, Int, SearchSpace
 from hpsearch.ledger.unit_cube import Cube, Tried
-from hpsearch.search.learning_curves.curves import MOST_AT_RANDOM, Curve, LatestModel, is_plateau, model_of, propose
+from hpsearch.search.learning_curves.curves import (
+    MOST_AT_RANDOM,
+    Curve,
+    LatestModel,
+    is_plateau,
+    model_of,
+    observe,
+    propose,
+)
 from hpsearch.search.learning_curves.gaussian_process import CurveModel, Observations, Posterior, fit
 from tests.support.small_trainer import small_trainer
 
@@ -73,6 +82,23 @@ def test_a_model_is_made_once_of_the_same_curves() -> None:
     assert models.of(further) is not model
     at = random().random((9, 2))
     assert (LatestModel().of(known).improvement(at) == model.improvement(at)).all()
+
+
+def test_only_curves_that_have_changed_are_observed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, models, observed = curves(400), LatestModel(), []
+
+    def observe_and_count(some: Sequence[Curve]) -> Observations:
+        observed.append(len(some))
+        return observe(some)
+
+    monkeypatch.setattr("hpsearch.search.learning_curves.curves.observe", observe_and_count)
+    for count in (200, 201, 300, 301):
+        models.of(known[:count])
+    assert observed == [200, 1, 99, 1]
+    changed = [*known[:298], Curve(known[298].point, known[298].reports[:-1]), *known[299:301]]
+    at = random().random((9, 2))
+    assert (models.of(changed).improvement(at) == model_of(changed).improvement(at)).all()
+    assert observed[4:] == [3]
 
 
 def test_hyperparameters_are_fitted_again_when_the_curves_have_become_a_quarter_more() -> None:

@@ -502,7 +502,7 @@ def test_where_things_lie_in_memory_makes_no_difference(source: str, edit: tuple
         ("FromPretrained", "hpsearch.pretrained"),
         ("Replay", "hpsearch.replay"),
         ("SearchPlan", "hpsearch.search_plan"),
-        ("SearchSpace", "hpsearch.search.space.search_space"),
+        ("SearchSpace", "hpsearch.search.space"),
         ("SearchSummary", "hpsearch.search.best_run"),
         ("Seq2SeqTrainer", "hpsearch.seq2seq"),
         ("Trainer", "hpsearch.trainer"),

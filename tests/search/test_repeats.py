@@ -18,6 +18,7 @@ from hpsearch.ledger.proposer import proposed_by
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from hpsearch.search.space.tried_configurations import (
     Tried,
+    TriedSoFar,
     choose,
     configuration,
     is_everything_tried,
@@ -76,13 +77,13 @@ def all_of(space: SearchSpace, stream: str = "") -> list[Any]:
 def test_a_result_is_known_of_a_trial_with_the_same_parameters_under_the_same_settings(
     trial: TrialRecord, is_known: bool
 ) -> None:
-    tried = Tried.of([trial, record(1, x=9)], study_of(), sessions={0})
+    tried = TriedSoFar(study_of(), {0}).of([trial, record(1, x=9)])
     assert (configuration({"x": 1}) in tried.known) is is_known
 
 
 def test_a_trial_under_way_is_not_known_where_model_init_suggests_more() -> None:
     ended = TrialRecord(0, "run-0", TrialState.COMPLETE, {"x": 1, "width": 3}, {"x": 1}, {"x": 1, "width": 3})
-    found = Tried.of([ended, record(1, TrialState.RUNNING, x=1)], study_of(), sessions={0})
+    found = TriedSoFar(study_of(), {0}).of([ended, record(1, TrialState.RUNNING, x=1)])
     assert configuration({"x": 1}) not in found.known
 
 
@@ -93,7 +94,7 @@ def test_what_has_failed_is_not_known_but_tried_until_a_search_ends_or_the_setti
     ended_before: int, session: int, is_tried: bool
 ) -> None:
     failed = record(3, TrialState.FAILED, session, x=1)
-    tried = Tried.of([failed], study_of(), sessions={0}, ended_before=ended_before)
+    tried = TriedSoFar(study_of(), {0}, ended_before=ended_before).of([failed])
     assert not tried.known
     assert tried.failed == ({failed.configuration} if is_tried else set())
 
@@ -121,7 +122,7 @@ def test_a_result_is_not_known_if_this_call_would_train_the_trial_for_longer(
     state: str, reason: str | None, budgets: dict[str, Any], is_known: bool
 ) -> None:
     trial = replace(record(0, TrialState(state), x=1), reason=reason, epochs=2.0, seconds=5.5)
-    assert bool(Tried.of([trial], study_of(**budgets), sessions={0}).known) is is_known
+    assert bool(TriedSoFar(study_of(**budgets), {0}).of([trial]).known) is is_known
 
 
 # What is left of a space.

@@ -9,7 +9,7 @@ import pytest
 from hpsearch import Report
 from hpsearch.search.trial import Verdict
 from hpsearch.system.interruption import Interruption
-from hpsearch.trial.messages import Noted, Notice, Reported
+from hpsearch.trial.messages import Noted, Notice, Reported, Saved
 from hpsearch.trial.remote_trial import Line, RemoteReporter
 from tests.support.at_rungs import running
 
@@ -68,4 +68,4 @@ def test_the_search_waits_for_one_checkpoint_that_it_wants() -> None:
     assert reporter.report(reported()).save
     reporter.checkpoint(3)
     reporter.checkpoint(4)
-    assert line.said == ["kept", reported(), "kept", 3, "kept"]
+    assert line.said == ["kept", reported(), "kept", Saved(3), "kept"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -16,6 +17,7 @@ from hpsearch.search.decisions.rungs import Rungs
 from hpsearch.search.decisions.standings import Standings
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
+from hpsearch.search.space.tried_configurations import TriedSoFar
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState
 from tests.support.at_rungs import RATE, rungs, running, trial
@@ -96,6 +98,45 @@ def test_what_trials_have_shown_is_the_same_however_often_it_was_looked_at() -> 
             untried = None if points is None else data.tried(now.cube).without(now.cube.valid(points)).tolist()
             seen.append((data.space, shown, [each.tolist() for each in now.running], untried))
         assert seen[0] == seen[1]
+
+
+def test_what_has_been_tried_is_the_same_however_often_it_was_looked_at() -> None:
+    study = Study("s", Path("s"), SearchSpace(RATE), OBJECTIVES, 40)
+    kept = TriedSoFar(study, {0})
+    for trials in history(0):
+        with_params = [replace(each, params={"learning_rate": each.number % 7}) for each in trials]
+        now, fresh = kept.of(with_params), TriedSoFar(study, {0}).of(with_params)
+        assert dict(now.known) == dict(fresh.known)
+        assert now.failed == fresh.failed
+        mended = [replace(each, state=TrialState.COMPLETE) for each in with_params]  # such as by another search
+        assert dict(kept.of(mended).known) == dict(TriedSoFar(study, {0}).of(mended).known)
+
+
+class Read(TrialRecord):
+    """A record that notes when something else than its number is read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in ("number", "__class__", "__dict__"):
+            numbers_read.add(object.__getattribute__(self, "number"))
+        return object.__getattribute__(self, name)
+
+
+numbers_read: set[int] = set()
+
+
+def test_what_trials_have_shown_and_tried_is_looked_at_again_only_where_it_has_changed() -> None:
+    engine = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+    space: dict[str, Any] = {"x": optuna.distributions.FloatDistribution(0, 1)}
+    data, tried = CurveData(OBJECTIVES[0]), TriedSoFar(Study("s", Path("s"), SearchSpace(RATE), OBJECTIVES, 40), {0})
+    trials: list[TrialRecord] = []
+    for number in range(30):
+        engine.tell(engine.ask(space), 0.5)
+        ended = trial(number, 0.5, 0.4, state=TrialState.COMPLETE)
+        trials = [*trials, Read(**{**vars(ended), "params": {"x": number}})]
+        numbers_read.clear()
+        data.read(engine)
+        assert len(data.seen(trials, data.space).curves) == len(tried.of(trials).known) == number + 1
+        assert numbers_read == {number}
 
 
 def test_parameters_are_known_as_tried_from_the_moment_a_trial_has_them() -> None:

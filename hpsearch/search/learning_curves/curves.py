@@ -6,6 +6,7 @@ It proposes the parameters with the highest expected improvement at completion.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -62,17 +63,52 @@ class Curve:
         return kept
 
 
+def observe(curves: Sequence[Curve]) -> Observations:
+    """Return the observations of curves, of at least one, which are in the order of their trials."""
+    points = np.repeat(np.array([each.point for each in curves]), [len(each.observed) for each in curves], axis=0)
+    reports = np.array([report for each in curves for report in each.observed])
+    ends = np.cumsum([len(each.observed) for each in curves]) - 1
+    is_needed = np.zeros(len(reports), dtype=bool)
+    is_needed[ends] = [each.is_open for each in curves]
+    return Observations(points, reports[:, 0], reports[:, 1], is_needed)
+
+
+class ObservedCurves:
+    """Makes observations of curves, and keeps the last ones: only those from the first changed curve on are new."""
+
+    def __init__(self) -> None:
+        self._curves: list[Curve] = []
+        self._observations: Observations | None = None
+        self._counts: NDArray[np.int64] = np.zeros(1, dtype=np.int64)  # of observations of the first curves, from none
+
+    def of(self, curves: Sequence[Curve]) -> Observations:
+        """Return the observations of curves, of at least one, which are in the order of their trials."""
+        known = _count_same(self._curves, curves)
+        if known < len(curves):
+            new = observe(curves[known:])
+            further = np.cumsum([len(each.observed) for each in curves[known:]])
+            self._observations = self._first(known).followed_by(new) if known else new
+            self._counts = np.concatenate([self._counts[: known + 1], self._counts[known] + further])
+            self._curves = list(curves)
+        return self._first(len(curves))
+
+    def _first(self, curves: int) -> Observations:
+        assert self._observations is not None, "curves were observed"
+        return self._observations.first(int(self._counts[curves]))
+
+
 class LatestModel:
     """Makes models of curves, and keeps the last one and its hyperparameters: both are often asked for again."""
 
     def __init__(self) -> None:
         self._latest: tuple[Sequence[Curve], CurveModel] | None = None
         self._fitted: tuple[Observations, Array] | None = None
+        self._observed = ObservedCurves()
 
     def of(self, curves: Sequence[Curve]) -> CurveModel:
         """Return the model of these curves, which are in the order of their trials."""
         if self._latest is None or not _are_same(self._latest[0], curves):
-            self._latest = list(curves), model_of(curves, self._fit)
+            self._latest = list(curves), model_of(curves, self._fit, self._observed.of)
         return self._latest[1]
 
     def _fit(self, observations: Observations) -> Array:
@@ -81,17 +117,21 @@ class LatestModel:
         return self._fitted[1]
 
 
-def model_of(curves: Sequence[Curve], fit: Callable[[Observations], Array] = fit) -> CurveModel:
+def model_of(
+    curves: Sequence[Curve],
+    fit: Callable[[Observations], Array] = fit,
+    observe: Callable[[Sequence[Curve]], Observations] = observe,
+) -> CurveModel:
     """Return a model of curves, which are in the order of their trials; `fit` finds its hyperparameters.
 
     The hyperparameters depend on the first curves only, where there are many: trials that have ended change no more, so
     that most decisions need no new ones. They do not depend on decisions made before, so that a resumed search decides
     the same.
     """
-    observations = _observations(curves)
+    observations = observe(curves)
     if len(observations.costs) <= MOST_TO_FIT:
         return CurveModel(observations, fit(observations))
-    return CurveModel(observations, fit(_observations(curves[: _count_to_fit(len(curves))])))
+    return CurveModel(observations, fit(observe(curves[: _count_to_fit(len(curves))])))
 
 
 def _count_to_fit(count: int) -> int:
@@ -103,17 +143,14 @@ def _count_to_fit(count: int) -> int:
     return int(_GROWTH ** int(np.log(count) / np.log(_GROWTH) + 1e-9) + 1e-9) if count > 1 else count
 
 
-def _observations(curves: Sequence[Curve]) -> Observations:
-    points = np.repeat(np.array([each.point for each in curves]), [len(each.observed) for each in curves], axis=0)
-    reports = np.array([report for each in curves for report in each.observed])
-    ends = np.cumsum([len(each.observed) for each in curves]) - 1
-    is_needed = np.zeros(len(reports), dtype=bool)
-    is_needed[ends] = [each.is_open for each in curves]
-    return Observations(points, reports[:, 0], reports[:, 1], is_needed)
-
-
 def _are_same(curves: Sequence[Curve], others: Sequence[Curve]) -> bool:
     return len(curves) == len(others) and all(map(operator.is_, curves, others))
+
+
+def _count_same(curves: Sequence[Curve], others: Sequence[Curve]) -> int:
+    """Return how many curves are the same before the first that differs."""
+    different = itertools.compress(itertools.count(), map(operator.is_not, curves, others))
+    return next(different, min(len(curves), len(others)))
 
 
 def _are_equal(observations: Observations, others: Observations) -> bool:
@@ -189,8 +226,8 @@ def count_at_random(n_trials: int, is_limited: bool = False) -> int:
 
 def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
     """Return points of the unit cube that the next parameters are chosen from: anywhere, and near the best trials."""
-    tops = sorted(curves, key=lambda curve: curve.best)[:_TOPS]
-    near = np.repeat(np.array([each.point for each in tops]), _NEAR_EACH, axis=0)
+    tops = np.argsort([curve.best for curve in curves], kind="stable")[:_TOPS]
+    near = np.repeat(np.array([curves[top].point for top in tops]), _NEAR_EACH, axis=0)
     anywhere = random.random((_ANYWHERE, near.shape[1]))
     return np.concatenate([anywhere, _varied(near, random.choice(_STEPS, (len(near), 1)), random)])
 
@@ -206,13 +243,15 @@ def is_plateau(curves: Sequence[Curve]) -> bool:
     """
     if len(curves) < _FEWEST:
         return False
-    best = min(curve.best for curve in curves)
+    bests = np.array([curve.best for curve in curves])
+    best = float(bests.min())
     if math.isinf(best):
         return True
-    tolerance = tolerance_of([curve.best for curve in curves if math.isfinite(curve.best)])
-    tied = [curve for curve in curves if curve.best - best <= tolerance]
-    if 2 * len(tied) <= len(curves):
+    tolerance = tolerance_of(bests[np.isfinite(bests)])
+    are_tied = bests - best <= tolerance
+    if 2 * np.count_nonzero(are_tied) <= len(curves):
         return False
+    tied = list(itertools.compress(curves, are_tied))
     return all(curve.best == best for curve in tied) or bool(
         np.median([abs(curve.reports[0][1] - curve.best) for curve in tied if len(curve.reports) > 1] or [math.inf])
         <= tolerance

@@ -75,6 +75,19 @@ class Observations:
     costs: Array
     is_needed: NDArray[np.bool_]
 
+    def first(self, count: int) -> Observations:
+        """Return the first ones."""
+        return Observations(self.points[:count], self.fractions[:count], self.costs[:count], self.is_needed[:count])
+
+    def followed_by(self, others: Observations) -> Observations:
+        """Return these observations and then the others."""
+        return Observations(
+            np.concatenate([self.points, others.points]),
+            np.concatenate([self.fractions, others.fractions]),
+            np.concatenate([self.costs, others.costs]),
+            np.concatenate([self.is_needed, others.is_needed]),
+        )
+
     @property
     def values(self) -> Array:
         """The costs as quantiles of a normal distribution, more is better: a few wild ones do no harm.
@@ -259,16 +272,26 @@ def _chosen(values: Array, most: int, needed: NDArray[np.bool_] | None = None) -
 
 def _covariance(parameters: Array, points: Array, logs: Array, others: Array, other_logs: Array) -> Array:
     scaled, others_scaled = points * np.exp(-parameters[:-5]), others * np.exp(-parameters[:-5])
-    distances = (scaled**2).sum(1)[:, None] + (others_scaled**2).sum(1)[None] - 2 * scaled @ others_scaled.T
+    distances = (scaled**2).sum(1)[:, None] + (others_scaled**2).sum(1)[None]
+    distances -= 2 * scaled @ others_scaled.T
     a, b, c = np.exp(parameters[-5:-2])
     along = _matern((logs[:, None] - other_logs[None]) ** 2 * np.exp(-2 * parameters[-2]))
-    return np.asarray(_matern(distances) * (a + b * along) + c * along)
+    covariance = _matern(distances)
+    covariance *= a + b * along
+    covariance += c * along
+    return covariance
 
 
 def _matern(squares: Array) -> Array:
-    """Return the Matérn 5/2 function of distances, given squared."""
-    distance = np.sqrt(np.maximum(5 * squares, 5e-12))
-    return np.asarray((1 + distance * (1 + distance / 3)) * np.exp(-distance))
+    """Return the Matérn 5/2 function of distances, given squared: (1 + d + d²/3) exp(-d) with d = √5 times each."""
+    distance = 5 * squares
+    np.sqrt(np.maximum(distance, 5e-12, out=distance), out=distance)
+    value = distance / 3
+    value += 1
+    value *= distance
+    value += 1
+    value *= np.exp(np.negative(distance, out=distance), out=distance)
+    return np.asarray(value)
 
 
 def _matern_and_slope(squares: Array) -> tuple[Array, Array]:

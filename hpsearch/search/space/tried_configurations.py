@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,41 +35,78 @@ class Tried:
         failed: those that have failed since a search of the study ended the last time.
     """
 
-    known: Mapping[str, TrialRecord] = field(default_factory=dict)
-    failed: frozenset[str] = frozenset()
+    known: MutableMapping[str, TrialRecord] = field(default_factory=dict)
+    failed: Set[str] = frozenset()
 
     @property
     def avoided(self) -> Collection[str]:
         """The configurations that are not trained while others are left."""
-        return self.known.keys() | self.failed
+        return ChainMap[str, Any](dict.fromkeys(self.failed), self.known)
 
-    @classmethod
-    def of(
-        cls, records: Sequence[TrialRecord], study: Study, sessions: Collection[int], ended_before: int = 0
-    ) -> Tried:
-        """Return what these trials have tried.
 
-        Nothing counts that is of one session only, as a search that was killed and continued is to choose as one that
-        was not.
+class TriedSoFar:
+    """Finds what the trials of a study have tried; only those are looked at that have changed since the last time.
 
-        Args:
-            records: all trials of the study, by number.
-            study: the settings; a trial that they would train for longer has no known result.
-            sessions: the sessions whose arguments, data and functions are those of this one.
-            ended_before: the number of the first trial that began after a search of the study ended the last time.
-        """
-        of_this = [each for each in records if each.session in sessions and each.params]
-        with_result = [
-            each
-            for each in of_this
-            if each.state in _WITH_RESULT and not each.schedule and not was_cut_short(each, study)
-        ]
+    Nothing counts that is of one session only, as a search that was killed and continued is to choose as one that was
+    not.
+
+    Args:
+        study: the settings; a trial that they would train for longer has no known result.
+        sessions: the sessions whose arguments, data and functions are those of this one.
+        ended_before: the number of the first trial that began after a search of the study ended the last time.
+
+    Attributes:
+        settings: the arguments.
+    """
+
+    def __init__(self, study: Study, sessions: Collection[int], ended_before: int = 0) -> None:
+        self.settings = study, sessions, ended_before
+        self._forget()
+
+    def _forget(self) -> None:
+        self._latest: Sequence[TrialRecord] = ()
+        self._with_result: dict[str, TrialRecord] = {}
+        self._failed: set[str] = set()
+        self._under_way: dict[int, TrialRecord] = {}
+        self._suggesting_more: set[int] = set()
+
+    def of(self, records: Sequence[TrialRecord]) -> Tried:
+        """Return what the trials of the study, by number, have tried; until this is called again."""
+        latest = self._latest
+        replaced = itertools.compress(zip(latest, records, strict=False), map(operator.is_not, latest, records))
+        if len(records) < len(latest) or not all(self._may_follow(*each) for each in replaced):
+            self._forget()
+        for each in itertools.compress(records, map(operator.is_not, records, self._latest)):
+            self._note(each)
+        for each in records[len(self._latest) :]:
+            self._note(each)
+        self._latest = tuple(records)
         # What the model_init of a running trial will suggest is not known yet.
-        suggests_more = any(each.hyperparameters.keys() - each.arguments.keys() for each in records)
-        under_way = [] if suggests_more else [each for each in records if each.state in _UNDER_WAY and each.params]
-        known = {each.configuration: each for each in reversed([*with_result, *under_way])}
-        failed = (each for each in of_this if each.state is TrialState.FAILED and each.number >= ended_before)
-        return cls(known, frozenset(each.configuration for each in failed))
+        last_first = [] if self._suggesting_more else sorted(self._under_way.items(), reverse=True)
+        under_way = {each.configuration: each for _, each in last_first if each.params}
+        return Tried(ChainMap(self._with_result, under_way), self._failed)
+
+    def _may_follow(self, before: TrialRecord, now: TrialRecord) -> bool:
+        """Tell whether a record is a later one of the same trial, which had not ended."""
+        return before.number == now.number and now.number in self._under_way
+
+    def _note(self, record: TrialRecord) -> None:
+        study, sessions, ended_before = self.settings
+        number, state = record.number, record.state
+        self._under_way.pop(number, None)
+        if state in _UNDER_WAY:
+            self._under_way[number] = record
+        self._suggesting_more.discard(number)
+        if record.hyperparameters.keys() - record.arguments.keys():
+            self._suggesting_more.add(number)
+        if record.session not in sessions or not record.params:
+            return
+        if state in _WITH_RESULT and not record.schedule and not was_cut_short(record, study):
+            first = self._with_result.setdefault(record.configuration, record)
+            if number < first.number:
+                self._with_result[record.configuration] = record
+        elif state is TrialState.FAILED and number >= ended_before:
+            self._failed.add(record.configuration)
 
 
 def choose(
@@ -85,7 +125,7 @@ def choose(
         tried: what the study has tried.
         stream: seeds the choice among those that were not tried.
     """
-    known = tried.known.keys()
+    known: Collection[str] = tried.known
     avoided = tried.avoided if trial.may_be_given else known
     for _ in range(ASKS - 1):
         if not is_among(avoided, trial, arguments) or not trial.propose_again():

@@ -41,8 +41,8 @@ class Format(StrEnum):
 
 def best(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
-    form: Annotated[Format, typer.Option("--format", help="How the parameters are printed.")] = Format.TEXT,
-    trial: Annotated[int | None, typer.Option(help="Another trial than the best.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="Format of the parameters.")] = Format.TEXT,
+    trial: Annotated[int | None, typer.Option(help="Number of a trial (default: the best).")] = None,
     export: Annotated[Path | None, typer.Option(help="Copy the trial's model to this folder.")] = None,
 ) -> None:
     """Print the parameters of the best trial; with several objectives, of all on the Pareto front.
@@ -64,7 +64,7 @@ def best(
         if len(records) > 1:
             numbers = ", ".join(str(each.number) for each in records)
             raise StudyError(
-                f"--export copies one model, but {len(records)} trials are best; add --trial, one of {numbers}."
+                f"--export copies one model, but {len(records)} trials are best; choose one with --trial: {numbers}."
             )
         _export(records[0], summary, export)
         print(f"the model of trial {records[0].number} is in {str(export)!r}", file=sys.stderr)
@@ -125,8 +125,8 @@ def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]], known: Collection[s
             f"{printable(name)}={value!r}" for name, value in values.items() if not _is_flag(name, value, known)
         )
         if left_out:
-            reason = "no training arguments, not safe in a command line, or reach beyond the study's folder"
-            print(f"left out, as they are {reason}: {left_out}", file=sys.stderr)
+            reason = "not a training argument, not safe in a command line, or reaching beyond the study's folder"
+            print(f"omitted ({reason}): {left_out}", file=sys.stderr)
 
 
 def _text(value: Any) -> str:
@@ -142,7 +142,7 @@ def _export(record: TrialRecord, summary: SearchSummary, target: Path) -> None:
     """
     if record.checkpoint is None or not record.checkpoint.is_dir():
         raise StudyError(
-            f"The weights of trial {record.number} are not on disk: its search kept those of its best trials only "
+            f"The weights of trial {record.number} are not on disk: its search kept only those of its best trials "
             "(keep_checkpoints=)."
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -197,7 +197,9 @@ def _check_no_links(entries: Sequence[Path]) -> None:
     for each in entries:
         if each.is_symlink() or not (each.is_file() or each.is_dir()):
             kind = "a link" if each.is_symlink() else "neither a file nor a folder"
-            raise StudyError(f"{str(each)!r} is {kind}, so the checkpoint is not exported: delete it, or copy by hand.")
+            raise StudyError(
+                f"{str(each)!r} is {kind}, so the checkpoint is not exported: delete it, or copy the files by hand."
+            )
 
 
 def _check_inside(checkpoint: Path, folder: Path) -> None:

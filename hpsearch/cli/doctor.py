@@ -91,7 +91,7 @@ def _problems(folder: Path) -> tuple[list[str], int]:
     if settings is None and not problems:
         if not trials.records and not trials.problems:
             raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE} and no trials.")
-        problems.append(f"{STUDY_FILE} is missing; put back a copy, or make the call of the search again")
+        problems.append(f"{STUDY_FILE} is missing; restore a copy, or repeat the call of the search")
     if settings is not None:
         from ..ledger.checkup import problems_of_storage
 

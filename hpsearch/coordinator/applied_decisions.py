@@ -80,7 +80,7 @@ class AppliedDecisions:
                         started = self._start(entries, proposer)
                         if started is not None:
                             return started
-                        nothing_new = "the searcher has nothing more to try"
+                        nothing_new = "the searcher has nothing left to try"
                 case Resume(number, by_hand):
                     if by_hand:
                         self._session.announce(f"trial {number} is promoted by hand: it trains to completion")
@@ -242,7 +242,9 @@ class AppliedDecisions:
         """Prune paused trials; that there are too many of them is announced once."""
         if limit is not None and not self._has_said_limit:
             self._has_said_limit = True
-            self._session.announce(f"{limit}: the worst of them are pruned, now and whenever it is so again")
+            self._session.announce(
+                f"{limit}: the worst of them are pruned, now and whenever the limit is exceeded again"
+            )
         records = {each.number: each for each in self._records.known()}
         for entry in entries:
             record = records[entry.trial.number]

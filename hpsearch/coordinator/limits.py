@@ -55,7 +55,7 @@ class Limits:
     def reason_to_stop(self) -> str | None:
         """Return why no further trial may begin in this session; None if one may."""
         if self.has_too_many_failures:
-            return f"{self._study.max_failures} trials failed one after the other"
+            return f"{self._study.max_failures} consecutive trials failed"
         return self._ended_by or self.exhausted()
 
     def end_early(self, reason: str) -> None:

@@ -224,7 +224,7 @@ class Ledger:
         is_exhausted = isinstance(engine.sampler, GridSampler) and engine.sampler.is_exhausted(engine)
         tried = engine.user_attrs.get(_EXHAUSTED)
         if is_exhausted or (tried is not None and tried == self._what_is_tried()):
-            return f"{type(engine.sampler).__name__} has tried everything there is in this space"
+            return f"{type(engine.sampler).__name__} has tried every configuration of this space"
         return None
 
     def has_given_parameters(self, entries: Entries) -> bool:

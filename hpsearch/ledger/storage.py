@@ -47,8 +47,8 @@ def own_file(folder: Path, name: str) -> Path:
     problem = why_not_opened(folder / name, folder)
     if problem is not None:
         raise StudyError(
-            f"The storage {str(folder / name)!r} is not opened: {problem}. Move it away, or pass the file that is "
-            "meant as storage=."
+            f"The storage {str(folder / name)!r} is not opened: {problem}. Move it away, or pass the intended file "
+            "as storage=."
         )
     return folder / name
 

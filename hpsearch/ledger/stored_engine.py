@@ -60,7 +60,7 @@ class StoredEngine:
                 )
             file = file_of(storage)
             if file is not None and not file.is_file():
-                raise StorageError(f"The storage {shown} of the study {name!r} is not there.")
+                raise StorageError(f"The storage {shown} of the study {name!r} does not exist.")
         try:
             return optuna.load_study(study_name=name, storage=open_storage(storage))
         except KeyError as error:

@@ -54,9 +54,7 @@ def _check_exists(text: str, shown: str) -> None:
         if file is not None and not file.is_file():
             raise StudyError(f"{problem}: the file {str(file)!r} does not exist.")
     elif (file / STUDY_FILE).is_file():
-        raise StudyError(
-            f"{problem} is the folder of a study: start_from=hpsearch.open_study({text!r}) learns from it."
-        )
+        raise StudyError(f"{problem} is the folder of a study: pass start_from=hpsearch.open_study({text!r}).")
     elif not file.is_file():
         raise StudyError(
             f"{problem} is neither a URL (such as sqlite:///optuna.db) nor a journal file that exists. Allowed are "

@@ -96,7 +96,9 @@ def learn_from(start_from: Any, learner: tuple[str | None, str]) -> Learned:
 
 def _learned(other: optuna.Study, reports: Mapping[int, Sequence[Report]], rename: Mapping[str, str]) -> Learned:
     if len(other.directions) != 1:
-        raise StudyError(f"start_from={other.study_name!r} has {len(other.directions)} objectives; only one can teach.")
+        raise StudyError(
+            f"start_from={other.study_name!r} has {len(other.directions)} objectives; a warm start needs exactly one."
+        )
     trials = [
         each
         for each in other.get_trials(deepcopy=False, states=(EngineState.COMPLETE, EngineState.PRUNED))
@@ -172,7 +174,7 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
     if engine.user_attrs.get(_IS_LEARNED, bool(known)):
         return []
     if engine.study_name == learned.name and _are_same(engine.get_trials(deepcopy=False), learned.trials):
-        raise StudyError(f"start_from={learned.name!r} is this study itself, which continues by itself.")
+        raise StudyError(f"start_from={learned.name!r} is this study itself, which continues without it.")
     fitting = [each for each in learned.trials if _fits(each, study)]
     if not fitting:  # the next session may rename parameters
         return [f"learns from 0 trials of {learned.name!r}: {_why_none(learned, study)}"]
@@ -210,7 +212,7 @@ def far_off(trials: Sequence[FrozenTrial], objective: Objective) -> str | None:
     name, _, _ = taught[0].user_attrs[ORIGIN].rpartition("/")
     return (
         f"the {len(own)} trials that have ended have {min(own):.4g} to {max(own):.4g}, those of {name!r} had "
-        f"{least:.4g} to {most:.4g}: where they were of another task, a new study without start_from does better"
+        f"{least:.4g} to {most:.4g}: if they are from another task, a new study without start_from is better"
     )
 
 

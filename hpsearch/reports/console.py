@@ -170,10 +170,10 @@ class LineView(SearchListener):
         waiting = [each for each in self._waiting() if each.values and all(by <= 0 for by in each.violations.values())]
         if not best and waiting:
             ahead = self._study.objective.best_of(waiting, key=lambda record: record.values[0])
-            return f"ahead is {format_value(ahead.values[0])} (trial {ahead.number}, waiting)"
+            return f"best so far {format_value(ahead.values[0])} (trial {ahead.number}, paused)"
         if not best:
             has_result = any(record.state.has_result and record.values for record in records)
-            return "none holds the constraints yet" if has_result else "no result yet"
+            return "no trial satisfies the constraints yet" if has_result else "no result yet"
         if len(self._study.objectives) > 1:
             return f"{len(best)} on the Pareto front"
         return f"best {format_value(best[0].value)} (trial {best[0].number})"
@@ -301,7 +301,7 @@ class LiveView(LineView):
         fraction = max(used, 0.0 if n_trials is None else self._done / n_trials)
         done = ProgressBar(total=1.0, completed=min(1.0, fraction), width=bar)
         waiting = len(self._waiting())
-        waits = f", {waiting} waiting" if waiting else ""
+        waits = f", {waiting} paused" if waiting else ""
         told = f"{self._progress()}{waits}, {self._pace(now)}"
         head.add_row("trials", done, Text(told, no_wrap=True))
         lines: list[RenderableType] = [head, Text(f"  {self._best}", style="green", no_wrap=True)]

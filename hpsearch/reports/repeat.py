@@ -59,7 +59,7 @@ def how_to_repeat(folder: Path, name: str, number: int) -> HowToRepeat:
     except FileNotFoundError:
         return in_python
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        logger.warning("%s is damaged (%r): the report cannot say how the study was begun.", COMMAND_FILE, error)
+        logger.warning("%s is damaged (%r): the report cannot show how the study began.", COMMAND_FILE, error)
         return in_python
 
 

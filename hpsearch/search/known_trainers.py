@@ -142,7 +142,8 @@ def notices_about_loss(trainer: type, searched: Iterable[str], objectives: Seque
             found[name] = instead[-1]
     return [
         f"WARNING: {name!r} is searched, and changes what the objective {loss.name!r} measures: the best trial may be "
-        f"the one whose {name!r} makes the loss small, not the better model. Pass as compute_objective {instead}."
+        f"the one whose {name!r} makes the loss small, not the one with the best model. Pass as compute_objective "
+        f"{instead}."
         for name, instead in found.items()
     ]
 

@@ -136,8 +136,8 @@ def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapp
         except KeyError as error:
             if error.args[0] in metrics.added:
                 raise MissingMetricError(
-                    f"{what} reads {error.args[0]!r} from a copy of the metrics, which does not have it, as the search "
-                    "adds it. Read it from the mapping itself."
+                    f"{what} reads {error.args[0]!r} from a copy of the metrics, which lacks it, because the search "
+                    "adds it to the original mapping. Read it from that mapping."
                 ) from error
             raise _missing(str(error.args[0]), metrics, what) from error
     try:
@@ -195,10 +195,10 @@ def resolve_objectives(
     resolved: list[Objective] = []
     for metric, each in zip(compute_objective, directions, strict=True):
         if metric is None:
-            raise ObjectiveError("A list of objectives names each of them; None is not one.")
+            raise ObjectiveError("A list of objectives must name each of them, but contains None.")
         objective = _resolve(metric, each, has_metrics, eval_sets)
         if any(objective.name == other.name for other in resolved):
-            raise ObjectiveError(f"The objective {objective.name!r} comes twice in {compute_objective!r}.")
+            raise ObjectiveError(f"The objective {objective.name!r} is given twice in {compute_objective!r}.")
         resolved.append(objective)
     return tuple(resolved)
 
@@ -360,8 +360,8 @@ def _named_objective(metric: str, direction: str | None) -> Objective:
     natural = natural_direction(key)
     if direction is not None and natural is not None and direction != natural:
         raise ObjectiveError(
-            f"direction={direction!r} contradicts the objective {key!r}, of which {natural!r} is better. If you mean "
-            f"it, pass compute_objective=lambda metrics: metrics[{key!r}]."
+            f"direction={direction!r} contradicts the objective {key!r}, for which {natural!r} is better. If you "
+            f"mean it, pass compute_objective=lambda metrics: metrics[{key!r}]."
         )
     resolved = direction or natural or MAXIMIZE
     origin = "" if direction or natural else " (direction not given: higher is taken as better)"

@@ -34,7 +34,7 @@ def notice_of_older_name(used: Sequence[Objective | Constraint | None]) -> list[
     if any(each is not None and _names_it(each.metric) for each in used):
         return [
             f"the metric {OLDER_NAME!r} of the search is now called {NUM_PARAMETERS!r} (both names can be used); "
-            f"if compute_metrics gives {OLDER_NAME!r} too, that is meant"
+            f"if compute_metrics returns {OLDER_NAME!r} too, that metric is used"
         ]
     return []
 

@@ -169,7 +169,7 @@ class Categorical:
             if isinstance(choice, float) and not math.isfinite(choice):
                 raise SpaceError(f"Categorical choice {choice!r} is not a finite number.")
             if choice in choices[:place]:
-                raise SpaceError(f"Categorical choice {choice!r} comes twice in {choices!r}, or equals another one.")
+                raise SpaceError(f"Categorical choice {choice!r} is given twice in {choices!r}, or equals another one.")
         if not isinstance(self.branches, Mapping):
             raise SpaceError(
                 f"Categorical branches must be a mapping from choices to parameters, but got {self.branches!r}."

@@ -43,7 +43,7 @@ def check_read(trial: Trial, trainer: ReadsParameters) -> None:
     for name, value in trial.fixed.items():
         if name not in params.values_by_name:
             raise SpaceError(
-                f"start_with gives {name}={value!r}, which nobody has asked for."
+                f"start_with gives {name}={value!r}, which no code has suggested."
                 f"{nearest_name(name, params.values_by_name)}"
             )
     unread = [

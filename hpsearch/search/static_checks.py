@@ -41,8 +41,8 @@ def check_trainer(trainer: Checkable) -> None:
     """
     if trainer.model_init is None:
         raise StudyError(
-            "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that returns "
-            "one; it was given a model."
+            "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that "
+            "returns one; it has a model instead."
         )
     if trainer.args.auto_find_batch_size:
         raise StudyError(
@@ -66,7 +66,7 @@ def check_space(space: Any, trainer: TakesParameters) -> None:
     known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
     for name, parameter, conditions in known.walk() if isinstance(known, SearchSpace) else ():
         if name in SET_BY_THE_SEARCH:
-            raise SpaceError(f"The search space asks for {name!r}, but the search itself sets it; take it out.")
+            raise SpaceError(f"The search space has {name!r}, which the search itself sets; remove it.")
         for value in parameter.edges():
             try:
                 trainer.check_parameter(name, value, conditions)

@@ -93,8 +93,8 @@ class Study:
         check_budget(self.budget)
         if self.n_trials is None and self.max_failures is None:
             raise StudyError(
-                "budget= without n_trials needs max_failures: trials that fail before their first step cost nothing, so"
-                " that the search might never end. Pass n_trials too, or a number of failures."
+                "budget= without n_trials needs max_failures: trials that fail before their first step cost "
+                "nothing, so the search might never end. Pass n_trials too, or a number of failures."
             )
         if self.keep_checkpoints is not None:
             check_whole("keep_checkpoints", self.keep_checkpoints, 0, "None or ")
@@ -122,8 +122,8 @@ class Study:
             )
         if len(self.objectives) == 1 and self.pruning_objective is not None:
             raise StudyError(
-                f"pruning_metric={self.pruning_objective.name!r} is for several objectives; a single one prunes by "
-                "itself."
+                f"pruning_metric={self.pruning_objective.name!r} is for several objectives; with a single one, that "
+                "objective is used for pruning."
             )
 
     @property
@@ -169,7 +169,7 @@ class Study:
         arguments = {name: _plain(value) for name, value in self._ask_space(trial).items()}
         for name in SET_BY_THE_SEARCH:
             if name in arguments:
-                raise SpaceError(f"The search space asks for {name}={arguments[name]!r}, but the search sets it.")
+                raise SpaceError(f"The search space has {name}={arguments[name]!r}, but the search itself sets {name}.")
         trial.params.read.clear()
         return arguments
 
@@ -186,8 +186,8 @@ class Study:
             return dict(trial.params)
         if not isinstance(returned, Mapping):
             raise SpaceError(
-                f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None to "
-                "use what it suggested."
+                f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None "
+                "to use the suggested values."
             )
         for name, value in returned.items():
             if foreign := what_is_foreign(value):

@@ -15,7 +15,7 @@ StudyCallback = Callable[[Any, Any], None]
 _ELSEWHERE = {
     "on_report": "a SearchListener: pass it as progress=",
     "on_train_begin": "a callback of trainers: pass it to the trainer, Trainer(callbacks=...)",
-    "on_trial_result": "a callback of Ray Tune, which only runs the trials here: pass a SearchListener as progress=",
+    "on_trial_result": "a callback of Ray Tune, which hpsearch does not call: pass a SearchListener as progress=",
 }
 
 

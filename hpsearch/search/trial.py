@@ -365,7 +365,7 @@ class Trial(ABC):
             if parameter.prior is not None and self.priors is not None and name not in self.priors:
                 raise SpaceError(
                     f"The prior {parameter.prior!r} of {name} comes too late: priors must be known before the first "
-                    "trial. Pass a mapping of names to parameters as hp_space, or take the prior out (prior=None)."
+                    "trial. Pass a mapping of names to parameters as hp_space, or remove the prior (prior=None)."
                 )
             known[name] = self.ranks.decide(lambda: self._choose(name, parameter))
         elif not parameter.contains(known[name]):

@@ -32,7 +32,8 @@ def communication_error(error: BaseException) -> CommunicationError:
         return error
     first_line = str(error).strip().partition("\n")[0]
     named = CommunicationError(
-        f"The processes of this search have lost each other ({type(error).__name__}: {first_line}): one of them, the "
+        f"The processes of this search have lost their connection ({type(error).__name__}: {first_line}): one of "
+        "them, the "
         "launcher or a node has died. Nothing is lost: run the same command again to continue, or let torchrun "
         "restart the processes (--max-restarts)."
     )

@@ -56,7 +56,7 @@ def load_best(run: Any) -> None:
             load_weights(run.model, best)
         else:
             logger.warning(
-                "load_best_model_at_end: the best checkpoint (%s) is not there; the model keeps its last weights.",
+                "load_best_model_at_end: the best checkpoint (%s) does not exist; the model keeps its last weights.",
                 best or f"none had a finite {run.args.metric_for_best_model}",
             )
     if run.args.should_save and best is not None and run.args.save_total_limit == 1:

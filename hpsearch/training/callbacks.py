@@ -226,6 +226,7 @@ class CallbackHandler(_TransformersCallbackHandler):
 def _checked_control(result: Any, listener: Callable[..., Any]) -> TrainerControl:
     if not isinstance(result, TrainerControl):
         raise TypeError(
-            f"{listener.__qualname__} returned {result!r}; a callback returns the TrainerControl it was given, or None."
+            f"{listener.__qualname__} returned {result!r}; a callback must return the TrainerControl that it "
+            "received, or None."
         )
     return result

@@ -88,7 +88,7 @@ def _train_epoch(
     finally:
         close(batches)
     if is_empty:
-        logger.warning("The training data gave no batch in epoch %d: training stops here.", epoch)
+        logger.warning("The training data yielded no batch in epoch %d: training stops.", epoch)
         run.control.should_training_stop = True
     _end_epoch(trainer, length, ignore_keys)
 
@@ -232,7 +232,7 @@ def _batches_to_skip(run: Any, epoch: int, resume: ResumePoint | None) -> int:
 
 def _announce(run: Any, length: TrainingLength) -> None:
     logger.info(
-        "Training: %d examples, %d epochs, %d updates of %d micro-batches; %d trainable parameters; from step %d.",
+        "Training: %d examples, %d epochs, %d steps of %d micro-batches; %d trainable parameters; from step %d.",
         length.num_examples,
         length.num_epochs,
         length.max_steps,

@@ -81,7 +81,7 @@ def compute_loss(
     if custom is not None:
         loss = custom(outputs, labels, num_items_in_batch=num_items_in_batch)
     elif labels is not None:
-        assert run.label_smoother is not None, "labels were taken out for it"
+        assert run.label_smoother is not None, "labels were removed for it"
         loss = run.label_smoother(
             outputs, labels, shift_labels=run.traits.is_causal_lm, num_items_in_batch=num_items_in_batch
         )

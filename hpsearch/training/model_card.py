@@ -81,7 +81,7 @@ def _body(summary: TrainingSummary, trainer: Hooks) -> str:
     state = trainer.run.state
     if state.is_hyper_param_search:
         name = "a trial" if state.trial_name is None else f"the trial `{state.trial_name}`"
-        text += f"\n### Hyperparameter search\n\nThis run is {name} of a search, which set:\n\n"
+        text += f"\n### Hyperparameter search\n\nThis run is {name} of a search, with these values:\n\n"
         text += "".join(f"- {key}: {value}\n" for key, value in (state.trial_params or {}).items())
     return text
 

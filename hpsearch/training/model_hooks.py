@@ -60,6 +60,6 @@ def _check_embeddings(model: torch.nn.Module) -> None:
         embeddings = None
     if not isinstance(embeddings, torch.nn.Module):
         raise InvalidInputError(
-            f"neftune_noise_alpha puts noise on the input embeddings, but {type(core).__name__} does not tell them; "
-            "give it a method get_input_embeddings() that returns its torch.nn.Embedding."
+            f"neftune_noise_alpha puts noise on the input embeddings, but {type(core).__name__} does not expose "
+            "them; give it a method get_input_embeddings() that returns its torch.nn.Embedding."
         )

@@ -51,8 +51,8 @@ class FromPretrained:
         for name in ("gguf_file", "quantization_config"):
             if options.get(name) is not None:
                 raise InvalidInputError(
-                    f"FromPretrained does not take {name}: it is for plain models, which can be made again from their "
-                    "weights alone. Call from_pretrained in a function in its place."
+                    f"FromPretrained does not take {name}: it is for plain models, which can be rebuilt from their "
+                    "weights alone. Call from_pretrained in a function instead."
                 )
         self._model_class, self._name_or_path, self._options = model_class, name_or_path, options
         self._class: Any = None

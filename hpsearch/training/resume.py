@@ -191,11 +191,11 @@ def check_same_updates(point: ResumePoint, position: Position, length: TrainingL
     counted = (position.epoch + 1) * length.updates_per_epoch - math.ceil(left / args.gradient_accumulation_steps)
     if counted != saved.global_step:
         raise CheckpointError(
-            f"{str(point.folder)!r} was written after {saved.global_step} updates; with "
+            f"{str(point.folder)!r} was written after {saved.global_step} steps; with "
             f"per_device_train_batch_size={args.per_device_train_batch_size}, "
             f"gradient_accumulation_steps={args.gradient_accumulation_steps} and {args.world_size} processes it would "
-            f"have been {counted}. reapply_arguments=True needs as many samples in an update as before: leave the "
-            "product of the three, and the data, as they were."
+            f"have been {counted}. reapply_arguments=True needs the same number of samples per step as before: do "
+            "not change the product of the three, or the data."
         )
 
 
@@ -273,8 +273,8 @@ def _put_back(path: Path, load: Callable[[Any], Any]) -> None:
         load(state)
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
-            f"{str(path)!r} does not fit this run ({error}): it is of another optimizer, schedule or model. Train with "
-            "the arguments it was written with, or start from its weights alone."
+            f"{str(path)!r} does not fit this run ({error}): it belongs to another optimizer, schedule or model. "
+            "Train with the arguments it was written with, or start from its weights alone."
         ) from error
 
 
@@ -282,7 +282,7 @@ def _read_torch(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointError(
             f"{str(path)!r} is missing, so this checkpoint cannot be resumed exactly (was it saved with "
-            "save_only_model=True?). To train on from its weights alone, load them into the model instead."
+            "save_only_model=True?). To continue from its weights alone, load them into the model instead."
         )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

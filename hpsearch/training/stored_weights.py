@@ -45,7 +45,7 @@ def check_weights(folder: Path, files: Iterable[Path]) -> None:
             _check_torch(file)
         has_weights |= file.suffix in (".safetensors", *_OF_TORCH)
     if not has_weights:
-        raise CheckpointError(f"There are no weights in {str(folder)!r}; files of weights end in {_NAMED}.")
+        raise CheckpointError(f"{str(folder)!r} has no weights; names of weight files end in {_NAMED}.")
 
 
 def parts_of(index: Path) -> dict[str, set[str]]:

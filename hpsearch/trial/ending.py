@@ -99,8 +99,8 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
 def disk_message(folder: Path, problem: str) -> str:
     """Return a message for the user about a disk that is full or read-only."""
     return (
-        f"{str(folder)!r} cannot be written: {problem}. Nothing that was written before is lost: make space, or make "
-        "the disk writable, then the same call continues."
+        f"{str(folder)!r} cannot be written: {problem}. Earlier files are not lost: free disk space, or make the "
+        "disk writable, then the same call continues."
     )
 
 

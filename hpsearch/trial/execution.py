@@ -173,8 +173,8 @@ class Execution:
                 if self._resumed_from is None:
                     raise
                 raise CannotResumeError(
-                    f"Trial {self._trial.number} cannot resume from its checkpoint: {error} The code makes another "
-                    "model than the one that the trial was begun with. Restore that code, or pass another study_name."
+                    f"Trial {self._trial.number} cannot resume from its checkpoint: {error} The code builds another "
+                    "model than the one that the trial began with. Restore that code, or pass another study_name."
                 ) from error
             except CheckpointError:
                 if not self._drop_checkpoint():
@@ -232,8 +232,8 @@ class Execution:
         others = sorted(before.keys() ^ after.keys())
         if others:
             raise StudyError(
-                f"Trial {self._trial.number} cannot resume with {sorted(after)} from a trial with {sorted(before)}: a "
-                f"perturbation (custom_explore_fn) may change values only, but {others[0]!r} is in one of them."
+                f"Trial {self._trial.number} cannot resume with {sorted(after)} from a trial with {sorted(before)}: "
+                f"a perturbation (custom_explore_fn) may change only values, but {others[0]!r} is in one of them."
                 f"{nearest_name(others[0], before)}"
             )
         for name in (name for name, value in after.items() if value != before[name]):

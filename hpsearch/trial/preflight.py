@@ -182,15 +182,15 @@ class _Preflight:
                 return f"{doing} raises {_described(error)} with these parameters, but not with others"
         reasons = []
         if plan.failed is not None and plan.failed[1].startswith(f"{type(error).__name__}:"):
-            reasons.append(f"trial {plan.failed[0]} has failed so before")
+            reasons.append(f"trial {plan.failed[0]} has failed in the same way")
         if failing and not left_out:
             reasons.append(f"{failing} other configuration{'s raise' if failing > 1 else ' raises'} an error as well")
         if not reasons:
             why = f"without {_named(left_out)}" if left_out else "with these parameters"
-            return f"{doing} raises {_described(error)} {why}; the trial will show whether that is a mistake"
+            return f"{doing} raises {_described(error)} {why}; the trial will show whether this is a mistake"
         raise PreflightError(
-            f"The preflight failed: {doing} raises {_described(error)}{_place(error)}; {' and '.join(reasons)}. Mend "
-            "it and run the same again. (preflight=False searches all the same.)"
+            f"The preflight failed: {doing} raises {_described(error)}{_place(error)}; {' and '.join(reasons)}. "
+            "Correct it and run the same command again. (preflight=False searches anyway.)"
         ) from error
 
     def _try(self, trial: Trial) -> str:

@@ -159,7 +159,7 @@ def _threads_of_the_system() -> int:
     try:
         tasks = list(_TASKS.iterdir())
     except OSError as error:
-        raise CannotFork(f"the threads of the program cannot be seen ({error})") from error
+        raise CannotFork(f"the threads of the program cannot be counted ({error})") from error
     for task in tasks:
         with contextlib.suppress(OSError):  # it has ended
             names.append((task / "comm").read_text().strip())

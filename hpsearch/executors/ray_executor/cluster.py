@@ -76,8 +76,8 @@ class Cluster:
         if autoscaling:
             return f"no node has {resources} yet: the first trials wait until the cluster has grown"
         raise StudyError(
-            f"A trial asks for {resources}, but no node of {self.description} has as much: "
-            f"{_largest(resources, nodes)}.{_misspelled(resources, nodes)} Ask for less in resources_per_trial, or "
+            f"A trial asks for {resources}, but no node of {self.description} has enough: "
+            f"{_largest(resources, nodes)}.{_misspelled(resources, nodes)} Request less in resources_per_trial, or "
             "start a larger node; if the cluster grows on demand, pass autoscaling=True."
         )
 
@@ -141,8 +141,8 @@ def joined(address: str | None) -> Iterator[Cluster]:
 def _check_same(place: str, address: str | None) -> None:
     if address not in (None, AUTO) and not is_same(address, place):
         raise StudyError(
-            f"address={address!r} is another Ray cluster than the one at {place}, which this process has joined. Leave "
-            "address out to search there, or call ray.shutdown() first."
+            f"address={address!r} is not the Ray cluster that this process has joined, at {place}. Leave address "
+            "out to use that one, or call ray.shutdown() first."
         )
 
 

@@ -40,7 +40,7 @@ def counterpart(domain: Any) -> Float | Int | None:
         low, high = _whole(domain.lower), _whole(domain.upper)
         if q is None or q == 1:  # then Ray leaves the upper bound out
             if low >= high:
-                raise SpaceError(f"there is no number from {low} to {high}, as Ray leaves {high} itself out.")
+                raise SpaceError(f"the range from {low} to {high} is empty, as Ray excludes {high}.")
             return Int(low, high - 1, log=is_log)
         lowest, highest = _multiples(low, high, _whole(q))
         return None if is_log else Int(lowest * int(q), highest * int(q), step=int(q))
@@ -56,7 +56,7 @@ def _multiples(low: float, high: float, q: float) -> tuple[int, int]:
         nearest = round(bound / q)
         ends.append(nearest if math.isclose(bound / q, nearest) else inwards(bound / q))
     if ends[0] > ends[1]:
-        raise SpaceError(f"there is no multiple of q={q} from {low} to {high}.")
+        raise SpaceError(f"the range from {low} to {high} has no multiple of q={q}.")
     return ends[0], ends[1]
 
 
@@ -69,7 +69,7 @@ def _whole(value: Any) -> int:
 def choices_of(values: Sequence[Any]) -> dict[Scalar, Any]:
     """Return the values by what a study can store of each: themselves, or a text."""
     if not values:
-        raise SpaceError("there are no choices; give at least one.")
+        raise SpaceError("the list of choices is empty; give at least one.")
     check_flat(values)
     found: dict[Scalar, Any] = {}
     for place, value in enumerate(map(_plain, values)):
@@ -152,8 +152,8 @@ def _domain(name: str, parameter: Parameter) -> Any:
     if isinstance(parameter, Categorical):
         if any(parameter.branches.values()):
             raise SpaceError(
-                f"{name!r} has branches, which the searchers of Ray do not know; leave out search_alg: our default "
-                "sampler does them."
+                f"{name!r} has branches, which Ray's searchers do not support; leave out search_alg: the default "
+                "sampler does."
             )
         return sample.choice(list(parameter.choices))
     if isinstance(parameter, Int) and parameter.step == 1:
@@ -166,8 +166,8 @@ def _domain(name: str, parameter: Parameter) -> Any:
     n_values = round((parameter.top - parameter.low) / parameter.step) + 1
     if n_values > _MOST_CHOICES:
         raise SpaceError(
-            f"{name!r} is {parameter!r}, with {n_values} values that are no multiples of the step. Ray knows them as "
-            f"choices only, here at most {_MOST_CHOICES}; let low be a multiple of {parameter.step}."
+            f"{name!r} is {parameter!r}, with {n_values} values that are no multiples of the step. Ray can express "
+            f"them only as choices, at most {_MOST_CHOICES} here; make low a multiple of {parameter.step}."
         )
     return sample.choice([_at(parameter, place) for place in range(n_values)])
 

@@ -130,8 +130,8 @@ def _ask(
     quiet = [nodes[asked[each]] for each in silent if asked[each] in alive]
     if quiet:
         raise StudyError(
-            f"{_named(quiet)} of the Ray cluster did not answer within {seconds:g} seconds. Look at `ray status`, and "
-            "take a node that hangs out of the cluster."
+            f"{_named(quiet)} of the Ray cluster did not answer within {seconds:g} seconds. Check `ray status`, and "
+            "remove a node that hangs from the cluster."
         )
     reasons = [f"{nodes[node]}: {reason}" for node, reason in failed.items() if node in alive]
     if reasons:

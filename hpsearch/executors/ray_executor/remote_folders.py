@@ -95,8 +95,8 @@ class RemoteFolders(RunFolders):
                     return
             remove_folder(self.folder / run)
         raise StorageError(
-            f"What {run} has left at storage_path={redacted_url(self.url)!r} cannot be brought: another worker writes "
-            "there, or it was deleted."
+            f"The files of {run} at storage_path={redacted_url(self.url)!r} cannot be fetched: another worker "
+            "writes there, or they were deleted."
         ) from missing
 
     def _bring_all(self, run: str) -> None:
@@ -135,7 +135,7 @@ class RemoteFolders(RunFolders):
                     self._send(run, each)
                 self._write_index(run, sorted(each.name for each in left), None)
         except Exception as error:
-            raise self._failed(f"What {run} has left cannot be sent to", error) from safe_cause(error, self.url)
+            raise self._failed(f"The files of {run} cannot be sent to", error) from safe_cause(error, self.url)
 
     def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
         """Bring them."""
@@ -148,7 +148,7 @@ class RemoteFolders(RunFolders):
                 if earlier.name not in whole:  # from when the trial waited before
                     remove_folder(earlier)
         except Exception as error:
-            raise self._failed(f"What {run} has left cannot be fetched from", error) from safe_cause(error, self.url)
+            raise self._failed(f"The files of {run} cannot be fetched from", error) from safe_cause(error, self.url)
 
     def _failed(self, attempt: str, error: Exception) -> StorageError:
         return StorageError(f"{attempt} storage_path={redacted_url(self.url)!r}: {redacted_text(str(error), self.url)}")
@@ -276,7 +276,7 @@ def check_place(url: str) -> Path | None:
             stream.write(text)
         with store.open_input_stream(f"{path}/{probe}/{probe}") as stream:
             if stream.readall() != text:
-                raise OSError("what was written there is not read again")
+                raise OSError("data written there cannot be read again")
         store.delete_dir(f"{path}/{probe}")
     except Exception as error:
         reason = redacted_text(f"{type(error).__name__}: {error}", url)

@@ -39,10 +39,10 @@ class Resources:
             raise StudyError(
                 f"resources_per_trial asks for {self.gpu:g} GPUs for one trial, but a trial on Ray uses at most one "
                 "GPU. For several GPUs in a trial start the search with `torchrun` or `accelerate launch`, without "
-                "backend='ray' (docs/distributed.md); several such searches may work on one study at once."
+                "backend='ray' (docs/distributed.md); several such searches may share a study."
             )
         if not self.as_bundle():
-            raise StudyError("resources_per_trial asks for nothing: a trial needs some of a resource, such as cpu=1.")
+            raise StudyError("resources_per_trial is empty: a trial needs a resource, such as cpu=1.")
 
     def as_bundle(self) -> dict[str, float]:
         """Return the amounts by the names that Ray has for them, without those that are 0."""

@@ -104,7 +104,7 @@ def _check_metric(scheduler: TrialScheduler, objective: Objective) -> None:
     if metric in (None, OBJECTIVE, objective.name) and mode not in (None, _mode(objective)):
         raise StudyError(
             f"scheduler={name} was made with mode={mode!r}, but {objective.name} is to be {objective.direction}d. "
-            "Leave metric and mode out where it is made."
+            "Leave metric and mode out of its constructor."
         )
 
 

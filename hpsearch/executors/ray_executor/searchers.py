@@ -24,7 +24,7 @@ from .tune_worker import OBJECTIVE
 
 _RANDOM = (
     "search_alg=BasicVariantGenerator is Ray's random search: pass sampler=optuna.samplers.RandomSampler(seed=...) "
-    "in its place. Grids in the space (tune.grid_search) are tried point by point without it."
+    "instead. Grids in the space (tune.grid_search) are tried point by point without it."
 )
 
 
@@ -62,8 +62,8 @@ def check_searcher(searcher: Searcher | None, study: Study) -> None:
         return
     if len(study.objectives) > 1:
         raise StudyError(
-            f"search_alg={type(searcher).__name__} is for one objective, but this search has several: leave it out, or "
-            "pass a sampler."
+            f"search_alg={type(searcher).__name__} supports one objective, but this search has several: leave it "
+            "out, or pass a sampler."
         )
     _tell_space(copied(searcher), study, _known_space(study))
 
@@ -95,7 +95,7 @@ class Proposals:
         self._earlier = ended if isinstance(study.space, SearchSpace) else []
         untold = [each for each in ended if not self._add(each)]
         if untold:
-            self.note += " (which starts anew: it cannot be told of earlier trials)"
+            self.note += " (which starts anew: it does not accept earlier trials)"
 
     def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
         """Return the parameters of trial `number`; WAIT if there are none now, None if there are no more.
@@ -151,7 +151,7 @@ class Proposals:
         if others:
             raise StudyError(
                 f"search_alg={type(self._searcher).__name__} proposes {sorted(proposed)}, but the search space has "
-                f"{sorted(known)}: {others[0]!r} is in one of them only. Leave out the searcher's own space."
+                f"{sorted(known)}: {others[0]!r} is in only one of them. Leave out the searcher's own space."
                 f"{nearest_name(others[0], known.keys() - proposed.keys())}"
             )
         return {name: from_searcher(name, known[name], value) for name, value in proposed.items()}
@@ -186,12 +186,12 @@ def _tell_space(searcher: Searcher, study: Study, space: SearchSpace | None) -> 
     if searcher.metric in (None, OBJECTIVE, study.objective.name) and searcher.mode not in (None, mode):
         raise StudyError(
             f"search_alg={name} was made with mode={searcher.mode!r}, but {study.objective.name} is to be "
-            f"{study.objective.direction}d. Leave metric and mode out where it is made."
+            f"{study.objective.direction}d. Leave metric and mode out of its constructor."
         )
     try:
         searcher.set_search_properties(OBJECTIVE, mode, domains)
     except Exception as error:
-        raise StudyError(f"search_alg={name} does not take this space: {error}") from error
+        raise StudyError(f"search_alg={name} does not support this space: {error}") from error
     innermost: Any = searcher
     while isinstance(innermost, Searcher) and hasattr(innermost, "searcher"):
         innermost = innermost.searcher

@@ -127,7 +127,7 @@ class _Line(Line):
         if not self.is_abandoned and now > self._checked + self._folders.seconds_between_looks:
             self._checked = now
             if not self._is_wanted():
-                raise StorageError(f"Another search has taken over {self._run}: this one has signed out, or seems to.")
+                raise StorageError(f"Another search has taken over {self._run}: this search has ended, or seems dead.")
         if self.is_abandoned:
             raise Abandoned
 

@@ -117,8 +117,8 @@ class TuneDispatch:
             self._had_room = now
         elif now - self._had_room > _SECONDS_WITHOUT_ROOM:
             raise StudyError(
-                f"For {_SECONDS_WITHOUT_ROOM:g} s no node of the cluster could hold a trial: those that could are "
-                "gone. The same call continues once there are some; autoscaling=True waits for them."
+                f"For {_SECONDS_WITHOUT_ROOM:g} s no node of the cluster could hold a trial: suitable nodes have "
+                "left. The same call continues once the cluster has some; autoscaling=True waits for them."
             )
         if self._numbers and now - self._last_news > _SECONDS_OF_SILENCE:
             exhausted = self.exhausted()
@@ -212,7 +212,7 @@ class TuneDispatch:
             self._finish(tune_id, given_up(trial, loss.reason))
         else:
             reason = (
-                f"No worker can be started on the cluster: {loss.reason}. All nodes need hpsearch and what it imports."
+                f"No worker can be started on the cluster: {loss.reason}. All nodes need hpsearch and its dependencies."
             )
             self._finish(tune_id, trial.ended(TrialState.INTERRUPTED, reason, StudyError(reason)))
 
@@ -253,8 +253,8 @@ def given_up(trial: RunningTrial, reason: str) -> Ended:
     if problem is None:
         return trial.ended(TrialState.FAILED, f"its worker died: {reason}")
     said = (
-        f"What Tune keeps of {trial.so_far.name} cannot be written: {problem}. Nothing that was written before is "
-        "lost: make space, then the same call continues."
+        f"Tune's files of {trial.so_far.name} cannot be written: {problem}. Earlier files are not lost: free disk "
+        "space, then the same call continues."
     )
     return trial.ended(TrialState.INTERRUPTED, problem, StorageError(said))
 
@@ -265,7 +265,7 @@ def _unbegun(trial: RunningTrial, event: Unusable) -> Ended:
         reason = f"A worker cannot reach the checkpoints of {trial.assignment.name}: {event.reason}"
         return trial.ended(TrialState.INTERRUPTED, reason, StorageError(reason))
     reason = (
-        f"The trainer cannot be loaded in a worker: {event.reason}. What it is made of (functions, classes, data) must "
-        "be importable on every node of the cluster."
+        f"The trainer cannot be loaded in a worker: {event.reason}. Its functions, classes and data must be "
+        "importable on every node of the cluster."
     )
     return trial.ended(TrialState.REFUSED, reason, StudyError(reason))

@@ -162,5 +162,5 @@ def shown(value: Any) -> str:
     try:
         shown = printable(repr(value)).replace("\n", "\\n")
     except (ValueError, RecursionError):  # a number with thousands of digits, objects in objects in objects
-        shown = f"{type(value).__name__} that is too large to show"
+        shown = f"{type(value).__name__} that is too long to show"
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

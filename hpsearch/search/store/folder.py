@@ -252,7 +252,7 @@ def check_place(folder: Path) -> None:
     except (OSError, ValueError) as error:  # a ValueError: no file can have the name
         raise _no_place(folder, error) from error
     if not is_folder:
-        raise _no_place(folder, "there is a file of this name")
+        raise _no_place(folder, "a file of this name exists")
 
 
 def make_place(folder: Path) -> None:

@@ -37,7 +37,7 @@ def read_own_text(path: Path) -> str:
         with open(descriptor, encoding="utf-8", closefd=False) as stream:
             return stream.read()
     except UnicodeDecodeError as error:
-        raise Unreadable("it is not text") from error
+        raise Unreadable("it is not a text file") from error
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from error
     finally:

@@ -233,7 +233,7 @@ def argument_names(kind: Any = TrainingArguments) -> tuple[str, ...]:
 
 
 def is_of_library(name: str, kind: type) -> bool:
-    """Tell whether an argument is one of hpsearch or transformers, not one that a user's class adds."""
+    """Return whether an argument is one of hpsearch or transformers, not one that a user's class adds."""
     bases = [each for each in kind.__mro__ if each.__module__.partition(".")[0] in ("hpsearch", "transformers")]
     return any(name in inspect.get_annotations(each) for each in bases)
 

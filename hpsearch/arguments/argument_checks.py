@@ -1,4 +1,4 @@
-"""What values the training arguments may have, one by one; how they fit together is transformers' business.
+"""Allowed values of single training arguments; transformers checks their combinations.
 
 Checked before anything is derived from them, so that a message can name the argument, the value and what is allowed.
 """

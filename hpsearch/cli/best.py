@@ -31,7 +31,7 @@ _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Format(StrEnum):
-    """How parameters are printed."""
+    """Output formats of parameters."""
 
     TEXT = "text"
     JSON = "json"
@@ -105,7 +105,7 @@ def _flags(values: Mapping[str, Any], known: Collection[str]) -> str:
 
 
 def _is_flag(name: str, value: Any, known: Collection[str]) -> bool:
-    """Tell whether a parameter is a training argument that only trains, and safe in a command line.
+    """Return whether a parameter is a training argument that only trains, and safe in a command line.
 
     A shell would run a part of a name that is no identifier, and `xargs` ends an argument at the end of a line.
     """
@@ -119,7 +119,7 @@ def _training_arguments(summary: SearchSummary) -> Collection[str]:
 
 
 def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]], known: Collection[str]) -> None:
-    """Tell, apart from the flags, which parameters are left out."""
+    """Print, apart from the flags, the parameters that are left out."""
     for values in found:
         left_out = ", ".join(
             f"{printable(name)}={value!r}" for name, value in values.items() if not _is_flag(name, value, known)
@@ -179,7 +179,7 @@ def model_in(checkpoint: Path, folder: Path) -> list[Path]:
 
 
 def _exported(checkpoint: Path) -> list[Path]:
-    """Return what a checkpoint holds for others than the trainer that wrote it."""
+    """Return the files of a checkpoint that are useful without the trainer that wrote it."""
     from ..any_trainer.exact_resume import FILES
     from ..training.checkpoints import TO_GO_ON
 

@@ -45,7 +45,7 @@ def dashboard(
 
 
 def _check_free(port: int) -> None:
-    """Check that nobody listens at a port.
+    """Check that a port is free.
 
     Raises:
         StudyError: somebody does, or this user may not; with one that is free.

@@ -104,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _ClickException as error:
         error.show()
         return MISTAKEN
-    except SystemExit as ended:  # rich ends the program if nobody reads its output any more
+    except SystemExit as ended:  # rich ends the program if its output is no longer read
         return ended.code if isinstance(ended.code, int) else FAILED
-    except BrokenPipeError:  # whoever read the output has had enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

@@ -25,7 +25,7 @@ from .text_classification import read_toml
 
 @dataclass(frozen=True)
 class Command:
-    """What a search was begun with on the command line.
+    """The command with which a search began.
 
     Attributes:
         file: the study file.
@@ -42,7 +42,7 @@ class Command:
     left_out: list[str] = field(default_factory=list)
 
     def plan(self) -> SearchPlan:
-        """Return what the study file plans, from the folder that the command was given in."""
+        """Return the plan of the study file, loaded in the folder of the command."""
         try:
             os.chdir(self.folder)
         except OSError as error:

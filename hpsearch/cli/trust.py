@@ -26,7 +26,7 @@ _SET_BY_THE_FOLDER = ("output_dir", "study_name")
 
 @dataclass(frozen=True)
 class Given:
-    """What the user gives on the command line, besides the folder of a study.
+    """The options of the user on the command line, besides the folder of a study.
 
     Attributes:
         command: the command that is given, for messages: ``hpsearch resume``.
@@ -71,7 +71,7 @@ def admitted(recorded: Command, study: Path, given: Given) -> Command:
 
 
 def speaks() -> bool:
-    """Tell whether this process prints: under torchrun the first one does."""
+    """Return whether this process prints: under torchrun the first one does."""
     return int(os.environ.get("RANK", "0")) == 0
 
 

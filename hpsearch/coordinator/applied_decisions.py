@@ -27,7 +27,7 @@ _LEAST_TO_MEASURE = 3
 
 
 class AppliedDecisions:
-    """Carries out what is decided; several processes may share the study, one after the other.
+    """Executes the decisions of a search; processes that share the study take turns.
 
     Every method is called under the study's lock, but `verdict`, which takes it where it needs to.
 
@@ -35,7 +35,7 @@ class AppliedDecisions:
         session: whose records, limits and folders these are.
         ledger: the trials in the storage.
         at_rungs: where trials pause; None: a pruner of Optuna judges.
-        is_converged: tells whether the search may end early.
+        is_converged: returns whether the search may end early.
         budget: in full training runs; None: no limit.
         paused_limit: on the number of paused trials, and on the size of their checkpoints.
 
@@ -97,7 +97,7 @@ class AppliedDecisions:
                     return None
 
     def verdict(self, trial: OptunaTrial, reported: Reported) -> Verdict:
-        """Return what a trial does next that has reported: the rungs say it, or else a pruner of Optuna.
+        """Return the next action of a trial that has reported, according to the rungs or else a pruner of Optuna.
 
         A trial that has resumed is not judged where it has been before.
         """
@@ -132,7 +132,7 @@ class AppliedDecisions:
         return judge(now, so_far.number, earlier)
 
     def _read(self) -> Entries:
-        """Read the trials anew; those that ended, or paused, just before their process died are recorded as such."""
+        """Read the trials again; those that ended, or paused, just before their process died are recorded as such."""
         self._records.refresh()
         entries = self._ledger.read()
         warning = self._ledger.compare_with_warm_start(entries)

@@ -238,7 +238,7 @@ class Coordinator:
         self._session.listener.on_checkpoint(self.running[number].trial, step)
 
     def note(self, number: int, so_far: TrialRecord) -> None:
-        """Write how far a trial is, where its checkpoints do not tell; it is on disk when this returns."""
+        """Write the state of a trial that its checkpoints do not hold; it is on disk when this returns."""
         self._has_begun(number)
         so_far = so_far.going_on_from(self.running[number].so_far)  # it may not know its earlier reports yet
         self._remember(number, so_far)
@@ -263,7 +263,7 @@ class Coordinator:
         self._session.listener.on_report(running.trial, reported.report)
 
     def verdict(self, number: int, reported: Reported) -> Verdict:
-        """Return what the rungs, or else the pruner, say of a trial that has reported."""
+        """Return the verdict of the rungs, or else of the pruner, on a trial that has reported."""
         with self._ledger.talking():
             return self._decisions.verdict(self.running[number].trial, reported)
 
@@ -378,7 +378,7 @@ class Coordinator:
         return self.running.pop(number)
 
     def _settle(self, trial: OptunaTrial, record: TrialRecord, is_stored: bool = True) -> None:
-        """Record in the ledger, unless the storage is gone, and in the limits how a trial ended."""
+        """Record the end of a trial in the ledger, unless the storage is unreachable, and in the limits."""
         self._look_again = -math.inf
         with self._session.records.locked():
             if is_stored:

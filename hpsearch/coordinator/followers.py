@@ -1,4 +1,4 @@
-"""What the other processes of a search do: they train the trials that the main one chooses, and decide nothing."""
+"""The other processes of a distributed search: they train the trials that the main process chooses."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from .study_records import StudyRecords
 
 
 class Limits:
-    """Tells why no further trial may begin: a limit of the study, too many failures, or a callback.
+    """The reasons why no further trial may start: a limit of the study, too many failures, or a callback.
 
     Args:
         study: the settings.

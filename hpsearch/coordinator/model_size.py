@@ -1,4 +1,4 @@
-"""Whether the model is still as large as in the earlier trials of a study, also where no code that it is of was edited.
+"""Detect a change of the model's size between the trials of a study, even if no code of the model was edited.
 
 What `model_init` reads from a file or from the environment is in no fingerprint: only the model shows it.
 """
@@ -21,7 +21,7 @@ class ModelSize:
 
     def __init__(self, records: Iterable[TrialRecord], is_fixed: bool) -> None:
         sizes = {size for each in records for size in _sizes(each)} if is_fixed else set()
-        self._known = sizes.pop() if len(sizes) == 1 else None  # models that differ anyway tell nothing
+        self._known = sizes.pop() if len(sizes) == 1 else None  # sizes that differ anyway prove nothing
 
     def change(self, record: TrialRecord) -> str | None:
         """Return in words that a trial's model has another number of parameters; once, and None else."""

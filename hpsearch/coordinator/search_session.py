@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class SearchSession:
-    """What one call of a search consists of.
+    """The parts of one call of a search.
 
     Args:
         trainer: the recipe of the trials.

@@ -73,7 +73,7 @@ class TrialsOnDisk:
         return self.finish(ended)
 
     def note(self, record: TrialRecord) -> None:
-        """Write how far a trial is, where that could not be told from its checkpoints.
+        """Write the state of a trial that its checkpoints do not hold.
 
         Should the trial begin again, that is what is known of it.
         """

@@ -1,4 +1,4 @@
-"""Trials in the searching process itself, one after the other: the reference for all other ways to run them."""
+"""Run trials in the process of the search, in series: the reference for all other executors."""
 
 from __future__ import annotations
 

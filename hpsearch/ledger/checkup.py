@@ -1,4 +1,4 @@
-"""Whether the storage in a study's folder is sound: a copy of it is checked, and nothing in the folder changes."""
+"""Check the storage in a study's folder, on a copy: nothing in the folder changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AGAIN = "repeat the call of the search: it rebuilds the storage from the folder
 def problems_of_storage(
     folder: Path, settings: Mapping[str, Any], read_numbers: Callable[[], Collection[int]]
 ) -> list[str]:
-    """Return what is wrong with the storage in a study's folder, in one line each; nothing of a storage elsewhere.
+    """Return the problems of the storage in a study's folder, in one line each; a storage elsewhere is not checked.
 
     A search may be at work in the study meanwhile.
 

@@ -138,7 +138,7 @@ def _damage_of_sqlite(file: Path) -> str | None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Tell whether an error says that a file is damaged, not that it is locked, or that the disk is full."""
+    """Return whether an error says that a file is damaged, not that it is locked, or that the disk is full."""
     code = getattr(error, "sqlite_errorcode", None)
     return not isinstance(error, OSError | MemoryError) if code is None else code & 0xFF in _DAMAGE
 
@@ -156,7 +156,7 @@ def first_line(error: BaseException) -> str:
 
 
 def was_made_in(settings: Mapping[str, Any] | None, storage: Any) -> bool:
-    """Tell whether the settings of a study say that its storage lies in its own folder, which may have been moved."""
+    """Return whether the settings of a study say that its storage lies in its own folder, which may have been moved."""
     recorded = None if settings is None or not settings.get("storage") else _path(str(settings["storage"]))
     if settings is None or recorded is None:
         return False

@@ -44,7 +44,7 @@ def as_terminator(terminator: Any) -> BaseTerminator | None:
 
 
 def is_stagnant(since_improvement: int, expected: Callable[[], float | None]) -> bool:
-    """Tell whether a search with rungs ends, with `terminator=True`.
+    """Return whether a search with rungs ends, with `terminator=True`.
 
     Args:
         since_improvement: the number of trials since the last new best at any rung.

@@ -33,15 +33,14 @@ from .tables import (
 )
 
 _WITH_A_REASON = (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED, TrialState.REFUSED)
-_SECONDS_OF_QUIET = 120.0  # thousands of workers tell of their progress only once in a minute or two
+_SECONDS_OF_QUIET = 120.0  # thousands of workers report their progress only every minute or two
 _LONGEST_CURVE = 24
 
 
 def console_listener(is_shown: bool, console: Console | None = None) -> SearchListener:
     """Return the listener that shows a search, silent if not `is_shown`.
 
-    Live in a terminal and in a notebook, as lines elsewhere, and as few lines where the variable ``CI`` says that
-    nobody watches.
+    Live in a terminal and in a notebook, as lines elsewhere, and as few lines if the variable ``CI`` is set.
     """
     if not is_shown:
         return SearchListener()
@@ -67,7 +66,7 @@ class LineView(SearchListener):
         self._done, self._best, self._has_run = 0, "", False
 
     def on_search_prepare(self, study: Study) -> None:
-        """Print the objective at once: with much data, the search begins seconds later."""
+        """Print the objective immediately: with much data, the search begins seconds later."""
         self._print(f"search {study.name!r}: {study.description}")
         self._is_announced = True
 
@@ -193,7 +192,7 @@ class NewsView(LineView):
 
 @dataclass
 class _Running:
-    """A running trial, as far as it has told; `max_steps` is 0 while no worker trains it yet, or again."""
+    """A running trial, as it was last reported; `max_steps` is 0 while no worker trains it yet, or again."""
 
     trial: Trial
     reports: list[Report]
@@ -216,7 +215,7 @@ class _Running:
 class LiveView(LineView):
     """A live display: trials done, the best so far, and a line for each running trial, as many as fit.
 
-    Rich draws in a thread of its own, and trials may tell in others; so what is drawn is copied first.
+    Rich draws in its own thread, and trials may report from others, so the data are copied before drawing.
 
     Args:
         clock: gives the time in seconds.
@@ -326,7 +325,7 @@ class LiveView(LineView):
         return sorted(chosen, key=lambda each: each.trial.number)
 
     def _pace(self, now: float) -> str:
-        """Return how long the search runs, how fast trials go, and for how long they will if that can be told."""
+        """Return the elapsed time of the search, its rate of trials, and the time left if it can be estimated."""
         seconds, timed = now - self._begin, self._timed()
         told = format_clock(seconds)
         if timed > 0:
@@ -344,7 +343,7 @@ class LiveView(LineView):
         return self._done - len(self._not_timed)
 
     def _seconds_left(self, timed: int, seconds: float) -> float | None:
-        """Return the seconds until the end of the search at this pace; None if they cannot be told.
+        """Return the seconds until the end of the search at this pace; None if they cannot be estimated.
 
         It can once two trials have ended per worker, as the first to end may be the short ones. It cannot
         with a limit on epochs, as nobody knows how many trials that will be.

@@ -146,7 +146,7 @@ def _settings(summary: SearchSummary) -> str:
 
 
 def _sessions(summary: SearchSummary) -> list[dict[str, Any]]:
-    """Return what the trials were run with, without the secrets that an earlier version has recorded."""
+    """Return the arguments of the trials, without the secrets that an earlier version has recorded."""
     sessions = getattr(summary.study, "settings", {}).get("sessions", [])
     return [{**each, "arguments": without_secrets(each.get("arguments", {}))} for each in sessions]
 

@@ -1,4 +1,4 @@
-"""What the best trial must hold besides being the best: bounds on metrics."""
+"""Constraints on the best trial: bounds on metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search optimises: metrics by name, functions of the metrics, or the documented default."""
+"""The objectives of a search: metrics by name, functions of the metrics, or the documented default."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _NOT_A_METRIC = re.compile(
 
 @dataclass(frozen=True)
 class Objective:
-    """What to optimise, and in which direction; made by `resolve_objectives`.
+    """An objective and its direction; created by `resolve_objectives`.
 
     Attributes:
         metric: the key of a metric, or a function from all metrics to a number.
@@ -80,7 +80,7 @@ class Objective:
 
     @property
     def identity(self) -> str:
-        """What tells it from another objective in a later session: a metric's key, or the name of a function."""
+        """The identity of the objective in a later session: a metric's key, or the name of a function."""
         is_function = callable(self.metric) and self.metric not in (sum_of_metrics, sum_of_losses)
         return f"{self.name}(metrics)" if is_function else self.name
 
@@ -98,7 +98,7 @@ class Objective:
         return number_from(self.metric, metrics, f"The {what}" if self.name == what else f"The {what} {self.name}")
 
     def is_better(self, value: float, than: float | None) -> bool:
-        """Tell whether `value` beats `than`; anything finite beats None and what is not finite."""
+        """Return whether `value` beats `than`; anything finite beats None and what is not finite."""
         if not math.isfinite(value):
             return False
         if than is None or not math.isfinite(than):
@@ -206,7 +206,7 @@ def resolve_objectives(
 def resolve_pruning(metric: Any, objectives: tuple[Objective, ...]) -> Objective | None:
     """Return the objective that prunes trials of several objectives: one of them, or another metric, by name.
 
-    Another metric has its natural direction; one whose name tells none is maximised.
+    Another metric has its natural direction; one whose name implies none is maximised.
 
     Raises:
         ObjectiveError: it is no name.
@@ -290,7 +290,7 @@ def _resolve(compute_objective: Any, direction: Any, has_metrics: bool, eval_set
 
 
 def natural_direction(metric: str) -> str | None:
-    """Return the direction that the words of a metric's name tell, or None if they tell nothing.
+    """Return the direction that the words of a metric's name imply, or None.
 
     >>> natural_direction("eval_loss"), natural_direction("eval_f1"), natural_direction("eval_quality")
     ('minimize', 'maximize', None)

@@ -27,7 +27,7 @@ def present_name(text: str) -> str:
 
 
 def notice_of_older_name(used: Sequence[Objective | Constraint | None]) -> list[str]:
-    """Return what to say of objectives and constraints that name the metric as 0.8.0 did; empty if none does.
+    """Return notices about objectives and constraints that use the metric's name of 0.8.0; empty if none does.
 
     Functions of the metrics name it where the text is in their code.
     """

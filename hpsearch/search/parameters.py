@@ -48,7 +48,7 @@ class Float:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
 
     def contains(self, value: Any) -> bool:
-        """Tell whether `value` is a number this parameter can take."""
+        """Return whether `value` is a number this parameter can take."""
         if not _is_number(value) or not self.low <= value <= self.high:
             return False
         return self.step is None or _is_multiple(value - self.low, self.step)
@@ -108,7 +108,7 @@ class Int:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
 
     def contains(self, value: Any) -> bool:
-        """Tell whether `value` is a whole number this parameter can take."""
+        """Return whether `value` is a whole number this parameter can take."""
         if not _is_finite(value) or not float(value).is_integer() or not self.low <= value <= self.high:
             return False
         return (int(value) - self.low) % self.step == 0
@@ -191,7 +191,7 @@ class Categorical:
                 raise SpaceError(f"Categorical {name}={value!r} is not one of the choices {choices!r}.")
 
     def contains(self, value: Any) -> bool:
-        """Tell whether `value` is one of the choices, of the same type."""
+        """Return whether `value` is one of the choices, of the same type."""
         return any(type(value) is type(choice) and value == choice for choice in self.choices)
 
     def edges(self) -> tuple[Scalar, ...]:

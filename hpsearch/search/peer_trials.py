@@ -1,4 +1,4 @@
-"""What a running trial must know of the other trials of its study."""
+"""A summary of the peers of a running trial."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PeerTrials:
 
     @classmethod
     def of(cls, records: Sequence[TrialRecord], study: Study, under_way: float = 0.0) -> PeerTrials:
-        """Return what is to be known of these trials, and of those that have trained `under_way` epochs so far."""
+        """Summarise the peers of a trial; add the `under_way` epochs of running ones."""
         keep = study.keep_checkpoints
         kept = () if keep is None else kept_records(records, study.objectives, keep)
         return cls(

@@ -1,4 +1,4 @@
-"""The processes that train one trial together: the first one decides, all hear of it before they act."""
+"""The processes that train one trial together: the first one decides, and all receive the decision before they act."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ranks(Protocol):
 
 
 class OneProcess:
-    """A trial in one process: nobody to tell."""
+    """A trial in one process: no other process needs the decisions."""
 
     is_main = True
     size = 1

@@ -92,7 +92,7 @@ class SearchSpace(Mapping[str, Parameter]):
         return {name: each.prior for name, each in self.all_parameters().items() if each.prior is not None}
 
     def contains(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether `values` are a complete set of values of this space, with none that does not exist."""
+        """Return whether `values` are a complete set of values of this space, with none that does not exist."""
         expected = _draw_existing(self._parameters, values)
         return expected is not None and expected == set(values)
 

@@ -21,7 +21,7 @@ class TakesParameters(Protocol):
 
 
 class Checkable(Protocol):
-    """What these checks ask of a trainer."""
+    """The attributes of a trainer that these checks use."""
 
     args: Any
     model_init: Any
@@ -58,7 +58,7 @@ def check_trainer(trainer: Checkable) -> None:
 def check_space(space: Any, trainer: TakesParameters) -> None:
     """Check that trials could take the values of a static space: its bounds and every choice, in their branch.
 
-    A define-by-run function is checked as it suggests, in the first trial; the `parameters` that one tells of, here.
+    A define-by-run function is checked as it suggests, in the first trial; its known `parameters` are checked here.
 
     Raises:
         SpaceError: a parameter does not exist or the arguments refuse a value; the message says which and why.

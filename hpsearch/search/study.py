@@ -201,7 +201,7 @@ class Study:
         return {**{name: value for name, value in returned.items() if name not in parameters}, **suggested}
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes two sessions the same study, as JSON-ready values."""
+        """Return the identity of a study, the same in all of its sessions, as JSON-ready values."""
         return {
             "study_name": self.name,
             "objective": _one_or_all([each.identity for each in self.objectives]),
@@ -285,7 +285,7 @@ def _one_or_all(values: list[str]) -> str | list[str]:
 
 
 def describe(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> str:
-    """Return what is optimised, and under which constraints, in words."""
+    """Return the objectives and constraints, in words."""
     described = " and ".join(each.description for each in objectives)
     bounds = " and ".join(each.name for each in constraints)
     return f"{described}, with {bounds}" if bounds else described

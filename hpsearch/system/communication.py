@@ -18,7 +18,7 @@ _OF_THIS_PROCESS = ("ncclUnhandledCudaError", "unhandled cuda error", "ncclInval
 
 
 def is_of_communication(error: BaseException) -> bool:
-    """Tell whether an error says that another process, or the store of the process group, cannot be reached."""
+    """Return whether an error says that another process, or the store of the process group, cannot be reached."""
     if isinstance(error, (CommunicationError, distributed.DistNetworkError, distributed.DistStoreError)):
         return True
     if isinstance(error, distributed.DistBackendError):

@@ -90,7 +90,7 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
 
 
 def _is_other(state: dict[str, Any], args: TrainingArguments, dynamo_plugin: TorchDynamoPlugin) -> bool:
-    """Tell whether accelerate's state is that of a run that is trained in another way."""
+    """Return whether accelerate's state is that of a run that is trained in another way."""
     had = state.get("_mixed_precision"), state.get("dynamo_plugin")
     return bool(state) and (had != (args.mixed_precision, dynamo_plugin) or args.deepspeed_plugin is not None)
 

@@ -30,7 +30,7 @@ def files_in(folder: Path) -> dict[str, Path]:
 
 
 def is_wrapped(model: Any) -> bool:
-    """Tell whether a model is one of PEFT, around another; False for a model of transformers that has adapters."""
+    """Return whether a model is one of PEFT, around another; False for a model of transformers that has adapters."""
     return bool(getattr(model, "peft_config", None)) and not callable(model.active_adapters)
 
 

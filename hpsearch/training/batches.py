@@ -150,7 +150,7 @@ def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Tell every part of a loader that shuffles by epoch which one it is."""
+    """Set the epoch of every part of a loader that shuffles by epoch."""
     sampler = getattr(loader, "batch_sampler", None)
     parts: tuple[Any, ...] = (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "dataset", None))
     for part in parts:

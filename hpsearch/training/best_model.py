@@ -34,7 +34,7 @@ def metric_value(metrics: Mapping[str, float], name: str) -> float:
 
 
 def track_best(run: Any, metrics: Mapping[str, float]) -> bool:
-    """Update the best metric of the run's state; tell whether these metrics are a new best."""
+    """Update the best metric of the run's state; return whether these metrics are a new best."""
     args, state = run.args, run.state
     if args.metric_for_best_model is None:
         return False

@@ -130,12 +130,12 @@ class CheckpointOnTermination(TrainerCallback):
 
 
 def is_of_package(callback: Any, *packages: str) -> bool:
-    """Tell whether the class of a callback comes from one of these packages."""
+    """Return whether the class of a callback comes from one of these packages."""
     return type(callback).__module__.partition(".")[0] in packages
 
 
 def copy_for_new_trainer(callback: TrainerCallback) -> TrainerCallback:
-    """Return what a trainer made by `with_arguments` should call: a copy if the callback keeps state, else itself.
+    """Return the callback for a trainer made by `with_arguments`: a copy if the callback keeps state, else itself.
 
     A callback keeps state if it declares so (`ExportableState`), like the patience counter of early stopping.
     """

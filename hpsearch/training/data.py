@@ -136,7 +136,7 @@ class CollatorWithoutUnusedColumns:
 
 @dataclass(frozen=True)
 class TrainingLength:
-    """How long a run is.
+    """The length of a run.
 
     Attributes:
         max_steps: updates in the whole run.

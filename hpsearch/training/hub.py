@@ -94,7 +94,7 @@ class HubRepository:
         return any(not job.done() for _, job in self._jobs)
 
     def create(self, token: str | None = None, private: bool | None = None) -> str:
-        """Make the repository, unless it is there already, and return its id.
+        """Create the repository, unless it exists, and return its id.
 
         Raises:
             ArgumentError: its name cannot be one.

@@ -122,12 +122,12 @@ def reapply(optimizer: Any, schedule: Any, given: Sequence[dict[str, Any]], sour
 
     Args:
         optimizer, schedule: of a run, restored.
-        given: what `given_hyperparameters` told before.
+        given: the earlier result of `given_hyperparameters`.
         source: the checkpoint, for messages.
 
     Raises:
-        CheckpointError: a switch of the optimizer is not as it was, or the checkpoint does not tell its base rates.
-        InvalidInputError: it cannot be told what learning rate the schedule has at its position.
+        CheckpointError: a switch of the optimizer has changed, or the checkpoint does not hold its base rates.
+        InvalidInputError: the learning rate of the schedule at its position is unknown.
     """
     schedule = schedule.scheduler if isinstance(schedule, AcceleratedScheduler) else schedule
     bases = [each["lr"] for each in given]

@@ -94,7 +94,7 @@ def _train_epoch(
 
 
 def _update(trainer: Hooks, micro_batches: list[Any], items: Any, length: TrainingLength, after: Position) -> bool:
-    """Accumulate the gradients of `micro_batches`, then step; tell whether it came so far, or a callback cut in."""
+    """Accumulate the gradients of `micro_batches`, then step; return False if a callback stopped it before."""
     run = trainer.run
     args, state, handler = run.args, run.state, run.callback_handler
     track_input_tokens(trainer, micro_batches)

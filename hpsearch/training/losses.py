@@ -150,7 +150,7 @@ class LossWindow:
         return (self._total + float(self._mean_over_processes(accelerator))) / max(global_step - self.first_step, 0.001)
 
     def state(self) -> dict[str, float]:
-        """Return what a resumed run needs to continue with the same sums."""
+        """Return the state that a resumed run needs to continue with the same sums."""
         return {
             "sum": float(self._sum),
             "total": self._total,

@@ -125,7 +125,7 @@ def _with_a_name(dataset: Any) -> Any:
 
 
 def _own_optimizer(trainer: Hooks) -> dict[str, str]:
-    """Describe an optimizer that was given, since `args.optim` does not tell of it."""
+    """Describe an optimizer that the user has passed, since `args.optim` does not name it."""
     optimizer = getattr(trainer.run.optimizer, "optimizer", trainer.run.optimizer)
     if optimizer is None or (trainer.optimizer_cls_and_kwargs is None and trainer.optimizers[0] is None):
         return {}

@@ -42,12 +42,12 @@ _ADVICE = "resume from another checkpoint"
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """What a run needs, beside weights and optimizer, to resume from a checkpoint as if it had never stopped.
+    """The state, besides weights and optimizer, that a run needs to resume exactly from a checkpoint.
 
     `position`, `loss`, `samples_per_batch` and `last_update` are None if the checkpoint was written by transformers,
     which does not keep them. `streams` are the random streams at the checkpoint, `epoch_streams` those at the start of
     its epoch (transformers does not keep these); both are None where the number of processes has changed.
-    `reapplies_arguments` tells that hyperparameters are those of the run's arguments, not those of the checkpoint.
+    `reapplies_arguments` means that hyperparameters are those of the run's arguments, not those of the checkpoint.
     """
 
     folder: Path
@@ -156,7 +156,7 @@ def load_optimization(run: Any, folder: Path) -> None:
 def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArguments) -> Position:
     """Return where in the data a run resumes, counted in the batches it has now.
 
-    A checkpoint of transformers tells only its steps. If batches hold more or fewer samples than before, the position
+    A checkpoint of transformers holds only its steps. If batches hold more or fewer samples than before, the position
     is that of the samples, rounded down to a batch.
     """
     if point.position is None:
@@ -260,7 +260,7 @@ def _load_optimizer(run: Any, state: dict[str, Any]) -> None:
 
 
 def _put_back_first_rates(run: Any, folder: Path) -> None:
-    """Note the learning rates that a schedule which follows a metric began with, if the checkpoint tells them."""
+    """Set the initial learning rates of a schedule that follows a metric, if the checkpoint holds them."""
     rates = (read_json(folder / RUN_STATE_FILE) or {}).get("first_rates", ())
     for group, rate in zip(run.optimizer.param_groups, rates, strict=False):
         if rate is not None:

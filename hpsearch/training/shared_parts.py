@@ -59,7 +59,7 @@ class EarlierParts:
 
 
 def refers_to_model(function: Callable[..., Any]) -> bool:
-    """Tell whether a function refers to a model that exists already, which it may return each time it is called.
+    """Return whether a function refers to a model that exists already, which it may return each time it is called.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> refers_to_model(lambda: model), refers_to_model(lambda: torch.nn.Linear(1, 1))

@@ -1,4 +1,4 @@
-"""Whether the weights in a folder are whole: they are read without a model, and no code in them runs."""
+"""Check that the weights in a folder are complete, without a model and without running code in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a trial ends: whatever happens while it runs becomes a record, and an error if the search has to end with it."""
+"""The end of a trial: it becomes a record, and an error if the search has to end with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_FAULT_OF_THE_TRIAL = (StorageError, CommunicationError)
 
 @dataclass(frozen=True)
 class Ended:
-    """What is left of a trial that has ended.
+    """The outcome of a trial that has ended.
 
     Attributes:
         record: of the trial.

@@ -40,7 +40,7 @@ from .scoped_weights import ScopedWeights
 
 
 class Searchable(MakesPreflightTrainers, Evaluated, Protocol):
-    """What can be searched: a recipe from which each trial makes its own trainer."""
+    """A searchable recipe, from which each trial makes its own trainer."""
 
     cannot_pause: str | None  # why its trials must not pause
     has_fixed_model: bool  # whether it is certain that no parameter of a trial changes the number of weights
@@ -55,7 +55,7 @@ class Searchable(MakesPreflightTrainers, Evaluated, Protocol):
         """Check that a trial can resume from a checkpoint with another value of a parameter."""
 
     def is_read_by_user_code(self, name: str) -> bool:
-        """Tell whether user code has to read a parameter; the others are arguments, which are applied."""
+        """Return whether user code has to read a parameter; the others are arguments, which are applied."""
 
     def let_user_code_suggest(self, trial: Trial) -> None:
         """Call the user's code once, so that the trial has the parameters which that code suggests."""
@@ -91,7 +91,7 @@ class Trainable(ReadsParameters, Protocol):
         """Return the trainer state that a checkpoint holds, as JSON gives it."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error is one of memory that is exhausted."""
+        """Return whether an error is one of memory that is exhausted."""
 
     def smaller_batches(self) -> dict[str, Any] | None:
         """Return arguments for less memory and the same updates; None if the batch cannot be divided any further."""
@@ -103,7 +103,7 @@ class Trainable(ReadsParameters, Protocol):
         """Write the weights, or those captured earlier, with what is needed to load them."""
 
     def end_trackers(self, state: str, reason: str | None) -> None:
-        """Tell the experiment trackers how the trial ended."""
+        """Notify the experiment trackers of the end of the trial."""
 
     def release(self) -> None:
         """Drop the model and everything else the training made."""
@@ -244,7 +244,7 @@ class Execution:
                 raise StudyError(f"{about}: {error}") from error
 
     def end_trackers(self, record: TrialRecord) -> None:
-        """Tell the experiment trackers how the trial ended."""
+        """Notify the experiment trackers of the end of the trial."""
         if self._recipe is not None:
             self._recipe.end_trackers(record.state.value, record.reason)
 
@@ -362,7 +362,7 @@ class Execution:
         return tuple(schedule) if len(schedule) > 1 else ()
 
     def _hyperparameters(self, step: int | None) -> dict[str, Any]:
-        """Return what the weights after update `step` were trained with last, and what `model_init` suggested."""
+        """Return the last arguments of the weights after step `step`, and what `model_init` suggested."""
         arguments = self._trial.arguments
         for part in self._schedule:
             if step is not None and part["step"] < step:
@@ -395,7 +395,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 class _Resumption(NamedTuple):
-    """Where a trial resumes.
+    """The point at which a trial resumes.
 
     Attributes:
         checkpoint: from which; None: it begins.

@@ -1,4 +1,4 @@
-"""What a process that trains a trial tells the one that searches."""
+"""Messages from a process that trains a trial to the one that runs the search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Noted:
-    """How far the trial is, where its checkpoints do not tell: its arguments have changed, or its batches are smaller.
+    """State of the trial that its checkpoints do not hold: changed arguments, or smaller batches.
 
     The trial waits until this is on disk.
 

@@ -1,8 +1,8 @@
-"""Before the first trial of a study: one training step and an evaluation of two batches, and what mistakes they show.
+"""The preflight before the first trial of a study: one training step and an evaluation of two batches.
 
-It runs where the trial is about to run, with the parameters and the seed of the trial, on a model of its own that is
-thrown away. Nothing of it is kept: no checkpoint and no report, no callback of the user's and no tracker is called, and
-the random streams are restored.
+It runs where the trial is about to run, with the parameters and the seed of the trial, on a separate model that is
+discarded. It leaves no trace: no checkpoint and no report, no callback of the user's and no tracker is called, and the
+random streams are restored.
 
 Only an error that is certain to be a mistake ends the search: one that other parameters raise too, or that a trial has
 failed with before. All others (exhausted memory, numbers that are not finite, an error that a callback might prevent,
@@ -78,7 +78,7 @@ class PreflightTrainer(ReadsParameters, Protocol):
         """Evaluate the model on the first batches of each evaluation set."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Tell whether an error is one of memory that is exhausted."""
+        """Return whether an error is one of memory that is exhausted."""
 
 
 class MakesPreflightTrainers(Protocol):
@@ -102,7 +102,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class PreflightPlan:
-    """What the process that searches knows, and a preflight needs.
+    """The facts that a preflight needs from the process of the search.
 
     Attributes:
         others: parameters that are tried if those of the trial raise an error.
@@ -142,7 +142,7 @@ def preflight(
         trial: with its parameters.
         plan: see `plan_preflight`.
         ranks: the processes of the trial; all of them do it together.
-        clock: tells seconds.
+        clock: returns the time in seconds.
 
     Raises:
         PreflightError: building, training or evaluating the model fails, and not for these parameters only; or
@@ -163,7 +163,7 @@ class _Preflight:
         self._recipe, self._study, self._ranks, self._folder = recipe, study, ranks, folder
 
     def run(self, trial: Trial, plan: PreflightPlan) -> str:
-        """Return what works, or what is left to the trial."""
+        """Return a description of what works, or of what is left to the trial."""
         try:
             return self._try(trial)
         except _LeftToTheTrial as left:
@@ -278,7 +278,7 @@ def _trial_of(draw: Draw, trial: Trial, place: int) -> Trial:
 
 
 def _check_metrics(study: Study, evaluated: _OneStep) -> None:
-    """Check that all metrics that the study needs are there; what they are, is of no interest.
+    """Check that all metrics that the study needs exist; their values do not matter.
 
     Raises:
         ObjectiveError: one is not.
@@ -320,7 +320,7 @@ class _OneStep(TrainerCallback):
             self.num_parameters = sum(each.numel() for each in model.parameters())
 
     def has_diverged(self) -> bool:
-        """Tell whether the step has led to weights that are not finite."""
+        """Return whether the step has led to weights that are not finite."""
         weights = () if self._model is None else self._model.parameters()
         return not all(bool(each.isfinite().all()) for each in weights)
 

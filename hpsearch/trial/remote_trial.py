@@ -41,7 +41,7 @@ class Line(ABC):
 
     @abstractmethod
     def ask(self, message: Any) -> Any:
-        """Tell the search something, and wait for its answer.
+        """Send the search a message, and wait for its answer.
 
         Raises:
             Abandoned: the trial is not to continue here.
@@ -116,7 +116,7 @@ class RemoteReporter:
         self._line.ask(Noted(so_far))
 
     def checkpoint(self, step: int) -> None:
-        """Keep the checkpoint; if the search wants this one, tell it, and wait."""
+        """Keep the checkpoint; if the search wants this one, notify it and wait."""
         self._line.keep()
         is_wanted, self._is_checkpoint_wanted = self._is_checkpoint_wanted, False
         if is_wanted:

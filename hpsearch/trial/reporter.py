@@ -21,7 +21,7 @@ class Reporter(Protocol):
         """Take an evaluation, and return what the trial does next."""
 
     def note(self, so_far: TrialRecord) -> None:
-        """Take how far the trial is, where its checkpoints do not tell; it is on disk when this returns."""
+        """Record the state of the trial that its checkpoints do not hold; it is on disk when this returns."""
 
     def checkpoint(self, step: int) -> None:
         """Take note that the trial has written a checkpoint."""

@@ -89,7 +89,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.stop: Stop | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return what checkpoints keep of the trial."""
+        """Return the state of the trial for checkpoints."""
         reports = [asdict(report) for report in self.reports]
         kept = {
             "reports": reports,
@@ -103,7 +103,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     @property
     def so_far(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the trial; setting it puts that back."""
+        """The state of the trial in a checkpoint; setting it restores the state."""
         return dict(self.state()["attributes"]["so_far"])
 
     @so_far.setter
@@ -127,7 +127,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def is_at_its_end(self) -> bool:
         """True if the trial does not continue after its checkpoint.
 
-        A callback had stopped it there (early stopping); or it was told to pause, and its process died before the
+        A callback had stopped it there (early stopping); or the search paused it, and its process died before the
         study knew.
         """
         return self._is_over or self._was_told_to_pause
@@ -206,7 +206,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the selected weights beside the checkpoint, and delete those that nobody needs."""
+        """Write the selected weights beside the checkpoint, and delete those that are no longer needed."""
         self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
         if self._ranks.is_main:
             self._reporter.checkpoint(state.global_step)

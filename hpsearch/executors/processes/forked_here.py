@@ -143,7 +143,7 @@ def _forked() -> int:
 
 
 def _report_exit(pid: int, status: Connection) -> None:
-    """Wait for the end of the worker; if the program has waited for it, nobody knows the exit code."""
+    """Wait for the end of the worker; if the program has waited for it already, the exit code is unknown."""
     with status, contextlib.suppress(OSError):
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         status.send(code)

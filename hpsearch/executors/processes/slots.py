@@ -28,7 +28,7 @@ class Slot:
 def slots_for(
     n_jobs: int | None, devices: Sequence[int] | None, trials_per_device: int | None, gpus: int, least: int = 0
 ) -> tuple[Slot, ...]:
-    """Return the slot of each worker; none if trials run in this process, one after the other.
+    """Return the slot of each worker; none if trials run in this process, in series.
 
     Args:
         n_jobs: the number of workers; -1: one for each GPU, or each core if there is no GPU; None: as the other

@@ -53,7 +53,7 @@ class Cluster:
         return f"a local Ray instance with {amounts}{other}"
 
     def default_resources(self) -> Resources:
-        """Return what a trial gets if nothing is said: 1 CPU, and 1 GPU if the cluster has any."""
+        """Return the default resources of a trial: 1 CPU, and 1 GPU if the cluster has any."""
         has_gpu = any(node["Resources"].get("GPU", 0.0) >= 1 for node in self._alive())
         return Resources(cpu=1, gpu=1 if has_gpu else 0)
 
@@ -82,7 +82,7 @@ class Cluster:
         )
 
     def slots(self, resources: Resources) -> int:
-        """Return how many trials the nodes that are alive have room for at once, whatever else runs there now."""
+        """Return the number of parallel trials that fit on the live nodes, ignoring other load."""
         return sum(resources.fit_on(node["Resources"]) for node in self._alive())
 
     def check_nodes(self, folder: Path | None, seconds: float = 20.0) -> None:
@@ -108,7 +108,7 @@ class Cluster:
         return self._nodes
 
     def _name(self, node: Mapping[str, Any]) -> str:
-        """Return what a user knows a node by: its address, and more if there are several nodes at it."""
+        """Return the name of a node for users: its address, with a suffix if several nodes share the address."""
         address, name = node["NodeManagerAddress"], node["NodeName"]
         if name != address:
             return f"{address} ({name})"

@@ -114,19 +114,19 @@ def check_can_be_drawn(domain: Any) -> None:
 
 
 def is_grid(entry: Any) -> bool:
-    """Tell whether an entry is a grid: `tune.grid_search` gives a dict."""
+    """Return whether an entry is a grid: `tune.grid_search` gives a dict."""
     if isinstance(entry, sample.Domain):
         return isinstance(entry.sampler, sample.Grid)
     return isinstance(entry, dict) and set(entry) == {"grid_search"}
 
 
 def has_entries_of_ray(space: Mapping[Any, Any]) -> bool:
-    """Tell whether an entry of a mapping is, or holds, something that Ray would replace."""
+    """Return whether an entry of a mapping is, or holds, something that Ray would replace."""
     return any(map(holds_ray, space.values()))
 
 
 def holds_ray(value: Any) -> bool:
-    """Tell whether a value is, or holds at any depth, something that Ray would replace."""
+    """Return whether a value is, or holds at any depth, something that Ray would replace."""
     if isinstance(value, sample.Domain) or is_grid(value):
         return True
     if isinstance(value, Mapping):
@@ -173,7 +173,7 @@ def _domain(name: str, parameter: Parameter) -> Any:
 
 
 def from_searcher(name: str, parameter: Parameter, value: Any) -> Any:
-    """Return what a searcher of Ray proposed as a value of `parameter`.
+    """Return the proposal of a Ray searcher as a value of `parameter`.
 
     Searchers give numbers of numpy, whole numbers as floats, and bounds with rounding errors. Some know no steps: what
     lies between two goes to the nearest.

@@ -1,4 +1,4 @@
-"""What population-based training perturbs: whether it may change, and what only the scheduler names."""
+"""The parameters that population-based training perturbs: check them, and add those that only the scheduler names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .domains import counterpart
 
 
 def mutations_of(scheduler: TrialScheduler | None) -> dict[str, Any]:
-    """Return what a scheduler of population-based training perturbs: names to lists, domains or functions.
+    """Return the mutations of a scheduler of population-based training: names to lists, domains or functions.
 
     PB2 has bounds in place of lists; they become domains.
     """

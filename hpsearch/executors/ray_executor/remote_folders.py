@@ -76,7 +76,7 @@ class RemoteFolders(RunFolders):
         """Bring the checkpoints to this node, and say that this worker is at the run.
 
         A worker of a search that was killed may be about to begin there too, or to replace what is being brought. It
-        does so once, and then hears of this one; so this one tries again.
+        does so once, and then notices this one; so this one tries again.
 
         Raises:
             StorageError: the checkpoints cannot be brought.
@@ -159,7 +159,7 @@ class RemoteFolders(RunFolders):
             self._store().delete_dir(self._place(run))
 
     def is_wanted(self, run: str) -> bool:
-        """Look who is at the run."""
+        """Read which worker owns the run."""
         return bool(self._read(run, _WORKER) == self._worker)
 
     def copy(self, run: str) -> str:
@@ -237,7 +237,7 @@ class RemoteFolders(RunFolders):
         self._write(run, _INDEX, {"whole": whole, "taken": taken})
 
     def _read(self, run: str, name: str) -> Any:
-        """Return what was written of a run; None if nothing was."""
+        """Return the written state of a run; None if there is none."""
         for copy in reversed(_COPIES):
             with (
                 contextlib.suppress(FileNotFoundError, ValueError),  # ValueError: half-written
@@ -255,7 +255,7 @@ class RemoteFolders(RunFolders):
 
 
 def remote_name(study_folder: Path) -> str:
-    """Return what names a study where others may have the same name; its folder keeps it. Under the study's lock."""
+    """Return a unique name of a study, which its folder keeps; call it under the study's lock."""
     path = study_folder / _NAME_FILE
     if not path.exists():
         write_text(path, f"{study_folder.name}-{uuid.uuid4().hex[:8]}")

@@ -69,18 +69,18 @@ def check_searcher(searcher: Searcher | None, study: Study) -> None:
 
 
 class Proposals:
-    """The parameters that a searcher of Ray proposes for our trials, and what it is told of them.
+    """A Ray searcher as the source of parameters: trials receive its proposals, and it receives their results.
 
     Args:
         searcher: any searcher of Ray.
         study: the settings; the searcher gets its space, unless it was made with one.
-        records: the trials of earlier sessions, which the searcher hears of if it can.
+        records: the trials of earlier sessions, which the searcher receives if it supports that.
 
     Attributes:
         note: what the user should know of it.
 
     Raises:
-        StudyError: the searcher cannot be told the space.
+        StudyError: the searcher does not support the space.
     """
 
     def __init__(self, searcher: Searcher, study: Study, records: Sequence[TrialRecord]) -> None:
@@ -100,7 +100,7 @@ class Proposals:
     def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
         """Return the parameters of trial `number`; WAIT if there are none now, None if there are no more.
 
-        A searcher with a seed begins every session with the same proposals: it is told what came of them, and asked
+        A searcher with a seed begins every session with the same proposals: it receives their results, and is asked
         again.
         """
         while True:
@@ -121,17 +121,17 @@ class Proposals:
         return params
 
     def reject(self, number: int, known: TrialRecord) -> None:
-        """Tell the searcher what is known of the parameters that it has proposed last."""
+        """Send the searcher the known results of its latest proposal."""
         self._repeated += 1
         self._complete(self._names.pop(number), known, _last_metrics(known))
 
     def receive(self, number: int, result: Mapping[str, Any]) -> None:
-        """Tell the searcher of a report."""
+        """Send a report to the searcher."""
         if number in self._names:
             self._searcher.on_trial_result(self._names[number], dict(result))
 
     def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
-        """Tell the searcher how a trial has ended."""
+        """Send the end of a trial to the searcher."""
         if record.number in self._names:
             self._complete(self._names[record.number], record, result)
         else:
@@ -143,7 +143,7 @@ class Proposals:
         self._searcher.on_trial_complete(name, None if has_failed else {**result, **last}, has_failed)
 
     def _in_space(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the searcher has proposed as values of the space, if that is known."""
+        """Return the searcher's proposal as values of the space, if the space is known."""
         if self._space is None:
             return dict(proposed)
         known = self._space.all_parameters()
@@ -157,7 +157,7 @@ class Proposals:
         return {name: from_searcher(name, known[name], value) for name, value in proposed.items()}
 
     def _add(self, record: TrialRecord) -> bool:
-        """Tell the searcher of a trial that it has not proposed; False if it cannot be told."""
+        """Send the searcher a trial that it has not proposed; return False if it does not support that."""
         if record.value is None or record.state is TrialState.FAILED:
             return True
         with contextlib.suppress(NotImplementedError, TypeError, ValueError):
@@ -174,7 +174,7 @@ def _last_metrics(record: TrialRecord) -> dict[str, float]:
 
 
 def _known_space(study: Study) -> SearchSpace | None:
-    """Return what is known of the space before a trial asks it; None of a function."""
+    """Return the parameters of the space that are known before the first trial; None for a function."""
     if isinstance(study.space, SearchSpace):
         return study.space
     return study.space.parameters if isinstance(study.space, RaySpace) else None

@@ -114,7 +114,7 @@ class _Line(Line):
         self._run, self._folders, self._checked = run, folders, time.monotonic()
 
     def ask(self, event: Any) -> Any:
-        """Tell of an event, and wait for the answer."""
+        """Send an event, and wait for the answer."""
         self.look()
         self.events.put(event)
         answer = self.answers.get()

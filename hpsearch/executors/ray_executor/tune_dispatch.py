@@ -28,7 +28,7 @@ _SECONDS_OF_SILENCE = 60.0
 
 
 class TuneDispatch:
-    """Gives the trials of a search to Tune, which knows them by names of its own, and brings back what they leave.
+    """Passes the trials of a search to Tune, which uses names of its own, and fetches their files.
 
     Nothing that goes wrong here is raised into Tune, which would take it for the trial's fault: it ends the search, and
     is in `error`.
@@ -107,7 +107,7 @@ class TuneDispatch:
         return {**assignment.arguments, KEY: assignment}
 
     def check(self) -> None:
-        """Look after what no worker can tell: that there is room for trials, and that the search's time is over.
+        """Check what no worker can report: that the cluster has room for trials, and that the search has time left.
 
         Raises:
             StudyError: no node of the cluster has been able to hold a trial for a while.
@@ -151,7 +151,7 @@ class TuneDispatch:
         return None
 
     def verdict(self, tune_id: str, message: Reported) -> Verdict:
-        """Return what the rungs, or the pruner, say of a trial that has reported."""
+        """Return the verdict of the rungs, or of the pruner, on a trial that has reported."""
         return self._coordinator.verdict(self._numbers[tune_id], message)
 
     def exhausted(self) -> str | None:

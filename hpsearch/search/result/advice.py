@@ -21,7 +21,7 @@ _FEWEST_VALUES = 5
 
 
 class KnownStudy(Protocol):
-    """What is asked of a study, which may be read from its folder."""
+    """The attributes of a study that advice uses; the study may be read from its folder."""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:

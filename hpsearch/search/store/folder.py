@@ -120,7 +120,7 @@ class StudyFolder:
         return records
 
     def read_settings(self) -> dict[str, Any] | None:
-        """Return what `study.json` holds; None if the study is new.
+        """Return the contents of `study.json`; None if the study is new.
 
         Raises:
             StudyError: it was written by another version of hpsearch.
@@ -292,7 +292,7 @@ def check_own_files(folder: Path) -> None:
 
 
 def has_ended(study_folder: Path, run: str) -> bool:
-    """Tell whether the trial of a run has ended, and will not resume."""
+    """Return whether the trial of a run has ended, and will not resume."""
     record = read_run(study_folder, run)
     return record is not None and record.state not in _WILL_RESUME
 

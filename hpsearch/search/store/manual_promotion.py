@@ -80,5 +80,5 @@ def _record(folder: Path, number: int) -> TrialRecord:
 
 
 def is_promoted(study_folder: Path, run: str) -> bool:
-    """Tell whether the user has promoted the trial of a run."""
+    """Return whether the user has promoted the trial of a run."""
     return (study_folder / run / _MARK).exists()

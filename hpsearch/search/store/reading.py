@@ -68,7 +68,7 @@ class Trials(NamedTuple):
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Return what `study.json` in a folder holds; None if there is none.
+    """Return the contents of `study.json` in a folder; None if the file does not exist.
 
     Raises:
         StudyError: it is damaged, or was written by another version of hpsearch.
@@ -86,7 +86,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
 
 
 def read_own_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the contents of a JSON file.
 
     Raises:
         FileNotFoundError: there is no such file.

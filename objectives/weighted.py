@@ -29,7 +29,7 @@ def weighted(
         raises a KeyError; a search makes that a `MissingMetricError` with the nearest name.
 
     Raises:
-        ObjectiveError: there are no weights, or one is not a finite number above 0; a metric comes twice; a direction
+        ObjectiveError: there are no weights, or one is not a finite number above 0; a metric occurs twice; a direction
             is none, contradicts its metric, or is of a metric without a weight.
 
     Example:

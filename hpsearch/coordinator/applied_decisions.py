@@ -214,7 +214,7 @@ class AppliedDecisions:
         return tuple(known[number] for number in sorted(known))
 
     def _reason_not_to_start(self, entries: Entries) -> str | None:
-        """Return why there is no use in another trial: everything was tried, or the terminator says so."""
+        """Return the reason against another trial: everything was tried, or the terminator ends the search."""
         exhausted = self._ledger.exhausted()
         if exhausted is not None:
             return exhausted
@@ -239,7 +239,7 @@ class AppliedDecisions:
         return self._ledger.resume(entry, self._records.session, self._records.known(), earlier)
 
     def _prune(self, entries: Sequence[Entry], limit: str | None) -> None:
-        """Prune paused trials; that there are too many of them is announced once."""
+        """Prune paused trials; announce once that there are too many of them."""
         if limit is not None and not self._has_said_limit:
             self._has_said_limit = True
             self._session.announce(

@@ -48,16 +48,15 @@ class RunningTrial:
     has_lost_process: bool = False
 
     def ended(self, state: TrialState, reason: str, cause: BaseException | None = None) -> Ended:
-        """Return how the trial ended, by something else than itself."""
+        """Return the outcome of a trial that was ended from outside."""
         return Ended(replace(self.so_far, state=state, reason=reason), cause, self.where)
 
 
 class Coordinator:
     """Gives trials to an executor, and receives what they report; passive, for one thread.
 
-    It alone knows which trials run. An executor asks for the `next` trial, passes on what the trial reports, and says
-    that it has `ended`, or that its process is `lost`. If an error or a signal ends the search, the executor calls
-    `close`.
+    It alone knows which trials run. An executor asks for the `next` trial, forwards its reports, and reports that it
+    has `ended`, or that its process is `lost`. If an error or a signal ends the search, the executor calls `close`.
 
     Args:
         session: whose trials these are.
@@ -88,7 +87,7 @@ class Coordinator:
         self._losses: Counter[int] = Counter()  # by number: a trial that pauses and resumes does not get new retries
         self._is_closing = False
         self._look_again = -math.inf
-        self._in_preflight: int | None = None  # the trial for whose preflight the others wait
+        self._in_preflight: int | None = None  # the trial whose preflight blocks the other trials
         self.running: dict[int, RunningTrial] = {}
         self.is_over = self.has_no_more = False
         self.error: BaseException | None = None
@@ -105,7 +104,7 @@ class Coordinator:
 
     @property
     def seconds_left(self) -> float | None:
-        """What is left of the search's time; None if there is no limit."""
+        """The remaining time of the search; None if there is no limit."""
         return self._limits.seconds_left
 
     def end_with(self, error: BaseException) -> None:
@@ -113,7 +112,7 @@ class Coordinator:
         self.error = self.error or error
 
     def announce(self, notice: str) -> None:
-        """Say something about the search while it runs."""
+        """Show a notice about the search while it runs."""
         self._session.announce(notice)
 
     # Which trial is next
@@ -128,7 +127,7 @@ class Coordinator:
         return None if number is None else replace(self.running[number].assignment, seconds=self.seconds_left)
 
     def give_back(self, number: int) -> None:
-        """Take back a trial that no process has taken; it is the next one."""
+        """Take back a trial that no process has started; it comes next."""
         self._without_process.insert(0, number)
 
     def _choose(self) -> int | None:
@@ -229,7 +228,7 @@ class Coordinator:
             return self.running[number].trial.suggest(name, parameter)
 
     def notice(self, number: int, text: str) -> None:
-        """Show what a trial says."""
+        """Show a notice from a trial."""
         self._has_begun(number)
         self.announce(text)
 
@@ -304,7 +303,7 @@ class Coordinator:
         return record
 
     def left(self, number: int, ended: Ended) -> None:
-        """Record how a process has left its trial as the search ends: the trial may have ended in that moment."""
+        """Record the state in which a process leaves its trial when the search ends: the trial may just have ended."""
         if ended.record.state.is_counted or ended.record.state is TrialState.PAUSED:
             self.ended(number, ended)
         else:
@@ -364,7 +363,7 @@ class Coordinator:
             try:
                 record = self._session.on_disk.finish(running.ended(TrialState.INTERRUPTED, reason))
                 self._settle(running.trial, record, is_stored)
-            except Exception as error:  # of a listener, say: the others are to be recorded all the same
+            except Exception as error:  # for example from a listener: the other trials must still be recorded
                 errors.append(error)
         if errors and self.error is None:
             raise errors[0]

@@ -19,7 +19,7 @@ from ..trial.reporter import SilentReporter
 
 @dataclass(frozen=True)
 class SearchIsOver:
-    """The main process runs no further trial: these are all there are, or this error ended the search."""
+    """The main process runs no further trial: these are all records, or this error ended the search."""
 
     records: list[TrialRecord]
     error: BaseException | None = None
@@ -28,13 +28,13 @@ class SearchIsOver:
 def follow(
     trainer: Searchable, study: Study, ranks: Ranks, interruption: Interruption | None = None
 ) -> list[TrialRecord]:
-    """Train the trials that the main process chooses until it says that the search is over; return its records.
+    """Train the trials that the main process chooses until it ends the search; return its records.
 
     A signal that this process receives ends the search in all of them.
 
     Raises:
         BaseException: the error that ended the search in the main process.
-        CommunicationError: the processes have lost each other.
+        CommunicationError: the processes have lost their connection.
     """
     while True:
         message: Any = ranks.decide(lambda: None)

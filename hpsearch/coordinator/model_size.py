@@ -24,7 +24,7 @@ class ModelSize:
         self._known = sizes.pop() if len(sizes) == 1 else None  # sizes that differ anyway prove nothing
 
     def change(self, record: TrialRecord) -> str | None:
-        """Return in words that a trial's model has another number of parameters; once, and None else."""
+        """Return a notice that a trial's model has another number of parameters, once; else None."""
         sizes = _sizes(record)[-1:]
         if self._known is None or not sizes or sizes[0] == self._known:
             return None

@@ -346,7 +346,7 @@ class LiveView(LineView):
         """Return the seconds until the end of the search at this pace; None if they cannot be estimated.
 
         It can once two trials have ended per worker, as the first to end may be the short ones. It cannot
-        with a limit on epochs, as nobody knows how many trials that will be.
+        with a limit on epochs, as the number of trials is then unknown.
         """
         assert self._study is not None
         if self._study.max_epochs is not None or timed < max(1, 2 * self._most_at_once):

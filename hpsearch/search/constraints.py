@@ -100,7 +100,7 @@ def resolve_constraints(constraints: Any) -> tuple[Constraint, ...]:
     """Return the constraints that a search's argument asks for: texts, `Constraint`s, or a list of these; or None.
 
     Raises:
-        ObjectiveError: one of them is none, or comes twice.
+        ObjectiveError: one of them is invalid, or is given twice.
     """
     given = [constraints] if isinstance(constraints, (str, Constraint)) else constraints
     if given is None:

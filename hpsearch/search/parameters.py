@@ -136,7 +136,7 @@ class Categorical:
             first lines of a search say so. Other samplers do without it.
 
     Raises:
-        SpaceError: there is no choice, one comes twice, or the default or the prior is none of them.
+        SpaceError: there is no choice, one is given twice, or the default or the prior is none of them.
 
     Example:
         >>> schedule = Categorical({"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.3)}})

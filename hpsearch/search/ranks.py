@@ -29,7 +29,7 @@ class Ranks(Protocol):
         """Return, for each of these, the largest that any process has given."""
 
     def check_connected(self) -> None:
-        """Raise a CommunicationError if it is known that the processes have lost each other; costs nothing."""
+        """Raise a CommunicationError if it is known that the processes have lost their connection; costs nothing."""
 
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`; if it raises in any process, raise that error in all of them.

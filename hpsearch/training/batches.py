@@ -107,7 +107,7 @@ def group_into_updates(
 def as_many_as_every_process(batches: Iterator[Any], size: int, accelerator: Any) -> Iterator[Any]:
     """Draw `size` micro-batches at a time; end where the first process has none left.
 
-    Streams of data may hold unequally much; a process that continued alone would wait for the others for ever.
+    Streams of data may differ in length; a process that continued alone would wait for the others forever.
     """
     fewest = size
     while fewest == size:

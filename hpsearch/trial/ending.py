@@ -58,7 +58,7 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
 
     An error is the trial's: it failed; also one of a disk that its folder is not on. A mistake in the study refuses the
     trial, and ends the search; so does the user, a storage that cannot be reached, a disk that is full, a checkpoint
-    of another model, or processes that have lost each other: the trial is interrupted, and resumes another time.
+    of another model, or processes that have lost their connection: the trial is interrupted, and resumes another time.
     """
     trace: str | None = None
     cause: BaseException | None = None

@@ -58,7 +58,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Notice:
-    """There is something to say about the trial, or the search, to the user."""
+    """A notice to the user about the trial, or the search."""
 
     text: str
 

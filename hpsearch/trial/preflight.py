@@ -42,11 +42,11 @@ from ..system.temporary_folders import scratch_folder
 from ..training.callbacks import TrainerCallback
 
 BATCHES = 2
-# How many other configurations are tried before an error is taken for a mistake.
+# The number of other configurations that are tried before an error counts as a mistake.
 _DRAWS = 3
-# Where there is no trainer yet that knows better: Python's and torch's.
+# Before a trainer exists, which knows more kinds: Python's and torch's.
 _OF_MEMORY = ("MemoryError", "OutOfMemoryError")
-# What to do about errors of transformers that do not say it.
+# Advice for errors of transformers that lack it.
 _ADVICE = {
     "vars() argument must have __dict__": "samples must be dicts of what the model's forward takes, not tuples; or "
     "pass a data_collator that makes such a dict of them",
@@ -147,7 +147,7 @@ def preflight(
     Raises:
         PreflightError: building, training or evaluating the model fails, and not for these parameters only; or
             `compute_metrics` fails on the whole evaluation set too.
-        SpaceError: nobody reads a parameter, or it is unknown.
+        SpaceError: a parameter is never read, or unknown.
         ObjectiveError: a metric that is needed is missing, also from an evaluation of the whole set.
     """
     began = clock()
@@ -157,7 +157,7 @@ def preflight(
 
 
 class _Preflight:
-    """Tries one configuration after the other; each process of the trial does the same."""
+    """Tries configurations in turn; each process of the trial does the same."""
 
     def __init__(self, recipe: MakesPreflightTrainers, study: Study, ranks: Ranks, folder: Path) -> None:
         self._recipe, self._study, self._ranks, self._folder = recipe, study, ranks, folder

@@ -1,4 +1,4 @@
-"""The selected weights of a trial while it runs: of which report they are, and where."""
+"""The selected weights of a running trial: their report and their location."""
 
 from __future__ import annotations
 

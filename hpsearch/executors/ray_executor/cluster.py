@@ -58,7 +58,7 @@ class Cluster:
         return Resources(cpu=1, gpu=1 if has_gpu else 0)
 
     def check_fits(self, resources: Resources, autoscaling: bool = False) -> str | None:
-        """Check that a node has what one trial asks for; Ray itself would wait for ever.
+        """Check that a node has what one trial asks for; Ray itself would wait forever.
 
         Args:
             resources: of one trial.

@@ -21,7 +21,7 @@ from .tune_worker import OBJECTIVE
 
 
 class _Tune:
-    """Tune as schedulers see it, without trials that have failed, for which some would wait for ever.
+    """Tune as schedulers see it, without trials that have failed, for which some would wait forever.
 
     A trial that is writing a checkpoint already does not begin another one: it is at the same update still, and the
     second one would be empty. Population-based training asks for it.
@@ -219,7 +219,7 @@ class StudyScheduler(Guarded, TrialScheduler):
     def _left_waiting(self, tune_controller: Any) -> Trial | None:
         """Return a trial paused for others, if there are none any more; one that can go no further ends.
 
-        Ray's own schedulers wait for ever for a trial that has failed, or has come to its end earlier.
+        Ray's own schedulers wait forever for a trial that has failed, or has come to its end earlier.
         """
         trials = _Tune(tune_controller).get_live_trials()
         if not trials or not self._dispatch.has_no_more or any(each.status != Trial.PAUSED for each in trials):

@@ -161,11 +161,11 @@ def _why_unknown(name: str) -> str:
     from .system.spelling import nearest_name
 
     if successor := successor_of_name(name):
-        return f"{name} is gone from transformers 5 and is not in hpsearch; use {successor}."
+        return f"transformers 5 has removed {name}, and hpsearch does not have it; use {successor}."
     import transformers
 
     if name in transformers.__all__:
-        return f"{name} is transformers' own and works here as it is: from transformers import {name}"
+        return f"{name} is part of transformers and works with hpsearch: from transformers import {name}"
     return f"module {__name__!r} has no attribute {name!r}.{nearest_name(name, __all__)}"
 
 

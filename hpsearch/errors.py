@@ -17,7 +17,7 @@
     │   │   └── WeightsMismatchError              the weights are of another model
     │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
     │   ├── StorageError                          the storage of a study cannot be reached or written
-    │   ├── CommunicationError                    the processes of a trial have lost each other
+    │   ├── CommunicationError                    the processes of a trial have lost their connection
     │   ├── NoCompletedTrialError                 no trial of a study may be the best; carries all trials
     │   └── TooManyFailuresError                  trial after trial failed; carries what was found before
     └── KeyboardInterrupt
@@ -119,7 +119,7 @@ class StorageError(HpsearchError):
 
 
 class CommunicationError(HpsearchError):
-    """The processes of a trial have lost each other: one of them, the agent of `torchrun` or a node has died.
+    """The processes of a trial have lost their connection: one of them, the agent of `torchrun` or a node has died.
 
     The trial is interrupted. Nothing is lost; the same command (or torchrun's ``--max-restarts``) resumes.
     """

@@ -29,7 +29,7 @@ def weighted(
         raises a KeyError; a search makes that a `MissingMetricError` with the nearest name.
 
     Raises:
-        ObjectiveError: there are no weights, or one is not a finite number above 0; a metric comes twice; a direction
+        ObjectiveError: there are no weights, or one is not a finite number above 0; a metric occurs twice; a direction
             is none, contradicts its metric, or is of a metric without a weight.
 
     Example:
@@ -68,8 +68,8 @@ def _checked(name: str, weight: Any) -> float:
     is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
     if not is_number or not 0 < weight < math.inf:
         raise ObjectiveError(
-            f"weighted: the weight of {name!r} must be a finite number above 0, but got {weight!r}. What is to be "
-            "small is subtracted anyway; see `directions`."
+            f"weighted: the weight of {name!r} must be a finite number above 0, but got {weight!r}. Metrics to be "
+            "minimised are subtracted anyway; see `directions`."
         )
     return float(weight)
 

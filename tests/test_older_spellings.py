@@ -432,7 +432,7 @@ def test_another_tokenizer_than_the_processing_class_is_refused_and_the_same_one
 )
 def test_a_method_that_is_gone_names_its_successor_and_is_not_there(tmp_path: Path, name: str, successor: str) -> None:
     trainer = Trainer(Line(), TrainingArguments(str(tmp_path), use_cpu=True))
-    with pytest.raises(AttributeError, match=rf"{name} is gone.*{successor}"):
+    with pytest.raises(AttributeError, match=rf"{name} was removed.*{successor}"):
         getattr(trainer, name)
     assert not hasattr(trainer, name)
     assert callable(getattr(trainer, successor))

@@ -88,7 +88,8 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
     ray_scope: str = field(
         default="last",
         metadata={
-            "help": "Which reports of a trial give its value and its checkpoint in a search: last, all (the best one), "
+            "help": "Which reports of a trial determine its value and its checkpoint in a search: last, all (the "
+            "best one), "
             "avg, last-5-avg or last-10-avg."
         },
     )
@@ -149,7 +150,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
         steps = wanted.pop("num_steps", None)
         if wanted:
             raise ArgumentError(
-                f"accelerator_config: gradient_accumulation_kwargs={wanted!r} would do nothing here, because the loop "
+                f"accelerator_config: gradient_accumulation_kwargs={wanted!r} has no effect, because the loop "
                 "accumulates, not accelerate; leave it out."
             )
         if steps is None:
@@ -232,7 +233,7 @@ def argument_names(kind: Any = TrainingArguments) -> tuple[str, ...]:
 
 
 def is_of_library(name: str, kind: type) -> bool:
-    """Tell whether an argument is one of hpsearch or transformers, not one that a user's class adds."""
+    """Return whether an argument is one of hpsearch or transformers, not one that a user's class adds."""
     bases = [each for each in kind.__mro__ if each.__module__.partition(".")[0] in ("hpsearch", "transformers")]
     return any(name in inspect.get_annotations(each) for each in bases)
 
@@ -263,7 +264,7 @@ def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
         if fits:
             return cast
     wanted = " or ".join(sorted({getattr(target, "__name__", str(target)) for target in accepted}))
-    raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) cannot be taken as {wanted} without loss.")
+    raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) cannot be converted to {wanted} without loss.")
 
 
 def _fit(value: Any, target: Any) -> tuple[Any, bool]:
@@ -326,7 +327,7 @@ def adopt(args: transformers.TrainingArguments | None) -> TrainingArguments:
     if ours is None:
         raise ArgumentError(
             f"args is a {given.__module__}.{given.__qualname__}; expected hpsearch.TrainingArguments, a subclass of "
-            "it, or those of transformers themselves. Derive your class from hpsearch.TrainingArguments."
+            "it, or transformers.TrainingArguments. Derive your class from hpsearch.TrainingArguments."
         )
     values = {name: getattr(args, name) for name in argument_names(given)}
     for name in _DERIVED:

@@ -1,4 +1,4 @@
-"""What values the training arguments may have, one by one; how they fit together is transformers' business.
+"""Allowed values of single training arguments; transformers checks their combinations.
 
 Checked before anything is derived from them, so that a message can name the argument, the value and what is allowed.
 """
@@ -94,7 +94,7 @@ def _check_combinations(args: Any) -> None:
     max_steps, epochs = getattr(args, "max_steps", -1), getattr(args, "num_train_epochs", 1.0)
     if max_steps < -1:
         raise ArgumentError(
-            f"max_steps must be a number of updates, or -1 for num_train_epochs to decide, but got {max_steps!r}."
+            f"max_steps must be a number of steps, or -1 to use num_train_epochs, but got {max_steps!r}."
         )
     if max_steps < 0 and epochs < 0:
         raise ArgumentError(f"num_train_epochs must not be negative, but got {epochs!r}.")
@@ -108,7 +108,7 @@ def _check_combinations(args: Any) -> None:
     if never_evaluates and getattr(args, "load_best_model_at_end", False):
         raise ArgumentError("load_best_model_at_end=True needs evaluations; set eval_strategy to 'steps' or 'epoch'.")
     if getattr(args, "save_strategy", None) in ("steps", SaveStrategy.STEPS) and args.save_steps == 0:
-        raise ArgumentError("save_steps=0 never saves; set save_strategy='no' if that is meant.")
+        raise ArgumentError("save_steps=0 never saves; if you mean that, set save_strategy='no'.")
     for name in getattr(args, "_VALID_DICT_FIELDS", ()):
         value = getattr(args, name, None)
         if isinstance(value, str) and value.startswith("{"):

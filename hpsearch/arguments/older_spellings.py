@@ -88,7 +88,7 @@ _ARGUMENTS: dict[str, tuple[str, Translation]] = {
     "logging_dir": ("tensorboard_logging_dir", _renamed("tensorboard_logging_dir")),
     "mp_parameters": (
         "accelerate launch",
-        _dropped("", None, advice="SageMaker's model parallelism is gone; use fsdp"),
+        _dropped("", None, advice="SageMaker's model parallelism was removed; use fsdp"),
     ),
     "no_cuda": ("use_cpu", _switch(use_cpu=True)),
     "overwrite_output_dir": (
@@ -96,7 +96,7 @@ _ARGUMENTS: dict[str, tuple[str, Translation]] = {
         # The Trainer never deleted anything: both values only ever steered scripts.
         lambda name, value: {},
     ),
-    "past_index": ("past_key_values", _dropped(-1, None, advice="the model's own past_key_values took its place")),
+    "past_index": ("past_key_values", _dropped(-1, None, advice="the model's own past_key_values replaced it")),
     "per_gpu_eval_batch_size": ("per_device_eval_batch_size", _renamed("per_device_eval_batch_size")),
     "per_gpu_train_batch_size": ("per_device_train_batch_size", _renamed("per_device_train_batch_size")),
     "push_to_hub_model_id": ("hub_model_id", _renamed("hub_model_id")),
@@ -106,7 +106,7 @@ _ARGUMENTS: dict[str, tuple[str, Translation]] = {
     ),
     "push_to_hub_token": ("hub_token", _renamed("hub_token")),
     "save_safetensors": (
-        "nothing in its place (weights are always safetensors)",
+        "nothing instead (weights are always safetensors)",
         _dropped(True, None, advice="weights are always written as safetensors; leave it out"),
     ),
     "sharded_ddp": ("fsdp", _dropped("", False, None, [], advice="FairScale's sharding became fsdp=True")),
@@ -116,15 +116,18 @@ _ARGUMENTS: dict[str, tuple[str, Translation]] = {
     ),
     "torchdynamo": ("torch_compile_backend", _renamed("torch_compile_backend")),
     "tpu_metrics_debug": ("debug='tpu_metrics_debug'", _switch(debug=["tpu_metrics_debug"])),
-    "tpu_num_cores": ("accelerate launch", _dropped(None, advice="start one process a core with `accelerate launch`")),
+    "tpu_num_cores": (
+        "accelerate launch",
+        _dropped(None, advice="start one process per core with `accelerate launch`"),
+    ),
     "use_ipex": ("torch_compile", _dropped(False, None, advice=f"Intel's extension is part of torch; {_COMPILE}")),
     "use_legacy_prediction_loop": (
         "evaluation_loop",
         _dropped(False, None, advice="prediction_loop became evaluation_loop; override that"),
     ),
     "use_mps_device": (
-        "nothing in its place (Apple's device is found by itself)",
-        _dropped(True, False, None, advice="Apple's device is found by itself; leave it out"),
+        "nothing instead (Apple's device is detected automatically)",
+        _dropped(True, False, None, advice="Apple's device is detected automatically; leave it out"),
     ),
     "warmup_ratio": ("warmup_steps, where 0.1 means a tenth of all steps,", _warmup_ratio),
     "xpu_backend": ("ddp_backend", _renamed("ddp_backend")),
@@ -139,7 +142,7 @@ _VALUES = {
 # Names that scripts import, and their successors.
 _NAMES = {
     "AdamW": "torch.optim.AdamW (its defaults differ: lr, eps, weight_decay)",
-    "AdamWeightDecay": "torch.optim.AdamW; TensorFlow's optimizers went with TensorFlow",
+    "AdamWeightDecay": "torch.optim.AdamW; TensorFlow's optimizers were removed with TensorFlow",
     "GradientAccumulator": "TrainingArguments(gradient_accumulation_steps=...)",
     "KerasMetricCallback": "Trainer(compute_metrics=...) or a TrainerCallback",
     "PushToHubCallback": "TrainingArguments(push_to_hub=True)",
@@ -171,7 +174,7 @@ def translate_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     translated = {name: value for name, value in given.items() if name not in _ARGUMENTS}
     for name, value in given.items():
         if isinstance(value, str) and (name, value) in _VALUES:
-            raise ArgumentError(f"{name}={value!r} is gone from transformers 5; use {_VALUES[name, value]!r}.")
+            raise ArgumentError(f"{name}={value!r} was removed from transformers 5; use {_VALUES[name, value]!r}.")
     if given.get("push_to_hub_organization") and given.get("push_to_hub_model_id"):
         given = dict(given)
         given["push_to_hub_model_id"] = f"{given.pop('push_to_hub_organization')}/{given['push_to_hub_model_id']}"

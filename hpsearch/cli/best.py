@@ -31,7 +31,7 @@ _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Format(StrEnum):
-    """How parameters are printed."""
+    """Output formats of parameters."""
 
     TEXT = "text"
     JSON = "json"
@@ -41,8 +41,8 @@ class Format(StrEnum):
 
 def best(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
-    form: Annotated[Format, typer.Option("--format", help="How the parameters are printed.")] = Format.TEXT,
-    trial: Annotated[int | None, typer.Option(help="Another trial than the best.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="Format of the parameters.")] = Format.TEXT,
+    trial: Annotated[int | None, typer.Option(help="Number of a trial (default: the best).")] = None,
     export: Annotated[Path | None, typer.Option(help="Copy the trial's model to this folder.")] = None,
 ) -> None:
     """Print the parameters of the best trial; with several objectives, of all on the Pareto front.
@@ -64,7 +64,7 @@ def best(
         if len(records) > 1:
             numbers = ", ".join(str(each.number) for each in records)
             raise StudyError(
-                f"--export copies one model, but {len(records)} trials are best; add --trial, one of {numbers}."
+                f"--export copies one model, but {len(records)} trials are best; choose one with --trial: {numbers}."
             )
         _export(records[0], summary, export)
         print(f"the model of trial {records[0].number} is in {str(export)!r}", file=sys.stderr)
@@ -105,7 +105,7 @@ def _flags(values: Mapping[str, Any], known: Collection[str]) -> str:
 
 
 def _is_flag(name: str, value: Any, known: Collection[str]) -> bool:
-    """Tell whether a parameter is a training argument that only trains, and safe in a command line.
+    """Return whether a parameter is a training argument that only trains, and safe in a command line.
 
     A shell would run a part of a name that is no identifier, and `xargs` ends an argument at the end of a line.
     """
@@ -119,14 +119,14 @@ def _training_arguments(summary: SearchSummary) -> Collection[str]:
 
 
 def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]], known: Collection[str]) -> None:
-    """Tell, apart from the flags, which parameters are left out."""
+    """Print, apart from the flags, the parameters that are left out."""
     for values in found:
         left_out = ", ".join(
             f"{printable(name)}={value!r}" for name, value in values.items() if not _is_flag(name, value, known)
         )
         if left_out:
-            reason = "no training arguments, not safe in a command line, or reach beyond the study's folder"
-            print(f"left out, as they are {reason}: {left_out}", file=sys.stderr)
+            reason = "not a training argument, not safe in a command line, or reaching beyond the study's folder"
+            print(f"omitted ({reason}): {left_out}", file=sys.stderr)
 
 
 def _text(value: Any) -> str:
@@ -142,7 +142,7 @@ def _export(record: TrialRecord, summary: SearchSummary, target: Path) -> None:
     """
     if record.checkpoint is None or not record.checkpoint.is_dir():
         raise StudyError(
-            f"The weights of trial {record.number} are not on disk: its search kept those of its best trials only "
+            f"The weights of trial {record.number} are not on disk: its search kept only those of its best trials "
             "(keep_checkpoints=)."
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -179,7 +179,7 @@ def model_in(checkpoint: Path, folder: Path) -> list[Path]:
 
 
 def _exported(checkpoint: Path) -> list[Path]:
-    """Return what a checkpoint holds for others than the trainer that wrote it."""
+    """Return the files of a checkpoint that are useful without the trainer that wrote it."""
     from ..any_trainer.exact_resume import FILES
     from ..training.checkpoints import TO_GO_ON
 
@@ -197,7 +197,9 @@ def _check_no_links(entries: Sequence[Path]) -> None:
     for each in entries:
         if each.is_symlink() or not (each.is_file() or each.is_dir()):
             kind = "a link" if each.is_symlink() else "neither a file nor a folder"
-            raise StudyError(f"{str(each)!r} is {kind}, so the checkpoint is not exported: delete it, or copy by hand.")
+            raise StudyError(
+                f"{str(each)!r} is {kind}, so the checkpoint is not exported: delete it, or copy the files by hand."
+            )
 
 
 def _check_inside(checkpoint: Path, folder: Path) -> None:

@@ -25,7 +25,7 @@ from .which_study import study_folder, trial_of
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help="Number of a trial, or folder of a study.")],
     second: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
-    study: Annotated[Path | None, typer.Option(help="Folder of the study that the trials are of.")] = None,
+    study: Annotated[Path | None, typer.Option(help="Folder of the study of the trials.")] = None,
 ) -> None:
     """Compare two trials of a study, or two studies. What differs is in bold.
 
@@ -42,7 +42,7 @@ def compare(
         _print(f"two trials of {summary.study.name}", [str(each.number) for each in pair], _of_trials(pair, summary))
         return
     if study is not None:
-        raise StudyError("--study says which study two trials are of; here two studies are compared.")
+        raise StudyError("--study names the study of two trials, but here two studies are compared.")
     summaries = [open_study(study_folder(Path(each))) for each in (first, second)]
     _print("two studies", [str(each.study.folder) for each in summaries], _of_studies(summaries))
 

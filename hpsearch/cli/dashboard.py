@@ -20,8 +20,8 @@ _HOST = "127.0.0.1"
 
 def dashboard(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="On this machine.")] = 8080,
-    storage: Annotated[str | None, typer.Option(help="Of the study, where it lies outside of its folder.")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 8080,
+    storage: Annotated[str | None, typer.Option(help="Storage of the study, if it lies outside of its folder.")] = None,
     trust: Trust = False,
 ) -> None:
     """Open the study in Optuna's dashboard, while it is searched or later. Ctrl-C ends it.
@@ -33,19 +33,19 @@ def dashboard(
     hpsearch dashboard runs/digits --storage postgresql://user@host/studies
     """
     if importlib.util.find_spec("optuna_dashboard") is None:
-        raise MissingPackageError("The dashboard is a package of its own: pip install 'hpsearch[dashboard]'")
+        raise MissingPackageError("The dashboard is a separate package: pip install 'hpsearch[dashboard]'")
     summary = open_study(study_folder(study), storage=storage, trust=trust)
     opened = summary.engine_study._storage
     _check_free(port)
     import optuna_dashboard
 
-    print(f"{summary.study.name}: http://{_HOST}:{port}/dashboard (Ctrl-C ends it)", flush=True)
+    print(f"{summary.study.name}: http://{_HOST}:{port}/dashboard (stop it with Ctrl-C)", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         optuna_dashboard.run_server(opened, host=_HOST, port=port)
 
 
 def _check_free(port: int) -> None:
-    """Check that nobody listens at a port.
+    """Check that a port is free.
 
     Raises:
         StudyError: somebody does, or this user may not; with one that is free.

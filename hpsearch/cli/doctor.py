@@ -47,7 +47,7 @@ _EXTRAS = (
 def doctor(
     study: Annotated[Path | None, typer.Argument(help="Folder of a study to check.", show_default=False)] = None,
 ) -> None:
-    """Say which versions and devices are here, what is installed, and what is missing; or check a study's folder.
+    """List versions, devices, installed and missing packages; or check a study's folder.
 
     Of a study it names all that is damaged and what to do, and changes nothing; exit code 1 if anything is.
 
@@ -75,7 +75,7 @@ def _show_problems(folder: Path) -> bool:
 
 
 def _problems(folder: Path) -> tuple[list[str], int]:
-    """Return what is damaged in a study, in one line each, and how many trials can be read.
+    """Return the problems of a study, in one line each, and the number of readable trials.
 
     Raises:
         StudyError: there is no study in the folder.
@@ -91,7 +91,7 @@ def _problems(folder: Path) -> tuple[list[str], int]:
     if settings is None and not problems:
         if not trials.records and not trials.problems:
             raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE} and no trials.")
-        problems.append(f"{STUDY_FILE} is missing; put back a copy, or make the call of the search again")
+        problems.append(f"{STUDY_FILE} is missing; restore a copy, or repeat the call of the search")
     if settings is not None:
         from ..ledger.checkup import problems_of_storage
 
@@ -103,7 +103,7 @@ def _problems(folder: Path) -> tuple[list[str], int]:
 
 
 def _problems_of_weights(record: TrialRecord, folder: Path) -> list[str]:
-    """Return what is wrong with the weights that were kept of a trial; a running search may delete them meanwhile."""
+    """Return the problem of a trial's stored weights, if any; a running search may delete them meanwhile."""
     checkpoint = record.checkpoint
     if checkpoint is None or not record.state.is_counted:
         return []

@@ -1,4 +1,4 @@
-"""A first study: which learning rate, batch size and width tell two spirals apart?
+"""A first study: which learning rate, batch size and width separate two spirals?
 
     hpsearch run study.py
     hpsearch run study.py --n-jobs 2 --n-trials 40

@@ -21,9 +21,9 @@ def init(folder: Annotated[Path, typer.Argument(help="A new folder, or one witho
     """
     file = folder / "study.py"
     if file.exists():
-        raise StudyError(f"{str(file)!r} is there already; name another folder.")
+        raise StudyError(f"{str(file)!r} already exists; name another folder.")
     if folder.exists() and not folder.is_dir():
         raise StudyError(f"{str(folder)!r} is a file; name a folder.")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(file, (files(__package__) / "first_study.py").read_text(encoding="utf-8"))
-    print(f"{file} is a whole study: hpsearch run {file}")
+    print(f"{file} is a complete study: hpsearch run {file}")

@@ -30,12 +30,12 @@ FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="hpsearch",
-    help="Hyperparameter search for transformers models: run a study, look at it, take the best model away.",
+    help="Hyperparameter search for transformers models: run a study, inspect it, export the best model.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="A study is a folder with a study.json; without one named, the newest below the current folder is taken.",
+    epilog="A study is a folder with a study.json; the default is the newest study below the current folder.",
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     init.init,
@@ -104,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _ClickException as error:
         error.show()
         return MISTAKEN
-    except SystemExit as ended:  # rich ends the program if nobody reads its output any more
+    except SystemExit as ended:  # rich ends the program if its output is no longer read
         return ended.code if isinstance(ended.code, int) else FAILED
-    except BrokenPipeError:  # whoever read the output has had enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

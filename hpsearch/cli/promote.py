@@ -14,7 +14,7 @@ from .which_study import study_folder, trial_of
 
 
 def promote(
-    number: Annotated[int, typer.Argument(help="Of the trial.")],
+    number: Annotated[int, typer.Argument(help="Number of the trial.")],
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
 ) -> None:
     """Let a trial that is paused, running or interrupted train to completion, whatever the rungs decide.

@@ -15,7 +15,7 @@ from .which_study import study_folder
 
 
 def replay(
-    number: Annotated[int, typer.Argument(help="Of the trial.")],
+    number: Annotated[int, typer.Argument(help="Number of the trial.")],
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
     file: File = None,
     trust: Trust = False,
@@ -40,8 +40,8 @@ def replay(
     for note in again.notes:
         print(note)
     if not again.is_equal:
-        print(f"trial {number} is another one now: {again.first_difference}")
+        print(f"trial {number} differs from its record: {again.first_difference}")
         raise typer.Exit(1)
     checkpoint = again.record.checkpoint
     weights = "no weights were kept" if checkpoint is None else f"weights in {checkpoint}"
-    print(f"trial {number} made the same {counted(len(again.record.reports), 'report')}; {weights}")
+    print(f"trial {number} gave the same {counted(len(again.record.reports), 'report')}; {weights}")

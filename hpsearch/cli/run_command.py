@@ -18,22 +18,22 @@ from .trust import File, Given, Trust, admitted, announce, speaks
 from .values import numbers, seconds, settings
 from .which_study import study_folder
 
-StudyFile = Annotated[Path, typer.Argument(help="Python that defines study = SearchPlan(...), or TOML.")]
-Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Trials of the study in total.")]
-Budget = Annotated[
-    float | None, typer.Option("--budget", min=1, help="Full training runs of the study in total, over all trials.")
+StudyFile = Annotated[Path, typer.Argument(help="Python file that defines study = SearchPlan(...), or TOML file.")]
+Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Total number of trials of the study.")]
+Budget = Annotated[float | None, typer.Option("--budget", min=1, help="Budget of the study, in full training runs.")]
+Jobs = Annotated[
+    int | None, typer.Option("--n-jobs", "-j", help="Parallel trials on this machine; -1: as many as fit.")
 ]
-Jobs = Annotated[int | None, typer.Option("--n-jobs", "-j", help="Parallel trials here; -1: as many as fit.")]
 Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one trial on each.")]
 Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
 BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
-Name = Annotated[str | None, typer.Option("--study-name", help="Names the study and its folder.")]
-Output = Annotated[str | None, typer.Option(help="Folder that the study's folder is made in.")]
+Name = Annotated[str | None, typer.Option("--study-name", help="Name of the study and its folder.")]
+Output = Annotated[str | None, typer.Option(help="Parent folder of the study's folder.")]
 Preflight = Annotated[
     bool | None, typer.Option("--preflight/--no-preflight", help="Try one step and two batches before the first trial.")
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A training argument, name=value; may come often.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A training argument, name=value; repeatable.")]
 
 
 def run(
@@ -126,7 +126,9 @@ def _search(command: Command) -> None:
     leaving = LeavesCommand(command, listener)
     search, names = plan.settings(command.arguments, {**command.search, "progress": leaving})
     if names and speaks():
-        print(f"not searched, as set here: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}")
+        print(
+            f"not searched, as --set gives them: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}"
+        )
     try:
         found: Any = trainer.hyperparameter_search(**search)
     except SearchInterrupted as interruption:

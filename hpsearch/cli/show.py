@@ -33,14 +33,12 @@ State = Enum("State", {each.name: each.value for each in TrialState}, type=str) 
 def show(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
     sort: Annotated[
-        str, typer.Option(help="By what: value (best first), number, seconds, epochs, state, or a parameter.")
+        str, typer.Option(help="Sort key: value (best first), number, seconds, epochs, state, or a parameter.")
     ] = "value",
-    state: Annotated[list[State] | None, typer.Option(help="Only trials in this state; may come twice.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many trials.")] = _OF_MANY,
-    as_json: Annotated[bool, typer.Option("--json", help="All of them as JSON, for scripts.")] = False,
-    markdown: Annotated[
-        bool, typer.Option(help="The best (or as sorted, or in this state) as a table in Markdown.")
-    ] = False,
+    state: Annotated[list[State] | None, typer.Option(help="Only trials in this state; repeatable.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of trials.")] = _OF_MANY,
+    as_json: Annotated[bool, typer.Option("--json", help="All trials as JSON, for scripts.")] = False,
+    markdown: Annotated[bool, typer.Option(help="A Markdown table of the trials shown.")] = False,
 ) -> None:
     """Show the trials of a study.
 
@@ -92,7 +90,7 @@ def _sorted(records: list[TrialRecord], by: str, summary: SearchSummary) -> list
     names = dict.fromkeys(name for each in summary.records for name in each.params)
     if by not in names:
         raise StudyError(
-            f"--sort {by}: there is no such parameter; allowed: {one_of([*_FIELDS, *names])}."
+            f"--sort {by}: no such parameter; allowed: {one_of([*_FIELDS, *names])}."
             f"{nearest_name(by, [*_FIELDS, *names])}"
         )
     return sorted(records, key=lambda each: _place(each.params.get(by)))

@@ -57,7 +57,7 @@ def read_command(study: Path) -> Command:
         raise StudyError(f"{str(file)!r} cannot be read: {error}. Run the study file again.") from error
     if command is None:
         raise StudyError(
-            f"The study in {str(study)!r} was not begun by `hpsearch run`: run its own program again to continue."
+            f"The study in {str(study)!r} was not started by `hpsearch run`: run its own program again to continue."
         )
     place = study.resolve()  # it may have been moved, or copied
     command.arguments["output_dir"] = str(place.parent)

@@ -25,7 +25,7 @@ from .text_classification import read_toml
 
 @dataclass(frozen=True)
 class Command:
-    """What a search was begun with on the command line.
+    """The command with which a search began.
 
     Attributes:
         file: the study file.
@@ -42,12 +42,12 @@ class Command:
     left_out: list[str] = field(default_factory=list)
 
     def plan(self) -> SearchPlan:
-        """Return what the study file plans, from the folder that the command was given in."""
+        """Return the plan of the study file, loaded in the folder of the command."""
         try:
             os.chdir(self.folder)
         except OSError as error:
             raise StudyError(
-                f"The folder {self.folder!r}, where the study was begun, cannot be entered: {error}."
+                f"The folder {self.folder!r}, in which the study began, cannot be entered: {error}."
             ) from error
         return read_plan(Path(self.file))
 
@@ -90,7 +90,9 @@ def read_plan(file: Path) -> SearchPlan:
     if file.suffix == ".toml":
         return read_toml(file)
     if file.suffix != ".py":
-        raise StudyError(f"{str(file)!r} is no study file: those are Python files (.py) and TOML files (.toml).")
+        raise StudyError(
+            f"{str(file)!r} is not a study file: study files are Python files (.py) or TOML files (.toml)."
+        )
     plans = {name: each for name, each in vars(_imported(file)).items() if isinstance(each, SearchPlan)}
     if len({id(each) for each in plans.values()}) == 1:
         return next(iter(plans.values()))
@@ -114,7 +116,7 @@ def _imported(file: Path) -> ModuleType:
     is_module = all((Path.cwd().joinpath(*parts[:depth]) / "__init__.py").is_file() for depth in range(1, len(parts)))
     name = ".".join(parts) if is_module else path.stem
     if name in sys.stdlib_module_names or name in importlib.metadata.packages_distributions():
-        raise StudyError(f"{str(file)!r} has the name of the package {name!r}; give the file another one.")
+        raise StudyError(f"{str(file)!r} has the name of the package {name!r}; rename the file.")
     for folder in (str(Path.cwd()), str(path.parent)):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -126,7 +128,7 @@ def _imported(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SystemExit as error:
-        raise StudyError(f"{str(file)!r} ended the program while it was read (sys.exit({error.code!r})).") from error
+        raise StudyError(f"{str(file)!r} ended the program when it was imported (sys.exit({error.code!r})).") from error
     except Exception as error:
         raise StudyError(
             f"{str(file)!r} cannot be read: {type(error).__name__}: {error}{line_of(error, path)}"
@@ -146,7 +148,7 @@ def make_trainer(plan: SearchPlan, command: Command) -> Any:
         raise
     except Exception as error:
         told = f"{type(error).__name__}: {error}{line_of(error, Path(command.file))}"
-        raise StudyError(f"{command.file!r} cannot make its trainer: {told}") from error
+        raise StudyError(f"{command.file!r} cannot create its trainer: {told}") from error
 
 
 def line_of(error: BaseException, path: Path) -> str:

@@ -77,10 +77,12 @@ class TextClassification:
         if not all(isinstance(each, str) for each in self._columns()) or len(self._columns()) not in (1, 2):
             raise StudyError(f"text = {self.text!r} must be a column, or a list of two.")
         if "hp_space" in self.search:
-            raise StudyError("[search] has hp_space, which is the setting space, or the table [space], here.")
+            raise StudyError("[search] has hp_space; use the setting space, or the table [space], instead.")
         is_share = isinstance(self.validation, float) and 0 < self.validation < 1
         if not is_share and not isinstance(self.validation, str):
-            raise StudyError(f"validation = {self.validation!r}: allowed are a file, a split, or a share such as 0.1.")
+            raise StudyError(
+                f"validation = {self.validation!r}: allowed are a file, a split, or a fraction such as 0.1."
+            )
 
     def plan(self) -> SearchPlan:
         """Return the search: nothing is loaded before it begins.
@@ -109,7 +111,7 @@ class TextClassification:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.model)
         except (OSError, ValueError) as error:
-            here = "" if Path(self.model).is_dir() else " (there is no such folder here, so it is a name on the Hub)"
+            here = "" if Path(self.model).is_dir() else " (no such folder exists, so it is taken as a name on the Hub)"
             raise StudyError(f"model = {self.model!r} cannot be loaded{here}: {_in_words(error)}") from error
         encode = partial(_encoded, tokenizer, self._columns(), self.label, names, self.max_length)
         told = {place: str(name) for place, name in enumerate(self._names(train, names))}
@@ -150,7 +152,7 @@ class TextClassification:
         ready = sorted(file.stem for file in folder.glob("[!_]*.py"))
         if self.space not in ready:
             raise SpaceError(
-                f"space = {self.space!r} is not ready-made; there are {one_of(ready)}.{_near(self.space, ready)}"
+                f"space = {self.space!r} is not a ready-made space; allowed: {one_of(ready)}.{_near(self.space, ready)}"
             )
         space: SearchSpace = importlib.import_module(f"hpsearch.spaces.{self.space}").SPACE
         return space
@@ -207,7 +209,7 @@ def read_toml(file: Path) -> SearchPlan:
     unknown = next((name for name in settings if name not in known), None)
     if unknown is not None:
         raise StudyError(
-            f"{str(file)!r}: there is no setting {unknown!r}; allowed: {one_of(known)}.{_near(unknown, known)}"
+            f"{str(file)!r}: unknown setting {unknown!r}; allowed: {one_of(known)}.{_near(unknown, known)}"
         )
     for name, each in known.items():
         if each.default is MISSING and each.default_factory is MISSING and name not in settings:
@@ -256,8 +258,7 @@ def _load(source: str) -> Any:
         return datasets.load_dataset(name, configuration or None)
     except Exception as error:
         raise StudyError(
-            f"data = {source!r} is neither a file ({', '.join(_READERS)}) nor a dataset that the Hub gives: "
-            f"{_in_words(error)}"
+            f"data = {source!r} is neither a file ({', '.join(_READERS)}) nor a dataset on the Hub: {_in_words(error)}"
         ) from error
 
 
@@ -276,7 +277,7 @@ def _encoded(
 ) -> dict[str, Any]:
     strange = next((each for each in rows[label] if each not in names), None)
     if strange is not None:
-        raise StudyError(f"The validation data have the label {strange!r}, which the training data have not: {names}.")
+        raise StudyError(f"The validation data have the label {strange!r}, which the training data lack: {names}.")
     encoded = tokenizer(*(rows[each] for each in columns), truncation=True, max_length=length)
     return {**encoded, "labels": [names.index(each) for each in rows[label]]}
 

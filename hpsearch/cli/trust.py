@@ -19,14 +19,14 @@ from ..trial.acting_arguments import acts_outside, names_a_place
 from .study_file import Command
 
 File = Annotated[Path | None, typer.Option("--file", help="Run this study file, in the current folder.")]
-Trust = Annotated[bool, typer.Option("--trust", help="Run and open all that the study's folder names.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Run and open everything that the study's folder names.")]
 _AT_ONCE = ("n_jobs", "devices")
 _SET_BY_THE_FOLDER = ("output_dir", "study_name")
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the user gives on the command line, besides the folder of a study.
+    """The options of the user on the command line, besides the folder of a study.
 
     Attributes:
         command: the command that is given, for messages: ``hpsearch resume``.
@@ -53,8 +53,8 @@ def admitted(recorded: Command, study: Path, given: Given) -> Command:
     left_out = [name for name in recorded.left_out if name not in {*given.arguments, *given.search}]
     if left_out:
         raise StudyError(
-            f"The study in {str(study)!r} was begun with {', '.join(left_out)}, which is secret and not on "
-            f"disk: give it again, with `hpsearch run {shlex.quote(recorded.file)}`."
+            f"The study in {str(study)!r} was begun with {', '.join(left_out)}, which is secret and not on disk: "
+            f"pass it again, with `hpsearch run {shlex.quote(recorded.file)}`."
         )
     command = recorded
     if given.file is not None:
@@ -71,7 +71,7 @@ def admitted(recorded: Command, study: Path, given: Given) -> Command:
 
 
 def speaks() -> bool:
-    """Tell whether this process prints: under torchrun the first one does."""
+    """Return whether this process prints: under torchrun the first one does."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -98,14 +98,14 @@ def _check_program(command: Command, study: Path, again: str, is_given: bool) ->
     if file.is_relative_to(output):
         raise StudyError(
             f"The program {command.file!r} does not run: it lies in {str(output)!r}, the output folder of the study, "
-            f"so it may come from whoever made the study. If you trust it: {with_trust}"
+            f"so it may come from the author of the study. If you trust it: {with_trust}"
         )
     if is_given:
         if here.is_relative_to(output):
             raise StudyError(
                 f"The program {command.file!r} does not run in the current folder {str(here)!r}, from which modules "
                 f"are imported: it is the output folder of the study, or lies in it, so its modules may come from "
-                f"whoever made the study. Change to another folder and give the command again; or, if you trust it: "
+                "the author of the study. Change to another folder and repeat the command; or, if you trust it: "
                 f"{again} --file {shlex.quote(command.file)} --trust"
             )
         return
@@ -114,13 +114,13 @@ def _check_program(command: Command, study: Path, again: str, is_given: bool) ->
         raise StudyError(
             f"The program {command.file!r} of the study in {str(study)!r} does not run: it lies outside of the current "
             f"folder {str(here)!r}. If you trust it: {with_file}, which runs it in the current folder; or, to trust "
-            f"all that the study's folder names: {with_trust}"
+            f"everything that the study's folder names: {with_trust}"
         )
     folder = Path(command.folder)
     if not folder.is_relative_to(here) or folder.is_relative_to(output):
         raise StudyError(
-            f"The program {command.file!r} does not run in the folder {command.folder!r}, in which the study was "
-            f"begun and from which modules are imported: it lies outside of the current folder {str(here)!r}, or in "
+            f"The program {command.file!r} does not run in the folder {command.folder!r}, in which the study began "
+            f"and from which modules are imported: it lies outside of the current folder {str(here)!r}, or in "
             f"the study's output. To run the program in the current folder: {with_file}; or, if you trust the folder: "
             f"{with_trust}"
         )

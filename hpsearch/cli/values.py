@@ -27,7 +27,7 @@ def seconds(text: str) -> float | None:
     if re.fullmatch(_NUMBER, text):
         return float(text)
     if not re.fullmatch(rf"({_NUMBER}(min|[smhd]))+", text):
-        raise StudyError(f"--time {text!r} is no length of time; write it as 90s, 30m, 2h, 1h30m or 1d, or none.")
+        raise StudyError(f"--time {text!r} is not a duration; write it as 90s, 30m, 2h, 1h30m or 1d, or none.")
     return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(rf"({_NUMBER})(min|[smhd])", text))
 
 

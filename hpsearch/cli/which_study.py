@@ -28,7 +28,7 @@ def study_folder(named: Path | None) -> Path:
     if named is None:
         found = _below(Path())
         if not found:
-            raise StudyError("There is no study here, nor in the folders below; name the folder of one.")
+            raise StudyError("No study found in the current folder or below; name the folder of a study.")
         name = printable(str(found[0]))
         Console(stderr=True).print(f"study {name}", style="dim", markup=False, highlight=False, soft_wrap=True)
         return found[0]
@@ -43,7 +43,7 @@ def study_folder(named: Path | None) -> Path:
     if found:
         return found[0]
     here = [str(each) for each in _below(Path())[:5]]
-    names = f" There are: {', '.join(here)}." if here else ""
+    names = f" Found: {', '.join(here)}." if here else ""
     raise StudyError(f"There is no study in {str(named)!r}: it has no {STUDY_FILE}.{names}")
 
 

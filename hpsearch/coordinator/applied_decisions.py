@@ -29,7 +29,7 @@ _LEAST_TO_MEASURE = 3
 
 
 class AppliedDecisions:
-    """Carries out what is decided; several processes may share the study, one after the other.
+    """Executes the decisions of a search; processes that share the study take turns.
 
     Every method is called under the study's lock, but `verdict`, which takes it where it needs to.
 
@@ -37,7 +37,7 @@ class AppliedDecisions:
         session: whose records, limits and folders these are.
         ledger: the trials in the storage.
         at_rungs: where trials pause; None: a pruner of Optuna judges.
-        is_converged: tells whether the search may end early.
+        is_converged: returns whether the search may end early.
         budget: in full training runs; None: no limit.
         paused_limit: on the number of paused trials, and on the size of their checkpoints.
 
@@ -82,7 +82,7 @@ class AppliedDecisions:
                         started = self._start(entries, proposer)
                         if started is not None:
                             return started
-                        nothing_new = "the searcher has nothing more to try"
+                        nothing_new = "the searcher has nothing left to try"
                 case Resume(number, by_hand):
                     if by_hand:
                         self._session.announce(f"trial {number} is promoted by hand: it trains to completion")
@@ -99,7 +99,7 @@ class AppliedDecisions:
                     return None
 
     def verdict(self, trial: OptunaTrial, reported: Reported) -> Verdict:
-        """Return what a trial does next that has reported: the rungs say it, or else a pruner of Optuna.
+        """Return the next action of a trial that has reported, according to the rungs or else a pruner of Optuna.
 
         A trial that has resumed is not judged where it has been before.
         """
@@ -134,7 +134,7 @@ class AppliedDecisions:
         return judge(now, so_far.number, earlier)
 
     def _read(self) -> Entries:
-        """Read the trials anew; those that ended, or paused, just before their process died are recorded as such."""
+        """Read the trials again; those that ended, or paused, just before their process died are recorded as such."""
         self._records.refresh()
         entries = self._ledger.read()
         warning = self._ledger.compare_with_warm_start(entries)
@@ -217,7 +217,7 @@ class AppliedDecisions:
         return tuple(updated(known, changed))
 
     def _reason_not_to_start(self, entries: Entries) -> str | None:
-        """Return why there is no use in another trial: everything was tried, or the terminator says so."""
+        """Return the reason against another trial: everything was tried, or the terminator ends the search."""
         exhausted = self._ledger.exhausted()
         if exhausted is not None:
             return exhausted
@@ -242,10 +242,12 @@ class AppliedDecisions:
         return self._ledger.resume(entry, self._records.session, self._records.known(), earlier)
 
     def _prune(self, entries: Sequence[Entry], limit: str | None) -> None:
-        """Prune paused trials; that there are too many of them is announced once."""
+        """Prune paused trials; announce once that there are too many of them."""
         if limit is not None and not self._has_said_limit:
             self._has_said_limit = True
-            self._session.announce(f"{limit}: the worst of them are pruned, now and whenever it is so again")
+            self._session.announce(
+                f"{limit}: the worst of them are pruned, now and whenever the limit is exceeded again"
+            )
         records = {each.number: each for each in self._records.known()}
         for entry in entries:
             record = records[entry.trial.number]

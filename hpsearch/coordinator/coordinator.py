@@ -50,7 +50,7 @@ class RunningTrial:
     has_lost_process: bool = False
 
     def ended(self, state: TrialState, reason: str, cause: BaseException | None = None) -> Ended:
-        """Return how the trial ended, by something else than itself."""
+        """Return the outcome of a trial that was ended from outside."""
         return Ended(replace(self.so_far, state=state, reason=reason), cause, self.where)
 
 
@@ -88,7 +88,7 @@ class Coordinator:
         self._losses: Counter[int] = Counter()  # by number: a trial that pauses and resumes does not get new retries
         self._is_closing = False
         self._look_again = -math.inf
-        self._in_preflight: int | None = None  # the trial for whose preflight the others wait
+        self._in_preflight: int | None = None  # the trial whose preflight blocks the other trials
         self.running: dict[int, RunningTrial] = {}
         self.is_over = self.has_no_more = False
         self.error: BaseException | None = None
@@ -115,7 +115,7 @@ class Coordinator:
 
     @property
     def seconds_left(self) -> float | None:
-        """What is left of the search's time; None if there is no limit."""
+        """The remaining time of the search; None if there is no limit."""
         return self._limits.seconds_left
 
     def end_with(self, error: BaseException) -> None:
@@ -123,7 +123,7 @@ class Coordinator:
         self.error = self.error or error
 
     def announce(self, notice: str) -> None:
-        """Say something about the search while it runs."""
+        """Show a notice about the search while it runs."""
         self._session.announce(notice)
 
     # Which trial is next
@@ -143,7 +143,7 @@ class Coordinator:
         return None if number is None else replace(self.running[number].assignment, seconds=self.seconds_left)
 
     def give_back(self, number: int) -> None:
-        """Take back a trial that no process has taken; it is the next one."""
+        """Take back a trial that no process has started; it comes next."""
         self._without_process.insert(0, number)
 
     def _choose(self) -> int | None:
@@ -247,7 +247,7 @@ class Coordinator:
             return self.running[number].trial.suggest(name, parameter)
 
     def notice(self, number: int, text: str) -> None:
-        """Show what a trial says."""
+        """Show a notice from a trial."""
         self._has_begun(number)
         self.announce(text)
 
@@ -256,7 +256,7 @@ class Coordinator:
         self._session.listener.on_checkpoint(self.running[number].trial, step)
 
     def note(self, number: int, so_far: TrialRecord) -> None:
-        """Write how far a trial is, where its checkpoints do not tell; it is on disk when this returns."""
+        """Write the state of a trial that its checkpoints do not hold; it is on disk when this returns."""
         self._has_begun(number)
         so_far = so_far.going_on_from(self.running[number].so_far)  # it may not know its earlier reports yet
         self._remember(number, so_far)
@@ -281,7 +281,7 @@ class Coordinator:
         self._session.listener.on_report(running.trial, reported.report)
 
     def verdict(self, number: int, reported: Reported) -> Verdict:
-        """Return what the rungs, or else the pruner, say of a trial that has reported."""
+        """Return the verdict of the rungs, or else of the pruner, on a trial that has reported."""
         with self._ledger.talking():
             return self._decisions.verdict(self.running[number].trial, reported)
 
@@ -396,7 +396,7 @@ class Coordinator:
             try:
                 record = self._session.on_disk.finish(running.ended(TrialState.INTERRUPTED, reason))
                 self._settle(running.trial, record, is_stored)
-            except Exception as error:  # of a listener, say: the others are to be recorded all the same
+            except Exception as error:  # for example from a listener: the other trials must still be recorded
                 errors.append(error)
         if errors and self.error is None:
             raise errors[0]
@@ -410,7 +410,7 @@ class Coordinator:
         return self.running.pop(number)
 
     def _settle(self, trial: OptunaTrial, record: TrialRecord, is_stored: bool = True) -> None:
-        """Record in the ledger, unless the storage is gone, and in the limits how a trial ended."""
+        """Record the end of a trial in the ledger, unless the storage is unreachable, and in the limits."""
         self._look_again = -math.inf
         with self._session.records.locked():
             if is_stored:

@@ -1,4 +1,4 @@
-"""What the other processes of a search do: they train the trials that the main one chooses, and decide nothing."""
+"""The other processes of a distributed search: they train the trials that the main process chooses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..trial.searchable import Searchable
 
 @dataclass(frozen=True)
 class SearchIsOver:
-    """The main process runs no further trial: these are all there are, or this error ended the search."""
+    """The main process runs no further trial: these are all records, or this error ended the search."""
 
     records: list[TrialRecord]
     error: BaseException | None = None
@@ -29,13 +29,13 @@ class SearchIsOver:
 def follow(
     trainer: Searchable, study: Study, ranks: Ranks, interruption: Interruption | None = None
 ) -> list[TrialRecord]:
-    """Train the trials that the main process chooses until it says that the search is over; return its records.
+    """Train the trials that the main process chooses until it ends the search; return its records.
 
     A signal that this process receives ends the search in all of them.
 
     Raises:
         BaseException: the error that ended the search in the main process.
-        CommunicationError: the processes have lost each other.
+        CommunicationError: the processes have lost their connection.
     """
     while True:
         message: Any = ranks.decide(lambda: None)

@@ -1,4 +1,4 @@
-"""The limits of a session: time, epochs, failures in a row; what is used of them."""
+"""The limits of a session - time, epochs, consecutive failures - and their use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .study_records import StudyRecords
 
 
 class Limits:
-    """Tells why no further trial may begin: a limit of the study, too many failures, or a callback.
+    """The reasons why no further trial may start: a limit of the study, too many failures, or a callback.
 
     Args:
         study: the settings.
@@ -40,19 +40,19 @@ class Limits:
 
     @property
     def has_too_many_failures(self) -> bool:
-        """Whether as many trials have failed in a row as end the search."""
+        """Whether enough consecutive trials have failed to end the search."""
         limit = self._study.max_failures
         return limit is not None and len(self.failures) >= limit
 
     @property
     def seconds_left(self) -> float | None:
-        """What is left of the search's time; None if there is no limit."""
+        """The remaining time of the search; None if there is no limit."""
         return self.budget.seconds
 
     def reason_to_stop(self) -> str | None:
         """Return why no further trial may begin in this session; None if one may."""
         if self.has_too_many_failures:
-            return f"{self._study.max_failures} trials failed one after the other"
+            return f"{self._study.max_failures} consecutive trials failed"
         return self._ended_by or self.exhausted()
 
     def end_early(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a trial whose process has died: the one policy of retries."""
+"""The policy of retries for a trial whose process has died."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Loss:
         reason: in a line.
         had_worker: whether a process has ever trained the trial.
         is_creation: whether the process could not be made, as what it is made of has raised an error.
-        is_new: whether it is known of for the first time; engines tell of some losses twice.
+        is_new: whether this is the first report of the loss; engines report some losses twice.
         resumes_itself: whether the engine lets another process resume the trial, as Tune does.
     """
 
@@ -24,7 +24,7 @@ class Loss:
     resumes_itself: bool = False
 
     def is_retried(self, losses: int, retries: int) -> bool:
-        """Tell whether another process resumes the trial.
+        """Return whether another process resumes the trial.
 
         Args:
             losses: the number of processes that the trial has lost, this one included.

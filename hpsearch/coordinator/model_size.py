@@ -1,4 +1,4 @@
-"""Whether the model is still as large as in the earlier trials of a study, also where no code that it is of was edited.
+"""Detect a change of the model's size between the trials of a study, even if no code of the model was edited.
 
 What `model_init` reads from a file or from the environment is in no fingerprint: only the model shows it.
 """
@@ -21,18 +21,18 @@ class ModelSize:
 
     def __init__(self, records: Iterable[TrialRecord], is_fixed: bool) -> None:
         sizes = {size for each in records for size in _sizes(each)} if is_fixed else set()
-        self._known = sizes.pop() if len(sizes) == 1 else None  # models that differ anyway tell nothing
+        self._known = sizes.pop() if len(sizes) == 1 else None  # sizes that differ anyway prove nothing
 
     def change(self, record: TrialRecord) -> str | None:
-        """Return in words that a trial's model has another number of parameters; once, and None else."""
+        """Return a notice that a trial's model has another number of parameters, once; else None."""
         sizes = _sizes(record)[-1:]
         if self._known is None or not sizes or sizes[0] == self._known:
             return None
         before, self._known = self._known, None
         return (
             f"CHANGED since the last session: the model of trial {record.number} has {sizes[0]:,.0f} parameters, those "
-            f"of earlier trials {before:,.0f}, though model_init reads no parameter of the trial. Trials of different "
-            "models are compared: pass another study_name= if that is not meant"
+            f"of earlier trials {before:,.0f}, though model_init reads no parameter of the trial. Trials of "
+            "different models are compared: if you do not mean that, pass another study_name="
         )
 
 

@@ -35,7 +35,7 @@ class PausedCheckpoints:
         return shutil.disk_usage(self._folder).free
 
     def lost(self, paused: Sequence[TrialRecord]) -> frozenset[int]:
-        """Return the numbers of those of the trials that have no checkpoint: somebody may have deleted it."""
+        """Return the numbers of those of the trials that have no checkpoint: a user may have deleted it."""
         runs = {each.number: self._folder / each.name for each in paused}
         return frozenset(
             number for number, run in runs.items() if not any(is_own_folder(each, run) for each in _checkpoints(run))

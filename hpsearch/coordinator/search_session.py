@@ -1,4 +1,4 @@
-"""One call of a search at work: its parts, and what is shown of it."""
+"""One call of a search: its parts, and its notices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class SearchSession:
-    """What one call of a search consists of.
+    """The parts of one call of a search.
 
     Args:
         trainer: the recipe of the trials.
@@ -80,7 +80,7 @@ class SearchSession:
         self.records.open(records)
 
     def announce(self, notice: str) -> None:
-        """Say something about the search while it runs, such as why it ends early."""
+        """Show a notice about the search while it runs, such as the reason for an early end."""
         self.listener.on_notice(notice)
 
     def settle(self, record: TrialRecord, has_run: bool = True) -> None:

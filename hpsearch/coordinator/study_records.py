@@ -31,7 +31,7 @@ class StudyRecords:
         folder: of the study.
 
     Attributes:
-        session: the name of this session; tells other processes whose a trial is.
+        session: the name of this session, by which other processes identify the owner of a trial.
         records: the trials that have ended or will resume, those of other processes included, by number.
         running: by number, the records so far of the trials that this session trains, here or in other processes.
     """
@@ -98,11 +98,11 @@ class StudyRecords:
         return with_number(number, self.records)
 
     def earlier(self, number: int) -> TrialRecord | None:
-        """Return what an earlier session left of a trial; None if it had not come so far; under `locked()`."""
+        """Return the record of a trial from an earlier session; None if it has none; under `locked()`."""
         return next((each for each in self._folder.read_records() if each.number == number), None)
 
     def is_last(self) -> bool:
-        """Tell whether no session trains a trial of the study any more, nor will; under `locked()`.
+        """Return whether no session trains a trial of the study any more, nor will; under `locked()`.
 
         Asked when no further trial may begin in this one.
         """
@@ -112,11 +112,11 @@ class StudyRecords:
         return self._session.is_last()
 
     def is_alone(self) -> bool:
-        """Tell whether no other session is at work in the study's folder; under `locked()`."""
+        """Return whether no other session is at work in the study's folder; under `locked()`."""
         return self._session.is_alone()
 
     def is_alive(self, session: str | None) -> bool:
-        """Tell whether the process of a session is still there."""
+        """Return whether the process of a session is still there."""
         return self._session.is_alive(session)
 
     def known(self) -> list[TrialRecord]:
@@ -164,7 +164,7 @@ class StudyRecords:
         return self.tried().known.get(configuration({**proposed.params.values_by_name, **arguments}))
 
     def is_everything_tried(self, number: int, begun: Collection[int]) -> bool:
-        """Tell whether no configuration is left for trial `number`; `begun` are those that processes train."""
+        """Return whether no configuration is left for trial `number`; `begun` are those that processes train."""
         reserved = len(set(begun) - {each.number for each in self.known()})
         found = is_everything_tried(self._study.suggest, number, self.tried(), reserved)
         return found and not self._study.goes_by_number  # what a function returns is known when it has been called

@@ -74,7 +74,7 @@ class TrialsOnDisk:
         return self.finish(ended)
 
     def note(self, record: TrialRecord) -> None:
-        """Write how far a trial is, where that could not be told from its checkpoints.
+        """Write the state of a trial that its checkpoints do not hold.
 
         Should the trial begin again, that is what is known of it.
         """
@@ -194,6 +194,6 @@ def _check_reach(record: TrialRecord, suggested: Mapping[str, Any]) -> None:
     if reaching is not None:
         raise CannotResumeError(
             f"Trial {record.number} does not resume with {reaching}: it comes from the study's folder, not from the "
-            "search space, and reaches beyond the folder. If it is yours, put the parameter back into the space; if "
-            f"the folder is from someone else, move {record.name!r} out of it."
+            "search space, and reaches beyond the folder. If the study is yours, put the parameter back into the "
+            f"space; if the folder is from someone else, move {record.name!r} out of it."
         )

@@ -1,4 +1,4 @@
-"""Trials in the searching process itself, one after the other: the reference for all other ways to run them."""
+"""Run trials in the process of the search, in series: the reference for all other executors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _run(coordinator: Coordinator, local: LocalTrials) -> None:
         elif not coordinator.interruption.signal:
             if not is_waiting:
                 is_waiting = True
-                coordinator.announce("all trials have begun: waiting for those that other searches are at")
+                coordinator.announce("all trials have started: waiting for those of other searches")
             local.wait()
 
 

@@ -32,7 +32,7 @@ class AtRungs:
         self._misleading: set[float] = set()  # as announced
 
     def rating(self, trials: Sequence[TrialRecord]) -> Rating | None:
-        """Return what rates trials by their expected improvement; None while nothing can be expected."""
+        """Return a rating of trials by expected improvement; None while there is too little data."""
         engine, sampler = self._engine, self._engine.sampler
         if not isinstance(sampler, CurveSampler) or not sampler.knows_enough(engine, trials):
             return None

@@ -1,4 +1,4 @@
-"""Whether the storage in a study's folder is sound: a copy of it is checked, and nothing in the folder changes."""
+"""Check the storage in a study's folder, on a copy: nothing in the folder changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .storage import JOURNAL, close, open_storage
 from .warm_starts import ORIGIN
 
 _SECONDS_TO_WAIT = 5.0
-_AGAIN = "make the call of the search again: it builds the storage again from the folders of the trials"
+_AGAIN = "repeat the call of the search: it rebuilds the storage from the folders of the trials"
 
 
 def problems_of_storage(
     folder: Path, settings: Mapping[str, Any], read_numbers: Callable[[], Collection[int]]
 ) -> list[str]:
-    """Return what is wrong with the storage in a study's folder, in one line each; nothing of a storage elsewhere.
+    """Return the problems of the storage in a study's folder, in one line each; a storage elsewhere is not checked.
 
     A search may be at work in the study meanwhile.
 
@@ -46,21 +46,24 @@ def problems_of_storage(
         return [f"{file} is missing; {_AGAIN}"] if numbers else []
     problem = why_not_opened(path, folder)
     if problem is not None:
-        return [f"{problem}; {_AGAIN}, and sets {file} aside"]
+        return [f"{problem}; {_AGAIN}, and renames {file}"]
     with scratch_folder() as copy:
         reason = _why_not_copied(path.resolve(), copy / file)
         if reason is not None:
             return [f"{file} cannot be checked now ({reason}): run the same command again"]
         reason = why_damaged(storage, copy, settings["study_name"])
         if reason is not None:
-            return [f"{file} is damaged ({reason}); {_AGAIN}, and sets {file} aside"]
+            return [f"{file} is damaged ({reason}); {_AGAIN}, and renames {file}"]
         try:
             known = _ended_in(storage, copy, settings["study_name"])
         except Exception as error:  # no damage, but Optuna cannot read it: it may be of another version
-            return [f"{file} cannot be read ({first_line(error)}); if another version of Optuna has made it, use that"]
+            return [
+                f"{file} cannot be read ({first_line(error)}); if another version of Optuna created it, use "
+                "that version"
+            ]
     # A running search writes the record of a trial after the storage knows it, and before it has ended there.
     unknown, lost = sorted(numbers - known.all), sorted(known.ended - set(read_numbers()))
-    remedy = "" if numbers else f": restore them, or delete {file} to begin again"
+    remedy = "" if numbers else f": restore them, or delete {file} to start again"
     return [
         *([f"{file} does not know the trials {_shown(unknown)}; {_AGAIN}"] if unknown else []),
         *([f"{file} knows the trials {_shown(lost)}, whose folders are missing or unreadable{remedy}"] if lost else []),

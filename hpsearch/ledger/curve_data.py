@@ -36,7 +36,7 @@ _MOST_WORKS = 500
 
 @dataclass
 class _Known:
-    """What is known of a trial.
+    """The data of a trial.
 
     Attributes:
         stored: the trial in Optuna's storage.
@@ -60,13 +60,13 @@ class _Known:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether its parameters tell which ones all trials have."""
+        """Whether its parameters determine those that all trials have."""
         return self.count > 0 and not self.is_warm_start and self.stored.state is not EngineState.FAIL
 
 
 @dataclass(frozen=True)
 class CurvesSeen:
-    """What the trials of a study have shown.
+    """The results of the trials of a study.
 
     Attributes:
         cube: of the parameters.
@@ -188,7 +188,7 @@ class CurveData:
     def seen(
         self, trials: Sequence[TrialRecord], space: Mapping[str, BaseDistribution], new: int | None = None
     ) -> CurvesSeen:
-        """Return what trials have shown, with those of another study; only trials that have changed are looked at.
+        """Return the results of trials, with those of another study; only trials that have changed are read.
 
         Args:
             trials: of this study, as they are now, by number.
@@ -239,7 +239,7 @@ class CurveData:
             seen.running[place] = self._point(known, cube)
 
     def has_had(self, name: str, engine: optuna.Study, new: int) -> bool:
-        """Tell whether a trial of this study, other than the new one, has had a parameter."""
+        """Return whether a trial of this study, other than the new one, has had a parameter."""
         self.read(engine, new)
         others = (each for number, each in self._trials.items() if number != new and not each.is_warm_start)
         return any(name in each.names for each in others)

@@ -130,7 +130,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
             return float(self._models.of(seen.curves).improvement(points).max())
 
     def knows_enough(self, study: optuna.Study, trials: Sequence[TrialRecord]) -> bool:
-        """Tell whether there is something to choose, and enough trials have reported to make a model of them."""
+        """Return whether there is something to choose, and enough trials have reported to make a model of them."""
         with self._lock:
             self._data.read(study)
             space = self._data.space

@@ -131,7 +131,7 @@ class OptunaTrial(Trial):
             return trial.study.pruner.prune(trial.study, seen)
 
     def has_been_further(self, so_far: TrialRecord) -> bool:
-        """Tell whether a trial that has resumed was further before than it is now."""
+        """Return whether a trial that has resumed was further before than it is now."""
         return max(self._reported, default=0) > so_far.reports[-1].resource
 
     @contextlib.contextmanager

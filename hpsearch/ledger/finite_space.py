@@ -1,4 +1,4 @@
-"""Whether a study may have tried everything in a finite space, as far as Optuna's trials tell."""
+"""Whether a study may have tried every configuration of a finite space, according to Optuna's trials."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .warm_starts import ORIGIN
 
 
 def has_values_left(trials: Sequence[FrozenTrial]) -> bool:
-    """Tell whether a parameter has values that no trial of this study has had: not everything has been tried then.
+    """Return whether a parameter has values that no trial of this study has had: not everything has been tried then.
 
-    A function as space is asked what is left only if this does not tell.
+    A function as space is asked for the remaining values only if this check is inconclusive.
     """
     used: dict[str, set[Any]] = defaultdict(set)
     counts: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""How much of what trials reach each parameter explains."""
+"""The importance of each parameter: the fraction of the variation of the results that it explains."""
 
 from __future__ import annotations
 

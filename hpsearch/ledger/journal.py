@@ -47,7 +47,7 @@ class JournalFile(JournalFileBackend):
     the same line could never be read.
 
     The disk is waited for when a trial or a study begins or ends, not after every parameter and report: a power cut may
-    lose what has been told since then. A killed process loses nothing.
+    lose the records since then. A killed process loses nothing.
 
     Args:
         path: of the file; ``<path>.flock`` is its lock.

@@ -224,19 +224,19 @@ class Ledger:
         is_exhausted = isinstance(engine.sampler, GridSampler) and engine.sampler.is_exhausted(engine)
         tried = engine.user_attrs.get(_EXHAUSTED)
         if is_exhausted or (tried is not None and tried == self._what_is_tried()):
-            return f"{type(engine.sampler).__name__} has tried everything there is in this space"
+            return f"{type(engine.sampler).__name__} has tried every configuration of this space"
         return None
 
     def has_given_parameters(self, entries: Entries) -> bool:
-        """Tell whether the user has given parameters for the next trial: queued ones, or some to start with."""
+        """Return whether the user has given parameters for the next trial: queued ones, or some to start with."""
         return bool(entries.queued) or self._place(entries.trials) < len(self._study.start_with)
 
     def has_parameters_left(self, entries: Entries) -> bool:
-        """Tell whether there are parameters for another trial in any case, however few the space has."""
+        """Return whether there are parameters for another trial in any case, however few the space has."""
         return self.has_given_parameters(entries) or self.may_repeat or has_values_left(entries.trials)
 
     def compare_with_warm_start(self, entries: Entries) -> str | None:
-        """Return a warning, once, if the study that this one learns from was about something else."""
+        """Return a warning, once, if the study of the warm start was about another task."""
         if self._is_compared is None:
             self._is_compared = not any(map(is_taught, entries.trials))
         if self._is_compared or not can_be_compared(entries.trials):
@@ -348,6 +348,6 @@ def attributes_of(record: TrialRecord, place: int | None) -> dict[str, Any]:
 
 
 def is_counted(trial: FrozenTrial) -> bool:
-    """Tell whether a trial counts towards the study's total: it has ended, here, and was not refused."""
+    """Return whether a trial counts towards the study's total: it has ended, here, and was not refused."""
     is_refused = trial.user_attrs.get(_STATE) == TrialState.REFUSED.value
     return trial.state.is_finished() and not is_refused and ORIGIN not in trial.user_attrs

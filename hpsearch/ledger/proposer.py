@@ -1,4 +1,4 @@
-"""What chooses parameters in place of a sampler of Optuna, such as a searcher of Ray."""
+"""An alternative to Optuna's samplers for choosing parameters, such as a searcher of Ray."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def as_pruner(pruner: Any) -> optuna.pruners.BasePruner:
 
 
 def is_rungs(pruner: Any) -> bool:
-    """Tell whether a user asks for rungs, where trials pause, in place of a pruner of Optuna."""
+    """Return whether a user asks for rungs, where trials pause, in place of a pruner of Optuna."""
     return isinstance(pruner, Ladder) or (isinstance(pruner, str) and pruner == RUNGS)
 
 

@@ -82,7 +82,7 @@ class RangesOfTrials:
             raise error
         if name not in self._warned:
             self._warned.add(name)
-            logger.warning("%s If the range depends on other parameters, nothing has to be done.", error)
+            logger.warning("%s If the range depends on other parameters, ignore this.", error)
 
 
 def _asked(study: Study, trial: FrozenTrial, edge: int) -> dict[str, Parameter]:

@@ -54,7 +54,7 @@ def set_aside_damaged(storage: Any, study: Study) -> list[str]:
     for each in found:
         with contextlib.suppress(FileNotFoundError):  # SQLite has just deleted its own file
             each.rename(each.with_name(f"{aside}{each.name.removeprefix(file.name)}"))
-    return [f"DAMAGED: {file.name} ({reason}); it was set aside as {aside}"]
+    return [f"DAMAGED: {file.name} ({reason}); it was renamed to {aside}"]
 
 
 def own_path(storage: Any, folder: Path) -> Path:
@@ -138,7 +138,7 @@ def _damage_of_sqlite(file: Path) -> str | None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Tell whether an error says that a file is damaged, not that it is locked, or that the disk is full."""
+    """Return whether an error says that a file is damaged, not that it is locked, or that the disk is full."""
     code = getattr(error, "sqlite_errorcode", None)
     return not isinstance(error, OSError | MemoryError) if code is None else code & 0xFF in _DAMAGE
 
@@ -156,7 +156,7 @@ def first_line(error: BaseException) -> str:
 
 
 def was_made_in(settings: Mapping[str, Any] | None, storage: Any) -> bool:
-    """Tell whether the settings of a study say that its storage lies in its own folder, which may have been moved."""
+    """Return whether the settings of a study say that its storage lies in its own folder, which may have been moved."""
     recorded = None if settings is None or not settings.get("storage") else _path(str(settings["storage"]))
     if settings is None or recorded is None:
         return False
@@ -188,8 +188,8 @@ def add_missing(engine: optuna.Study, study: Study, records: Sequence[TrialRecor
     numbers = range(first, max([*known, *left_alone], default=-1) + 1)
     if len(numbers) - len(known) > _MOST_MISSING:
         raise StudyError(
-            f"The study {study.name!r} has {len(known)} trials with numbers up to {numbers[-1]}, so its storage cannot "
-            f"be built again. Move the folders of those with the largest numbers out of {str(study.folder)!r}."
+            f"The study {study.name!r} has {len(known)} trials with numbers up to {numbers[-1]}, so its storage "
+            f"cannot be rebuilt. Move the folders of those with the largest numbers out of {str(study.folder)!r}."
         )
     place = sum(1 for _ in _begun_with(study, [known[each] for each in sorted(known) if each < first]))
     places = _begun_with(study, [known[each] for each in numbers if each in known], place)

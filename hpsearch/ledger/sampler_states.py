@@ -47,8 +47,8 @@ def check_sampler_states(trials: Iterable[FrozenTrial], place: str) -> None:
             except BaseException as error:  # a module that it asks for may end the program
                 raise StudyError(
                     f"The storage {place} is not used: trial {trial.number} has a state of CmaEsSampler that the "
-                    f"sampler did not write ({type(error).__name__}: {error}). To load it could run a program. If you "
-                    "trust its trials, delete the storage's file: the next search builds it again without such states."
+                    f"sampler did not write ({type(error).__name__}: {error}). Loading it could run a program. If you "
+                    "trust its trials, delete the storage's file: the next search rebuilds it without such states."
                 ) from error
 
 

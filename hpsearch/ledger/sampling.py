@@ -12,7 +12,7 @@ from optuna.samplers._lazy_random_state import LazyRandomState
 
 
 class RepeatableSampling:
-    """Seeds a sampler anew for every choice: from its seed, the trial's number, the attempt and the parameter's name.
+    """Seeds a sampler again for every choice: from its seed, the trial's number, the attempt and the parameter's name.
 
     A sampler of Optuna draws from one stream of random numbers. When a search continues in another process, that stream
     would start again, and repeat the first configurations; and a trial that was half-chosen would get other values.

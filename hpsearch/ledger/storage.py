@@ -1,4 +1,4 @@
-"""Where an Optuna study is stored: SQLite in the study folder, unless the user says otherwise."""
+"""The storage of an Optuna study: by default SQLite in the study's folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CONTINUES = "Nothing is lost: run the same command again to continue."
 
 
 def is_in_study_folder(storage: Any) -> bool:
-    """Tell whether a search's argument asks for a storage in the study's own folder."""
+    """Return whether a search's argument asks for a storage in the study's own folder."""
     return storage is None or storage == JOURNAL
 
 
@@ -47,8 +47,8 @@ def own_file(folder: Path, name: str) -> Path:
     problem = why_not_opened(folder / name, folder)
     if problem is not None:
         raise StudyError(
-            f"The storage {str(folder / name)!r} is not opened: {problem}. Move it away, or pass the file that is "
-            "meant as storage=."
+            f"The storage {str(folder / name)!r} is not opened: {problem}. Move it away, or pass the intended file "
+            "as storage=."
         )
     return folder / name
 
@@ -145,7 +145,7 @@ def first_cause(error: BaseException) -> str:
 
 
 def storage_url(storage: optuna.storages.BaseStorage) -> str | None:
-    """Return what opens the same storage elsewhere, its password hidden: a URL, or the path of a journal file.
+    """Return the address of a storage, its password hidden: a URL, or the path of a journal file.
 
     None if there is none.
     """
@@ -265,7 +265,7 @@ def _database(url: str, **engine: Any) -> optuna.storages.RDBStorage:
 
 
 def _is_no_interruption(logged: logging.LogRecord) -> bool:
-    """Tell whether a log record has another cause than Ctrl-C, which may come while rows are read."""
+    """Return whether a log record has another cause than Ctrl-C, which may come while rows are read."""
     error = logged.exc_info[1] if logged.exc_info else None
     while error is not None:
         if isinstance(error, KeyboardInterrupt):

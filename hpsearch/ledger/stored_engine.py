@@ -60,7 +60,7 @@ class StoredEngine:
                 )
             file = file_of(storage)
             if file is not None and not file.is_file():
-                raise StorageError(f"The storage {shown} of the study {name!r} is not there.")
+                raise StorageError(f"The storage {shown} of the study {name!r} does not exist.")
         try:
             return optuna.load_study(study_name=name, storage=open_storage(storage))
         except KeyError as error:
@@ -160,7 +160,7 @@ def outside_of_folder(storage: str, remedy: str) -> StudyError:
 
 
 def _are_in(known: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:
-    """Tell whether parameters are those of the space: population-based training goes beyond, lists are in none."""
+    """Return whether parameters are those of the space: population-based training goes beyond, lists are in none."""
     try:
         return all(
             name in known and known[name]._contains(known[name].to_internal_repr(each)) for name, each in params.items()

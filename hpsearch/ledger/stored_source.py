@@ -1,4 +1,4 @@
-"""A study in a storage, as what another search learns from: nothing is created there."""
+"""A stored study as the source of a warm start: nothing is created in its storage."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def _check_exists(text: str, shown: str) -> None:
         if file is not None and not file.is_file():
             raise StudyError(f"{problem}: the file {str(file)!r} does not exist.")
     elif (file / STUDY_FILE).is_file():
-        raise StudyError(
-            f"{problem} is the folder of a study: start_from=hpsearch.open_study({text!r}) learns from it."
-        )
+        raise StudyError(f"{problem} is the folder of a study: pass start_from=hpsearch.open_study({text!r}).")
     elif not file.is_file():
         raise StudyError(
             f"{problem} is neither a URL (such as sqlite:///optuna.db) nor a journal file that exists. Allowed are "
@@ -101,7 +99,7 @@ def warm_start_from(storage: str | None, name: str) -> str:
 
 
 def is_of_optuna(study: Any) -> bool:
-    """Tell whether Optuna itself has run trials of a study: it has begun some, and no search has marked one of them."""
+    """Return whether Optuna itself has run trials of a study: some have begun, and no search has marked any."""
     trials = [each for each in study.get_trials(deepcopy=False) if each.state is not TrialState.WAITING]
     marks = (name for each in trials for name in each.user_attrs)
     return bool(trials) and not any(name.startswith("hpsearch:") for name in marks)

@@ -37,14 +37,14 @@ def as_terminator(terminator: Any) -> BaseTerminator | None:
         raise StudyError(f"terminator must be True, an Optuna terminator or None, but got {terminator!r}.")
     if isinstance(getattr(terminator, "_error_evaluator", None), optuna.terminator.CrossValidationErrorEvaluator):
         raise StudyError(
-            "This terminator compares with the errors of a cross-validation, which a search does not make; give it "
-            "another error_evaluator, such as optuna.terminator.StaticErrorEvaluator(0.0), or pass terminator=True."
+            "This terminator uses cross-validation errors, which a search does not compute; give it another "
+            "error_evaluator, such as optuna.terminator.StaticErrorEvaluator(0.0), or pass terminator=True."
         )
     return terminator
 
 
 def is_stagnant(since_improvement: int, expected: Callable[[], float | None]) -> bool:
-    """Tell whether a search with rungs ends, with `terminator=True`.
+    """Return whether a search with rungs ends, with `terminator=True`.
 
     Args:
         since_improvement: the number of trials since the last new best at any rung.

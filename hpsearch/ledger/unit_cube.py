@@ -51,7 +51,7 @@ class Cube:
         return point
 
     def holds(self, params: Mapping[str, Any]) -> bool:
-        """Tell whether parameters lie in the space; those that have no side there do not matter."""
+        """Return whether parameters lie in the space; those that have no side there do not matter."""
         try:
             return all(
                 each._contains(each.to_internal_repr(params[name]))

@@ -1,4 +1,4 @@
-"""Starting from another study: its trials teach the sampler, without counting as trials of the new study."""
+"""Warm starts: the trials of another study inform the sampler, without counting as trials of the new study."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MOST = 1e300
 
 @dataclass(frozen=True)
 class Learned:
-    """What another study teaches.
+    """The data of a warm start.
 
     Attributes:
         name: of the other study.
@@ -61,7 +61,7 @@ class Learned:
 
 
 def learn_from(start_from: Any, learner: tuple[str | None, str]) -> Learned:
-    """Return what another study teaches.
+    """Return the data of a warm start.
 
     Args:
         start_from: an `optuna.Study`; a `SearchSummary` or a `BestRun`; the URL or the journal file of a storage; or a
@@ -96,7 +96,9 @@ def learn_from(start_from: Any, learner: tuple[str | None, str]) -> Learned:
 
 def _learned(other: optuna.Study, reports: Mapping[int, Sequence[Report]], rename: Mapping[str, str]) -> Learned:
     if len(other.directions) != 1:
-        raise StudyError(f"start_from={other.study_name!r} has {len(other.directions)} objectives; only one can teach.")
+        raise StudyError(
+            f"start_from={other.study_name!r} has {len(other.directions)} objectives; a warm start needs exactly one."
+        )
     trials = [
         each
         for each in other.get_trials(deepcopy=False, states=(EngineState.COMPLETE, EngineState.PRUNED))
@@ -133,7 +135,7 @@ def _renamed(trial: FrozenTrial, rename: Mapping[str, str]) -> FrozenTrial:
 
 
 def is_taught(trial: FrozenTrial) -> bool:
-    """Tell whether a trial is one of another study."""
+    """Return whether a trial is one of another study."""
     return ORIGIN in trial.user_attrs
 
 
@@ -172,7 +174,7 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
     if engine.user_attrs.get(_IS_LEARNED, bool(known)):
         return []
     if engine.study_name == learned.name and _are_same(engine.get_trials(deepcopy=False), learned.trials):
-        raise StudyError(f"start_from={learned.name!r} is this study itself, which continues by itself.")
+        raise StudyError(f"start_from={learned.name!r} is this study itself, which continues without it.")
     fitting = [each for each in learned.trials if _fits(each, study)]
     if not fitting:  # the next session may rename parameters
         return [f"learns from 0 trials of {learned.name!r}: {_why_none(learned, study)}"]
@@ -187,7 +189,7 @@ def learn(engine: optuna.Study, learned: Learned, study: Study) -> list[str]:
 
 
 def can_be_compared(trials: Sequence[FrozenTrial]) -> bool:
-    """Tell whether there are enough values of this study, and another one's, to see whether they are of one kind."""
+    """Return whether there are enough values of this study, and another one's, to see whether they are of one kind."""
     return any(map(is_taught, trials)) and len(_own_values(trials)) >= _ENOUGH
 
 
@@ -210,7 +212,7 @@ def far_off(trials: Sequence[FrozenTrial], objective: Objective) -> str | None:
     name, _, _ = taught[0].user_attrs[ORIGIN].rpartition("/")
     return (
         f"the {len(own)} trials that have ended have {min(own):.4g} to {max(own):.4g}, those of {name!r} had "
-        f"{least:.4g} to {most:.4g}: where they were of another task, a new study without start_from does better"
+        f"{least:.4g} to {most:.4g}: if they are from another task, a new study without start_from is better"
     )
 
 
@@ -223,7 +225,7 @@ def _origin(trial: FrozenTrial, learned: Learned) -> str:
 
 
 def _fits(trial: FrozenTrial, study: Study) -> bool:
-    """Tell whether a trial lies in the space; what a function makes is not known before."""
+    """Return whether a trial lies in the space; what a function makes is not known before."""
     return not isinstance(study.space, SearchSpace) or study.space.contains(trial.params)
 
 
@@ -274,7 +276,7 @@ def _taught(trial: FrozenTrial, learned: Learned, study: Study) -> FrozenTrial:
 
 
 def _curve(trial: FrozenTrial, reports: Sequence[Report] | None, objective: Objective) -> list[tuple[float, float]]:
-    """Return what a trial has shown: by its reports, or if they are not known, by its value at the end."""
+    """Return the results of a trial: its reports or, if they are not known, its final value."""
     if reports is None and trial.value is not None:
         at_the_end = Report((trial.value,), 1.0, 1, 1.0, {}, violations=dict(trial.constraints), horizon=1.0)
         reports = [at_the_end]
@@ -282,7 +284,7 @@ def _curve(trial: FrozenTrial, reports: Sequence[Report] | None, objective: Obje
 
 
 def _are_same(trials: Sequence[FrozenTrial], learned: Sequence[FrozenTrial]) -> bool:
-    """Tell whether trials of another study are those of this one."""
+    """Return whether trials of another study are those of this one."""
     own = {each.number: each.datetime_start for each in trials}
     return bool(learned) and all(own.get(each.number) == each.datetime_start for each in learned)
 

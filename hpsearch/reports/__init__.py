@@ -1,1 +1,1 @@
-"""What a search looks like to a person: the live view and the tables. Reads studies, changes nothing."""
+"""The views of a search: the live view, the tables and the report. They read studies and change nothing."""

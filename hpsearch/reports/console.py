@@ -33,15 +33,14 @@ from .tables import (
 )
 
 _WITH_A_REASON = (TrialState.FAILED, TrialState.INTERRUPTED, TrialState.STOPPED, TrialState.REFUSED)
-_SECONDS_OF_QUIET = 120.0  # thousands of workers tell of their progress only once in a minute or two
+_SECONDS_OF_QUIET = 120.0  # thousands of workers report their progress only every minute or two
 _LONGEST_CURVE = 24
 
 
 def console_listener(is_shown: bool, console: Console | None = None) -> SearchListener:
     """Return the listener that shows a search, silent if not `is_shown`.
 
-    Live in a terminal and in a notebook, as lines elsewhere, and as few lines where the variable ``CI`` says that
-    nobody watches.
+    Live in a terminal and in a notebook, as lines elsewhere, and as few lines if the variable ``CI`` is set.
     """
     if not is_shown:
         return SearchListener()
@@ -67,7 +66,7 @@ class LineView(SearchListener):
         self._done, self._best, self._has_run = 0, "", False
 
     def on_search_prepare(self, study: Study) -> None:
-        """Print the objective at once: with much data, the search begins seconds later."""
+        """Print the objective immediately: with much data, the search begins seconds later."""
         self._print(f"search {study.name!r}: {study.description}")
         self._is_announced = True
 
@@ -170,10 +169,10 @@ class LineView(SearchListener):
         waiting = [each for each in self._waiting() if each.values and all(by <= 0 for by in each.violations.values())]
         if not best and waiting:
             ahead = self._study.objective.best_of(waiting, key=lambda record: record.values[0])
-            return f"ahead is {format_value(ahead.values[0])} (trial {ahead.number}, waiting)"
+            return f"best so far {format_value(ahead.values[0])} (trial {ahead.number}, paused)"
         if not best:
             has_result = any(record.state.has_result and record.values for record in records)
-            return "none holds the constraints yet" if has_result else "no result yet"
+            return "no trial satisfies the constraints yet" if has_result else "no result yet"
         if len(self._study.objectives) > 1:
             return f"{len(best)} on the Pareto front"
         return f"best {format_value(best[0].value)} (trial {best[0].number})"
@@ -193,7 +192,7 @@ class NewsView(LineView):
 
 @dataclass
 class _Running:
-    """A running trial, as far as it has told; `max_steps` is 0 while no worker trains it yet, or again."""
+    """A running trial, as it was last reported; `max_steps` is 0 while no worker trains it yet, or again."""
 
     trial: Trial
     reports: list[Report]
@@ -216,7 +215,7 @@ class _Running:
 class LiveView(LineView):
     """A live display: trials done, the best so far, and a line for each running trial, as many as fit.
 
-    Rich draws in a thread of its own, and trials may tell in others; so what is drawn is copied first.
+    Rich draws in its own thread, and trials may report from others, so the data are copied before drawing.
 
     Args:
         clock: gives the time in seconds.
@@ -301,7 +300,7 @@ class LiveView(LineView):
         fraction = max(used, 0.0 if n_trials is None else self._done / n_trials)
         done = ProgressBar(total=1.0, completed=min(1.0, fraction), width=bar)
         waiting = len(self._waiting())
-        waits = f", {waiting} waiting" if waiting else ""
+        waits = f", {waiting} paused" if waiting else ""
         told = f"{self._progress()}{waits}, {self._pace(now)}"
         head.add_row("trials", done, Text(told, no_wrap=True))
         lines: list[RenderableType] = [head, Text(f"  {self._best}", style="green", no_wrap=True)]
@@ -326,7 +325,7 @@ class LiveView(LineView):
         return sorted(chosen, key=lambda each: each.trial.number)
 
     def _pace(self, now: float) -> str:
-        """Return how long the search runs, how fast trials go, and for how long they will if that can be told."""
+        """Return the elapsed time of the search, its rate of trials, and the time left if it can be estimated."""
         seconds, timed = now - self._begin, self._timed()
         told = format_clock(seconds)
         if timed > 0:
@@ -344,10 +343,10 @@ class LiveView(LineView):
         return self._done - len(self._not_timed)
 
     def _seconds_left(self, timed: int, seconds: float) -> float | None:
-        """Return the seconds until the end of the search at this pace; None if they cannot be told.
+        """Return the seconds until the end of the search at this pace; None if they cannot be estimated.
 
         It can once two trials have ended per worker, as the first to end may be the short ones. It cannot
-        with a limit on epochs, as nobody knows how many trials that will be.
+        with a limit on epochs, as the number of trials is then unknown.
         """
         assert self._study is not None
         if self._study.max_epochs is not None or timed < max(1, 2 * self._most_at_once):

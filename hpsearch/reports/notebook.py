@@ -21,7 +21,7 @@ _FORMAT = '<pre style="white-space: pre; overflow-x: auto; line-height: 1.3">{co
 
 
 class NotebookView(LiveView):
-    """What a terminal shows, in the output of a cell: the decisions, the latest trials, and those that run."""
+    """The live view in the output of a notebook cell: the decisions, the latest trials, and those that run."""
 
     def __init__(self) -> None:
         super().__init__(Console(file=io.StringIO(), width=_WIDTH, height=_HEIGHT, force_jupyter=False))

@@ -100,7 +100,9 @@ def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[
     sentences = [_found(summary), *effort_in_words(summary.records)]
     if importances:
         name, share = next(iter(importances.items()))
-        sentences.append(f"Most depends on {name}: {share:.0%} of the variation of {summary.objective.name}.")
+        sentences.append(
+            f"The most important parameter is {name}: {share:.0%} of the variation of {summary.objective.name}."
+        )
     sentences += agreement_sentences(summary.study, summary.records)
     sentences += advice(summary.study, summary.records)
     failed = summary.count(TrialState.FAILED)
@@ -144,7 +146,7 @@ def _settings(summary: SearchSummary) -> str:
 
 
 def _sessions(summary: SearchSummary) -> list[dict[str, Any]]:
-    """Return what the trials were run with, without the secrets that an earlier version has recorded."""
+    """Return the arguments of the trials, without the secrets that an earlier version has recorded."""
     sessions = getattr(summary.study, "settings", {}).get("sessions", [])
     return [{**each, "arguments": without_secrets(each.get("arguments", {}))} for each in sessions]
 

@@ -26,7 +26,7 @@ def importance_plot(importances: Mapping[str, float], summary: SearchSummary) ->
         return None
     names, shares = list(importances)[::-1], [round(each, 4) for each in importances.values()][::-1]
     shown = ", ".join(f"{name} {share:.0%}" for name, share in list(importances.items())[:3])
-    description = f"Share of the variation of {summary.objective.name} that each parameter explains: {shown}."
+    description = f"Fraction of the variation of {summary.objective.name} that each parameter explains: {shown}."
     bar = go.Bar(
         orientation="h",
         x=shares,
@@ -183,8 +183,8 @@ def parallel_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
         },
     )
     description = (
-        f"Each line is a trial: its parameters, and at the right its {summary.objective.name}. Drag along an axis to "
-        "see only the lines that go through there."
+        f"Each line is a trial: its parameters, and on the right its {summary.objective.name}. Drag along an axis "
+        "to see only the lines that pass through the selection."
     )
     figure = figure_of([lines], margin={"l": 80, "r": 60, "t": 70, "b": 30})
     return Plot("parallel", "All parameters together", description, figure, 440)

@@ -1,4 +1,4 @@
-"""What ran on what: the machines, workers and GPUs that trained the trials of a study."""
+"""The machines, workers and GPUs that trained the trials of a study."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..search.trial import Span, TrialRecord
 
 
 class Place(NamedTuple):
-    """What one place has trained.
+    """The trials that one place has trained.
 
     Attributes:
         where: the machine, the worker and the GPU, in words.
@@ -72,5 +72,5 @@ def lines_of(spans: Sequence[Span]) -> list[int]:
 
 
 def _in_order(where: str) -> list[tuple[str, int]]:
-    """Return what puts worker 2 before worker 10."""
+    """Return a sort key that puts worker 2 before worker 10."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", where)]

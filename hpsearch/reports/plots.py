@@ -67,7 +67,8 @@ def _front(summary: SearchSummary) -> Plot | None:
         )
     ]
     description = (
-        f"{len(best)} of {len(with_result)} trials are on the Pareto front: no other one is better in every objective."
+        f"{len(best)} of {len(with_result)} trials are on the Pareto front: no other trial is better in every "
+        "objective."
     )
     figure = figure_of(
         traces,
@@ -125,8 +126,8 @@ def _curves(summary: SearchSummary) -> Plot | None:
         x, y = [each.resource for each in ends], [each.value for each in ends]
         traces.append(markers(TrialState.PRUNED.value, x, y, pruned, name="pruned here", marker=marker))
     description = (
-        f"{summary.objective.name} of {len(shown)} trials as they trained; {len(pruned)} of them ended early, at the "
-        "crosses."
+        f"{summary.objective.name} of {len(shown)} trials during training; {len(pruned)} of them ended early, at "
+        "the crosses."
     )
     by_samples = any(each.reports[-1].resource > 4 * max(each.reports[-1].epoch, 1.0) for each in shown)
     figure = figure_of(traces, xaxis_title="samples" if by_samples else "epochs", yaxis_title=summary.objective.name)
@@ -199,9 +200,9 @@ def _timeline(summary: SearchSummary) -> Plot | None:
         yaxis={"title": "line", "dtick": 1, "autorange": "reversed"},
     )
     description = (
-        f"Segments of training: {len(spans)}. A line is a worker, or one of several parallel trials in one place."
+        f"Segments of training: {len(spans)}. A line is a worker, or one of several parallel trials on one device."
     )
-    return Plot("timeline", "What trained when", description, figure, 170 + 40 * min(max(lines) + 1, 16))
+    return Plot("timeline", "Timeline of the training", description, figure, 170 + 40 * min(max(lines) + 1, 16))
 
 
 def _unit(seconds: float) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""How to continue a study, or repeat it, and one of its trials: the commands, or the Python code."""
+"""The commands, or the Python code, that continue or repeat a study, or repeat one of its trials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONS = {
 
 
 class HowToRepeat(NamedTuple):
-    """What to do.
+    """Instructions for repeating a study.
 
     Attributes:
         trial: the command, or the Python code, that repeats a trial.
@@ -59,12 +59,12 @@ def how_to_repeat(folder: Path, name: str, number: int) -> HowToRepeat:
     except FileNotFoundError:
         return in_python
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        logger.warning("%s is damaged (%r): the report cannot say how the study was begun.", COMMAND_FILE, error)
+        logger.warning("%s is damaged (%r): the report cannot show how the study began.", COMMAND_FILE, error)
         return in_python
 
 
 def _given(begun: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given to the command, also secrets that 0.8.0 has written to disk."""
+    """Return the options of the command, including secrets that 0.8.0 has written to disk."""
     return {**begun.get("arguments", {}), **begun.get("search", {})}
 
 

@@ -144,8 +144,8 @@ def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
     lines = [f"All trials together trained {counted(epochs, 'epoch')} in {format_duration(seconds)} of training."]
     in_full = sum(_epochs_in_full(each) for each in records if each.reports)
     if in_full > 1.05 * epochs:
-        saved = f"{1 - epochs / in_full:.0%} of it was saved"
-        lines.append(f"To completion they would have been {counted(in_full, 'epoch')}; {saved}.")
+        saved = f"{1 - epochs / in_full:.0%} was saved"
+        lines.append(f"Run to completion, they would have trained {counted(in_full, 'epoch')}; {saved}.")
     return lines
 
 

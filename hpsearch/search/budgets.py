@@ -33,7 +33,7 @@ class Stop:
 
 
 class SearchBudget:
-    """What one call of the search may take: its own time, and what is left of the study's epochs.
+    """The budget of one call of the search: its own time, and the remaining epochs of the study.
 
     Args:
         study: the settings.
@@ -70,7 +70,7 @@ class SearchBudget:
 
 
 class TrialBudget:
-    """What one trial may take, checked after every optimizer step.
+    """The budget of one trial, checked after every optimizer step.
 
     Args:
         study: the settings.
@@ -122,7 +122,7 @@ class TrialBudget:
 
 
 def was_cut_short(record: TrialRecord, study: Study) -> bool:
-    """Tell whether a budget stopped a trial before the budgets that this study has for each trial would stop it.
+    """Return whether a budget stopped a trial before the budgets that this study has for each trial would stop it.
 
     A budget of the whole study that stopped a trial says nothing about what one of the next search may take.
     """

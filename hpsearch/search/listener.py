@@ -1,4 +1,4 @@
-"""What happens in a search, for those who show it."""
+"""The events of a search, for views."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SearchListener:
-    """Hears of a search; every method may be left out.
+    """A receiver of the events of a search; every method may be left out.
 
     An error raised while a trial runs in this process fails that trial; with workers, where no trial runs in this
     process, any error ends the search, whose trials resume another time.
@@ -34,10 +34,10 @@ class SearchListener:
         """A trial finished an update."""
 
     def on_checkpoint(self, trial: Trial, step: int) -> None:
-        """A trial of this process wrote a checkpoint, after update `step`; of workers it is not heard."""
+        """A trial of this process wrote a checkpoint, after step `step`; workers do not report theirs."""
 
     def on_records(self, records: Sequence[TrialRecord]) -> None:
-        """The records have changed, by the trial that `on_trial_end` is about to tell of, or by other searches."""
+        """The records have changed, by the trial of the coming `on_trial_end`, or by other searches."""
 
     def on_trial_end(self, record: TrialRecord) -> None:
         """A trial ended, in whichever way."""
@@ -50,10 +50,10 @@ class SearchListener:
 
 
 class PassingListener(SearchListener):
-    """Passes on all that it hears; a subclass does something more about some of it.
+    """A listener that forwards all events; a subclass also handles some of them.
 
     Args:
-        listener: what hears of it, too.
+        listener: receives the events.
     """
 
     def __init__(self, listener: SearchListener) -> None:

@@ -1,4 +1,4 @@
-"""What a running trial must know of the other trials of its study."""
+"""A summary of the peers of a running trial."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PeerTrials:
 
     @classmethod
     def of(cls, leading: Sequence[TrialRecord], study: Study, epochs: float, were_evaluated: bool) -> PeerTrials:
-        """Return what is to be known of other trials.
+        """Summarise the peers of a trial.
 
         Args:
             leading: those that have ended and may be the best, or more.

@@ -1,4 +1,4 @@
-"""The processes that train one trial together: the first one decides, all hear of it before they act."""
+"""The processes that train one trial together: the first one decides, and all receive the decision before they act."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ranks(Protocol):
         """Return, for each of these, the largest that any process has given."""
 
     def check_connected(self) -> None:
-        """Raise a CommunicationError if it is known that the processes have lost each other; costs nothing."""
+        """Raise a CommunicationError if it is known that the processes have lost their connection; costs nothing."""
 
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`; if it raises in any process, raise that error in all of them.
@@ -42,7 +42,7 @@ class Ranks(Protocol):
 
 
 class OneProcess:
-    """A trial in one process: nobody to tell."""
+    """A trial in one process: no other process needs the decisions."""
 
     is_main = True
     size = 1

@@ -94,8 +94,8 @@ class Study:
         check_budget(self.budget)
         if self.n_trials is None and self.max_failures is None:
             raise StudyError(
-                "budget= without n_trials needs max_failures: trials that fail before their first step cost nothing, so"
-                " that the search might never end. Pass n_trials too, or a number of failures."
+                "budget= without n_trials needs max_failures: trials that fail before their first step cost "
+                "nothing, so the search might never end. Pass n_trials too, or a number of failures."
             )
         if self.keep_checkpoints is not None:
             check_whole("keep_checkpoints", self.keep_checkpoints, 0, "None or ")
@@ -123,8 +123,8 @@ class Study:
             )
         if len(self.objectives) == 1 and self.pruning_objective is not None:
             raise StudyError(
-                f"pruning_metric={self.pruning_objective.name!r} is for several objectives; a single one prunes by "
-                "itself."
+                f"pruning_metric={self.pruning_objective.name!r} is for several objectives; with a single one, that "
+                "objective is used for pruning."
             )
 
     @property
@@ -170,7 +170,7 @@ class Study:
         arguments = {name: _plain(value) for name, value in self._ask_space(trial).items()}
         for name in SET_BY_THE_SEARCH:
             if name in arguments:
-                raise SpaceError(f"The search space asks for {name}={arguments[name]!r}, but the search sets it.")
+                raise SpaceError(f"The search space has {name}={arguments[name]!r}, but the search itself sets {name}.")
         trial.params.read.clear()
         return arguments
 
@@ -187,8 +187,8 @@ class Study:
             return dict(trial.params)
         if not isinstance(returned, Mapping):
             raise SpaceError(
-                f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None to "
-                "use what it suggested."
+                f"hp_space(trial) returned {returned!r}; it must return a mapping of parameters to values, or None "
+                "to use the suggested values."
             )
         for name, value in returned.items():
             if foreign := what_is_foreign(value):
@@ -202,7 +202,7 @@ class Study:
         return {**{name: value for name, value in returned.items() if name not in parameters}, **suggested}
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes two sessions the same study, as JSON-ready values."""
+        """Return the identity of a study, the same in all of its sessions, as JSON-ready values."""
         return {
             "study_name": self.name,
             "objective": _one_or_all([each.identity for each in self.objectives]),
@@ -286,7 +286,7 @@ def _one_or_all(values: list[str]) -> str | list[str]:
 
 
 def describe(objectives: Sequence[Objective], constraints: Sequence[Constraint]) -> str:
-    """Return what is optimised, and under which constraints, in words."""
+    """Return the objectives and constraints, in words."""
     described = " and ".join(each.description for each in objectives)
     bounds = " and ".join(each.name for each in constraints)
     return f"{described}, with {bounds}" if bounds else described

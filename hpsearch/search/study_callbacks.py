@@ -11,11 +11,11 @@ from .trial import TrialRecord
 
 # Called with the engine's study and its trial.
 StudyCallback = Callable[[Any, Any], None]
-# What has a place of its own, by the method that tells it apart.
+# Objects that belong elsewhere, by the method that identifies them.
 _ELSEWHERE = {
     "on_report": "a SearchListener: pass it as progress=",
     "on_train_begin": "a callback of trainers: pass it to the trainer, Trainer(callbacks=...)",
-    "on_trial_result": "a callback of Ray Tune, which only runs the trials here: pass a SearchListener as progress=",
+    "on_trial_result": "a callback of Ray Tune, which hpsearch does not call: pass a SearchListener as progress=",
 }
 
 
@@ -39,7 +39,7 @@ def check_callbacks(callbacks: Any) -> tuple[StudyCallback, ...]:
 
 
 class CallsBack(PassingListener):
-    """Calls functions after each trial that has ended, besides notifying another listener.
+    """A listener that calls functions after each trial, and notifies another listener.
 
     Args:
         listener: is notified first.

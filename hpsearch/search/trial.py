@@ -21,7 +21,7 @@ from .store.checked_json import Unreadable, as_written
 
 
 class TrialState(enum.StrEnum):
-    """How a trial stands.
+    """The state of a trial.
 
     COMPLETE, PRUNED, STOPPED (by a budget, after an evaluation) and FAILED count as trials of the study. RUNNING and
     INTERRUPTED (by the user, or by a budget of the study before any evaluation) resume: the same trial, from its last
@@ -124,7 +124,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """What is left of a trial: enough to explain, select and replay it.
+    """The record of a trial: enough to explain, select and replay it.
 
     Attributes:
         number: the trial's number in its study.
@@ -246,7 +246,7 @@ def _rounded(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a study makes of a report.
+    """The verdict of a study on a report.
 
     Attributes:
         prune: the trial is not worth continuing.
@@ -365,7 +365,7 @@ class Trial(ABC):
             if parameter.prior is not None and self.priors is not None and name not in self.priors:
                 raise SpaceError(
                     f"The prior {parameter.prior!r} of {name} comes too late: priors must be known before the first "
-                    "trial. Pass a mapping of names to parameters as hp_space, or take the prior out (prior=None)."
+                    "trial. Pass a mapping of names to parameters as hp_space, or remove the prior (prior=None)."
                 )
             known[name] = self.ranks.decide(lambda: self._choose(name, parameter))
         elif not parameter.contains(known[name]):
@@ -407,7 +407,7 @@ class Trial(ABC):
             raise StudyError(f"The attribute {key}={value!r} of a trial cannot be stored: {error}.") from error
 
     def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:
-        """Forget the values that were suggested; the next ones are drawn anew, or are these.
+        """Discard the suggested values; the next ones are drawn again, or are these.
 
         Return False, and forget nothing, if the trial must have the values that it has.
         """
@@ -418,14 +418,14 @@ class Trial(ABC):
 
     @abstractmethod
     def report(self, value: float, resource: int) -> None:
-        """Tell the study the objective after `resource` units of data."""
+        """Report the objective after `resource` units of data to the study."""
 
     @abstractmethod
     def should_prune(self) -> bool:
-        """Tell whether the study asks to prune this trial."""
+        """Return whether the study asks to prune this trial."""
 
     def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
-        """Return what the study makes of the trial's last report.
+        """Return the study's verdict on the trial's last report.
 
         Args:
             so_far: the trial as it is now.

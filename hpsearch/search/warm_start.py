@@ -11,7 +11,7 @@ from ..errors import StudyError
 
 @dataclass(frozen=True)
 class WarmStart:
-    """A study to learn from (``start_from=``), of a storage that holds several, or with other names of parameters.
+    """The source of a warm start (``start_from=``): one study of a storage that holds several, or renamed parameters.
 
     Args:
         study: an `optuna.Study`; a `BestRun` or a `SearchSummary`; or the URL or the journal file of a storage.

@@ -33,4 +33,6 @@ class Removed:
     def __get__(self, recipe: Any, owner: type | None = None) -> Any:
         if recipe is None:
             return self
-        raise AttributeError(f"{self._name} is gone from transformers 5 and is not here either; use {self._successor}.")
+        raise AttributeError(
+            f"{self._name} was removed from transformers 5, and hpsearch does not have it; use {self._successor}."
+        )

@@ -18,7 +18,7 @@ _OF_THIS_PROCESS = ("ncclUnhandledCudaError", "unhandled cuda error", "ncclInval
 
 
 def is_of_communication(error: BaseException) -> bool:
-    """Tell whether an error says that another process, or the store of the process group, cannot be reached."""
+    """Return whether an error says that another process, or the store of the process group, cannot be reached."""
     if isinstance(error, (CommunicationError, distributed.DistNetworkError, distributed.DistStoreError)):
         return True
     if isinstance(error, distributed.DistBackendError):
@@ -32,7 +32,8 @@ def communication_error(error: BaseException) -> CommunicationError:
         return error
     first_line = str(error).strip().partition("\n")[0]
     named = CommunicationError(
-        f"The processes of this search have lost each other ({type(error).__name__}: {first_line}): one of them, the "
+        f"The processes of this search have lost their connection ({type(error).__name__}: {first_line}): one of "
+        "them, the "
         "launcher or a node has died. Nothing is lost: run the same command again to continue, or let torchrun "
         "restart the processes (--max-restarts)."
     )

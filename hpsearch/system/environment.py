@@ -1,4 +1,4 @@
-"""What is changed in this process for as long as something runs: variables, and handlers of signals."""
+"""Temporary changes in this process: environment variables, and signal handlers."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def open_private_file(path: Path) -> io.FileIO:
 def disk_problem(error: BaseException | None) -> str | None:
     """Return in a line that the disk is full or read-only, with the path if it is known, if that caused an error.
 
-    Libraries hide the system's error behind their own, or tell only its text.
+    Libraries hide the system's error behind their own, or show only its text.
     """
     for each in _causes(error):
         code = each.errno if isinstance(each, OSError) else None
@@ -94,7 +94,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_disk_of(folder: Path, error: BaseException) -> bool:
-    """Tell whether an error for which there is a `disk_problem` is one of the disk of a folder.
+    """Return whether an error for which there is a `disk_problem` is one of the disk of a folder.
 
     It may be of another disk, such as a small /dev/shm or a read-only cache. A folder that was too large for the disk
     has been removed again, so that small files fit.
@@ -103,7 +103,7 @@ def is_disk_of(folder: Path, error: BaseException) -> bool:
 
 
 def _can_be_written(folder: Path) -> bool:
-    """Tell whether the disk of a folder is neither full nor read-only now."""
+    """Return whether the disk of a folder is neither full nor read-only now."""
     probe = folder / f"{PARTIAL_MARK}{os.getpid()}-probe"
     try:
         with open(probe, "wb", opener=_open_no_link) as stream:
@@ -155,7 +155,7 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def finite(value: Any) -> Any:
-    """Return what strict JSON can hold: a number that is not finite is None, a key is a text.
+    """Return a value that strict JSON can hold: numbers that are not finite become None, keys become text.
 
     >>> finite({"loss": [0.5, float("nan")], 3: (float("inf"),)})
     {'loss': [0.5, None], '3': [None]}
@@ -234,14 +234,14 @@ def remove_partial(folder: str | os.PathLike[str]) -> None:
 
 
 def entries(folder: str | os.PathLike[str], *prefixes: str) -> list[Path]:
-    """Return what in a folder has a name that begins with one of these; nothing if no such folder can be read."""
+    """Return the entries of a folder whose names begin with one of these; empty if the folder cannot be read."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         return [Path(folder, name) for name in os.listdir(folder) if name.startswith(prefixes)]
     return []
 
 
 def leads_out(path: Path, root: Path) -> bool:
-    """Tell whether a path is a link that leads out of the folder `root`, or a folder with such a link in it."""
+    """Return whether a path is a link that leads out of the folder `root`, or a folder with such a link in it."""
     top = os.path.realpath(root)
     if is_link_out(str(path), top):
         return True
@@ -250,7 +250,7 @@ def leads_out(path: Path, root: Path) -> bool:
 
 
 def is_link_out(path: str, top: str) -> bool:
-    """Tell whether a path is a link that leads out of `top`, a path without links."""
+    """Return whether a path is a link that leads out of `top`, a path without links."""
     return os.path.islink(path) and not f"{os.path.realpath(path)}{os.sep}".startswith(f"{top}{os.sep}")
 
 

@@ -25,11 +25,11 @@ NAMES = ("SIGTERM", "SIGUSR1")
 _SECONDS_OF_ONE_REQUEST = 5.0
 # Slurm, torchrun and Kubernetes kill a process 30 seconds after SIGTERM.
 _SECONDS_AFTER_SIGTERM = 25.0
-_installed: list[dict[int, Any]] = []  # of each search: the handlers that were there before
+_installed: list[dict[int, Any]] = []  # for each search: the previous handlers
 
 
 class Interruption:
-    """Whether a signal has asked the search to end.
+    """The interruption of a search by a signal.
 
     Args:
         clock: returns the seconds since some moment.
@@ -129,7 +129,7 @@ def _act_as_before(number: int, frame: Any, earlier: Any) -> None:
 
 
 def _is_of_ray(handler: Any) -> bool:
-    """Tell whether `ray.init` has set a handler; it ends the process immediately."""
+    """Return whether `ray.init` has set a handler; it ends the process immediately."""
     return str(getattr(handler, "__module__", "")).startswith("ray.")
 
 
@@ -140,7 +140,7 @@ def _can_be_noticed(number: int) -> bool:
 
 
 def _is_caught(number: int) -> bool:
-    """Tell whether any handler is set, also one that Python does not know, such as that of `faulthandler`; on Linux."""
+    """Return whether any handler is set, even one unknown to Python, such as that of `faulthandler`; on Linux."""
     with contextlib.suppress(OSError, StopIteration, ValueError):
         lines = Path("/proc/self/status").read_text().splitlines()
         caught = next(each for each in lines if each.startswith("SigCgt:"))
@@ -171,7 +171,7 @@ def own_command() -> str | None:
 
 
 def _has_secret(words: Sequence[str]) -> bool:
-    """Tell whether a command line holds a secret, as ``--name value``, ``--name=value``, ``name=value`` or in a URL."""
+    """Return whether a command line holds a secret: ``--name value``, ``--name=value``, ``name=value``, or in a URL."""
     pairs = [word.partition("=")[::2] for word in words]
     pairs += [each for each in itertools.pairwise(words) if each[0].startswith("-")]
     named = any(value and holds_secret(name.lstrip("-").replace("-", "_"), value) for name, value in pairs)

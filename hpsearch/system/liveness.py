@@ -1,4 +1,4 @@
-"""Whether a process is alive: it holds the lock on a file of its own, which the system releases when the process dies.
+"""Liveness of processes: each holds the lock on its own file, which the system releases when the process dies.
 
 A session of a search has such a file in the study's folder, a temporary folder one beside it. A hanging process is
 alive, a zombie is not; a reused process number, or a container that does not see the other's processes, makes no
@@ -25,7 +25,7 @@ def show_alive(path: Path, mode: int | None = None) -> FileLock:
 
 @contextlib.contextmanager
 def claimed(path: Path) -> Iterator[bool]:
-    """Yield True if the process of a file is dead; nobody else finds that out while the block runs."""
+    """Yield True if the process of a file is dead; no other process can detect it while the block runs."""
     lock = file_lock(path, thread_local=False)
     try:
         lock.acquire(timeout=0)

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, within the limits of its container.
+"""The cores and the memory that this process may use, within the limits of its container.
 
 Sources: the kernel's documentation of control groups, version 2 (`cpu.max`, `memory.max`) and version 1
 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`).

@@ -22,7 +22,7 @@ _LEAST_LETTERS = 4
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether the value of an argument, or of a key in the query of a URL, is secret by its name.
+    """Return whether the value of an argument, or of a key in the query of a URL, is secret by its name.
 
     >>> [is_secret_name(each) for each in ("hub_token", "dbPassword", "apikey", "PASSWD", "max_new_tokens", "sslkey")]
     [True, True, True, True, False, False]
@@ -54,7 +54,7 @@ def hidden(name: str, value: Any) -> Any:
 
 
 def holds_hidden(value: Any) -> bool:
-    """Tell whether a part of a value was hidden, so that the value cannot be used."""
+    """Return whether a part of a value was hidden, so that the value cannot be used."""
     if isinstance(value, Mapping):
         return any(map(holds_hidden, value.values()))
     if isinstance(value, (list, tuple)):
@@ -63,7 +63,7 @@ def holds_hidden(value: Any) -> bool:
 
 
 def holds_secret(name: str, value: Any) -> bool:
-    """Tell whether an argument holds a secret: by its name, in a URL, or in a part of a mapping or list.
+    """Return whether an argument holds a secret: by its name, in a URL, or in a part of a mapping or list.
 
     A number is no token and no key, but may be a password.
 
@@ -113,7 +113,7 @@ def safe_cause(error: BaseException, url: str) -> BaseException | None:
 
 
 def has_unquoted_at(url: str) -> bool:
-    """Tell whether the password of a URL has an '@' that is not quoted: a part of it would be taken for the host."""
+    """Return whether the password of a URL has an '@' that is not quoted: a part of it would be taken for the host."""
     parsed = _parsed(url)
     return parsed is not None and parsed.password is not None and "@" in url.partition("@")[2].partition("?")[0]
 

@@ -1,4 +1,4 @@
-"""Where multiprocessing makes its sockets: in a temporary folder that the next search deletes, if this one is killed.
+"""The folder of multiprocessing's sockets: a temporary folder that the next search deletes if this one is killed.
 
 The processes of a DataLoader make sockets, in folders ``pymp-*`` that only these processes themselves delete.
 """

@@ -78,7 +78,7 @@ def misspelling_of(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def _shares_words(given: list[str], known: list[str]) -> bool:
-    """Tell whether all words of `given` are in `known`, or all but one of them are all of `known`."""
+    """Return whether all words of `given` are in `known`, or all but one of them are all of `known`."""
     is_part = len(given) <= len(known) and _are_in(given, known)
     return is_part or (len(given) == len(known) + 1 and _are_in(known, given))
 
@@ -88,7 +88,7 @@ def _further_words(given: list[str], known: list[str]) -> int:
 
 
 def _are_in(few: list[str], many: list[str]) -> bool:
-    """Tell whether every word of `few` is like another one of `many`."""
+    """Return whether every word of `few` is like another one of `many`."""
     is_one_of_several = len(few) == 1 < len(many)
     left = list(many)
     for word in few:
@@ -100,7 +100,7 @@ def _are_in(few: list[str], many: list[str]) -> bool:
 
 
 def _is_like(one: str, other: str, strictly: bool) -> bool:
-    """Tell whether two words are the same but for an edit or an abbreviation; `strictly`: but for one edit."""
+    """Return whether two words are the same but for an edit or an abbreviation; `strictly`: but for one edit."""
     short, long = sorted((one, other), key=len)
     is_abbreviation = len(short) >= _SHORTEST_ABBREVIATION and long.startswith(short)
     return (is_abbreviation and not strictly) or _is_misspelt(one, other, 1 if strictly else _MOST_EDITS)

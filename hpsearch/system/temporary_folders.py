@@ -88,7 +88,7 @@ def _folder_of(lock_file: Path) -> Path:
 
 
 def _remove(lock_file: Path) -> None:
-    """Delete a folder, then its lock file, without which nobody would ever delete the rest of the folder.
+    """Delete a folder, then its lock file, without which the rest of the folder would never be deleted.
 
     A process that is about to end, such as one of a DataLoader, may write to the folder while it is deleted.
     """

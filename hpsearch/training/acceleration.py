@@ -50,8 +50,8 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
     config = args.accelerator_config
     if not config.even_batches and args.world_size > 1:
         raise ArgumentError(
-            "accelerator_config={'even_batches': False} lets one process wait for ever for a batch that another does "
-            "not have; leave it out. Evaluation counts every sample once all the same."
+            "accelerator_config={'even_batches': False} makes one process wait forever for a batch that another "
+            "does not have; leave it out. Evaluation counts every sample once in any case."
         )
     ddp = {
         "find_unused_parameters": args.ddp_find_unused_parameters,
@@ -90,7 +90,7 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
 
 
 def _is_other(state: dict[str, Any], args: TrainingArguments, dynamo_plugin: TorchDynamoPlugin) -> bool:
-    """Tell whether accelerate's state is that of a run that is trained in another way."""
+    """Return whether accelerate's state is that of a run that is trained in another way."""
     had = state.get("_mixed_precision"), state.get("dynamo_plugin")
     return bool(state) and (had != (args.mixed_precision, dynamo_plugin) or args.deepspeed_plugin is not None)
 
@@ -110,14 +110,15 @@ def _check_sharding(args: TrainingArguments) -> None:
     wants_shards = args.fsdp_plugin_args is not None
     if wants_shards and args.world_size == 1:
         raise ArgumentError(
-            f"fsdp={args.fsdp!r} spreads a model over several processes, but this is a single one; start the program "
+            f"fsdp={args.fsdp!r} shards a model over several processes, but this is a single process; start the "
+            "program "
             "with `accelerate launch --num_processes N` or `torchrun --nproc_per_node N`."
         )
     has_shards = PartialState._shared_state.get("distributed_type") == DistributedType.FSDP
     if AcceleratorState._shared_state and wants_shards != has_shards:
         raise ArgumentError(
-            f"fsdp={args.fsdp!r}, but an earlier run of this process had it otherwise, and accelerate keeps it for the "
-            "life of the process; start another one."
+            f"fsdp={args.fsdp!r}, but an earlier run of this process had another value, and accelerate keeps it for "
+            "the life of the process; start another process."
         )
 
 

@@ -30,7 +30,7 @@ def files_in(folder: Path) -> dict[str, Path]:
 
 
 def is_wrapped(model: Any) -> bool:
-    """Tell whether a model is one of PEFT, around another; False for a model of transformers that has adapters."""
+    """Return whether a model is one of PEFT, around another; False for a model of transformers that has adapters."""
     return bool(getattr(model, "peft_config", None)) and not callable(model.active_adapters)
 
 
@@ -96,7 +96,8 @@ def _check(model: Any, name: str, file: Path, shapes: Mapping[str, torch.Size]) 
         different = [key for key, shape in shapes.items() if present[key].shape != shape]
     if different:
         raise WeightsMismatchError(
-            f"{str(file)!r} is of another adapter than {name!r} of the model: they differ in {different[:3]}. Give the "
+            f"{str(file)!r} does not belong to the adapter {name!r} of the model: they differ in {different[:3]}. "
+            "Give the "
             "adapter the modules and the rank it had when the checkpoint was written."
         )
 

@@ -84,7 +84,7 @@ class _OtherError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that the memory, of the host or of a device, was exhausted."""
+    """Return whether an error says that the memory, of the host or of a device, was exhausted."""
     if isinstance(error, MemoryError):
         return True
     return bool(error.args) and isinstance(error.args[0], str) and should_reduce_batch_size(error)

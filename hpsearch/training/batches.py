@@ -107,7 +107,7 @@ def group_into_updates(
 def as_many_as_every_process(batches: Iterator[Any], size: int, accelerator: Any) -> Iterator[Any]:
     """Draw `size` micro-batches at a time; end where the first process has none left.
 
-    Streams of data may hold unequally much; a process that continued alone would wait for the others for ever.
+    Streams of data may differ in length; a process that continued alone would wait for the others forever.
     """
     fewest = size
     while fewest == size:
@@ -150,7 +150,7 @@ def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Tell every part of a loader that shuffles by epoch which one it is."""
+    """Set the epoch of every part of a loader that shuffles by epoch."""
     sampler = getattr(loader, "batch_sampler", None)
     parts: tuple[Any, ...] = (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "dataset", None))
     for part in parts:

@@ -34,7 +34,7 @@ def metric_value(metrics: Mapping[str, float], name: str) -> float:
 
 
 def track_best(run: Any, metrics: Mapping[str, float]) -> bool:
-    """Update the best metric of the run's state; tell whether these metrics are a new best."""
+    """Update the best metric of the run's state; return whether these metrics are a new best."""
     args, state = run.args, run.state
     if args.metric_for_best_model is None:
         return False
@@ -56,7 +56,7 @@ def load_best(run: Any) -> None:
             load_weights(run.model, best)
         else:
             logger.warning(
-                "load_best_model_at_end: the best checkpoint (%s) is not there; the model keeps its last weights.",
+                "load_best_model_at_end: the best checkpoint (%s) does not exist; the model keeps its last weights.",
                 best or f"none had a finite {run.args.metric_for_best_model}",
             )
     if run.args.should_save and best is not None and run.args.save_total_limit == 1:

@@ -130,12 +130,12 @@ class CheckpointOnTermination(TrainerCallback):
 
 
 def is_of_package(callback: Any, *packages: str) -> bool:
-    """Tell whether the class of a callback comes from one of these packages."""
+    """Return whether the class of a callback comes from one of these packages."""
     return type(callback).__module__.partition(".")[0] in packages
 
 
 def copy_for_new_trainer(callback: TrainerCallback) -> TrainerCallback:
-    """Return what a trainer made by `with_arguments` should call: a copy if the callback keeps state, else itself.
+    """Return the callback for a trainer made by `with_arguments`: a copy if the callback keeps state, else itself.
 
     A callback keeps state if it declares so (`ExportableState`), like the patience counter of early stopping.
     """
@@ -226,6 +226,7 @@ class CallbackHandler(_TransformersCallbackHandler):
 def _checked_control(result: Any, listener: Callable[..., Any]) -> TrainerControl:
     if not isinstance(result, TrainerControl):
         raise TypeError(
-            f"{listener.__qualname__} returned {result!r}; a callback returns the TrainerControl it was given, or None."
+            f"{listener.__qualname__} returned {result!r}; a callback must return the TrainerControl that it "
+            "received, or None."
         )
     return result

@@ -37,9 +37,9 @@ TO_GO_ON = (OPTIMIZER_FILE, SCHEDULER_FILE, SCALER_FILE, STATE_FILE, RUN_STATE_F
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data a run is: after `batches` micro-batches of `epoch`.
+    """The position of a run in the data: after `batches` micro-batches of `epoch`.
 
-    `epoch_finished` tells that the events of the epoch's end (evaluation, saving) are behind it.
+    `epoch_finished` means that the events of the epoch's end (evaluation, saving) are done.
     """
 
     epoch: int = 0
@@ -49,7 +49,7 @@ class Position:
 
 @dataclass(frozen=True)
 class LastUpdate:
-    """What the next log line shows of the last update: the learning rate it was made with, the norm of its gradient."""
+    """The values of the last step for the next log line: its learning rate and the norm of its gradient."""
 
     learning_rate: float
     grad_norm: Any

@@ -136,7 +136,7 @@ class CollatorWithoutUnusedColumns:
 
 @dataclass(frozen=True)
 class TrainingLength:
-    """How long a run is.
+    """The length of a run.
 
     Attributes:
         max_steps: updates in the whole run.
@@ -179,7 +179,7 @@ class TrainingLength:
             )
         if args.max_steps == 0 or (args.max_steps < 0 and args.num_train_epochs == 0):
             raise ArgumentError(
-                f"There is nothing to train: max_steps={args.max_steps} and num_train_epochs={args.num_train_epochs}."
+                f"Nothing to train: max_steps={args.max_steps} and num_train_epochs={args.num_train_epochs}."
             )
         batches = len(loader)
         if batches == 0:

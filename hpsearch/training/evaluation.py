@@ -55,7 +55,7 @@ def evaluation_loop(
 def _pass_over(
     trainer: Hooks, dataloader: DataLoader[Any], loss_only: bool, ignore_keys: list[str] | None, keeps_outputs: bool
 ) -> tuple[Outputs, int, dict[str, Any] | None]:
-    """Return what every batch gave, the samples of this process, and the metrics that `batch_eval_metrics` made.
+    """Return the outputs of every batch, the samples of this process, and the metrics of `batch_eval_metrics`.
 
     With `batch_eval_metrics` the outputs of an evaluation are not kept: its metrics have seen them.
     """
@@ -175,7 +175,7 @@ def _batch_metrics(trainer: Hooks, batch: Batch, is_last: bool) -> dict[str, Any
 
 
 def checked_metrics(metrics: Any) -> dict[str, Any]:
-    """Return what `compute_metrics` has returned.
+    """Return the checked result of `compute_metrics`.
 
     Raises:
         ObjectiveError: it is no dict; this ends a search, as it does not depend on the trial.

@@ -1,4 +1,4 @@
-"""What an evaluation keeps of every batch, brought together from all processes: each sample once."""
+"""The outputs of an evaluation's batches, gathered from all processes: each sample once."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one batch gave, of all processes; None where there is nothing."""
+    """The outputs of one batch, from all processes; None where there are none."""
 
     losses: Any = None
     predictions: Any = None
@@ -107,7 +107,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What an evaluation keeps of every batch."""
+    """The outputs that an evaluation keeps of every batch."""
 
     losses: EvalLoopContainer
     predictions: EvalLoopContainer

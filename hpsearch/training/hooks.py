@@ -1,4 +1,4 @@
-"""What the loop, evaluation and checkpoints ask of a trainer: its recipe, and the hooks that users override.
+"""The interface of a trainer for the loop, evaluation and checkpoints: its recipe, and the hooks that users override.
 
 `hpsearch.Trainer` satisfies this protocol; so may any other recipe.
 """
@@ -90,6 +90,6 @@ class Hooks(Protocol):
 
 
 def takes_argument(hook: Callable[..., Any], name: str) -> bool:
-    """Tell whether an override of a hook accepts argument `name`; the documented older forms leave some out."""
+    """Return whether an override of a hook accepts argument `name`; the documented older forms leave some out."""
     parameters = inspect.signature(hook).parameters
     return name in parameters or any(each.kind == inspect.Parameter.VAR_KEYWORD for each in parameters.values())

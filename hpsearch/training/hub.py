@@ -94,7 +94,7 @@ class HubRepository:
         return any(not job.done() for _, job in self._jobs)
 
     def create(self, token: str | None = None, private: bool | None = None) -> str:
-        """Make the repository, unless it is there already, and return its id.
+        """Create the repository, unless it exists, and return its id.
 
         Raises:
             ArgumentError: its name cannot be one.
@@ -167,7 +167,7 @@ class HubRepository:
     def wait(self) -> None:
         """Return when all uploads in the background have ended, and warn of those that failed."""
         if self.is_busy:
-            logger.info("Waiting for the uploads to %s to end.", self.repo_id)
+            logger.info("Waiting for the uploads to %s to finish.", self.repo_id)
         concurrent.futures.wait([job for _, job in self._jobs])
         self.report_failures()
 
@@ -216,7 +216,7 @@ def repository_name(args: TrainingArguments) -> str:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        origin = "hub_model_id" if given else "The name of output_dir, which stands in for hub_model_id,"
+        origin = "hub_model_id" if given else "The name of output_dir, the default of hub_model_id,"
         raise ArgumentError(
             f"{origin} is {name!r}, which cannot name a repository: {error} Pass hub_model_id='name' or "
             "hub_model_id='namespace/name'."

@@ -34,10 +34,10 @@ CHANGEABLE = (
 """The training arguments that can change when a run resumes; `optim.*` can too, see `check_changeable`."""
 
 _SHAPE = "schedule and length of the whole run depend on it"
-_SAMPLES = "a run is counted in updates, and they would hold another number of samples"
+_SAMPLES = "the length of a run is a number of steps, which would hold another number of samples"
 _ORDER = "data and random numbers continue from where the checkpoint was written, in their order"
 _KIND = "the state of the optimizer in a checkpoint belongs to it"
-_MODEL = "it is read when a model is built, and the weights of a checkpoint belong to the model as it was built"
+_MODEL = "it is read when a model is built, and the weights of a checkpoint belong to the model that was built with it"
 _WHOLE_RUN = "it is set for a whole run"
 _REASONS = {
     **dict.fromkeys(("num_train_epochs", "max_steps", "warmup_steps"), _SHAPE),
@@ -122,12 +122,12 @@ def reapply(optimizer: Any, schedule: Any, given: Sequence[dict[str, Any]], sour
 
     Args:
         optimizer, schedule: of a run, restored.
-        given: what `given_hyperparameters` told before.
+        given: the earlier result of `given_hyperparameters`.
         source: the checkpoint, for messages.
 
     Raises:
-        CheckpointError: a switch of the optimizer is not as it was, or the checkpoint does not tell its base rates.
-        InvalidInputError: it cannot be told what learning rate the schedule has at its position.
+        CheckpointError: a switch of the optimizer has changed, or the checkpoint does not hold its base rates.
+        InvalidInputError: the learning rate of the schedule at its position is unknown.
     """
     schedule = schedule.scheduler if isinstance(schedule, AcceleratedScheduler) else schedule
     bases = [each["lr"] for each in given]
@@ -156,8 +156,8 @@ def _rates(schedule: Any, groups: list[dict[str, Any]], bases: list[Any], source
         schedule.base_lrs = list(bases)
         return list(schedule._get_closed_form_lr())
     raise InvalidInputError(
-        f"reapply_arguments=True: a {type(schedule).__name__} does not tell which learning rate it has at its position "
-        "for another base. Use a schedule that lr_scheduler_type names, or a LambdaLR."
+        f"reapply_arguments=True: a {type(schedule).__name__} does not give the learning rate at its position for "
+        "another base rate. Use a schedule that lr_scheduler_type names, or a LambdaLR."
     )
 
 
@@ -166,7 +166,7 @@ def _rates_by_metric(schedule: Any, groups: list[dict[str, Any]], bases: list[An
     earlier = getattr(schedule, "_init_lrs", None) or [each.get("initial_lr") for each in groups]
     if None in earlier:
         raise CheckpointError(
-            f"{source!r} does not tell the learning rates that its {type(schedule).__name__} began with (it was "
+            f"{source!r} does not hold the initial learning rates of its {type(schedule).__name__} (it was "
             "written by transformers, or an older hpsearch): reapply_arguments=True cannot resume from it."
         )
     if hasattr(schedule, "_init_lrs"):

@@ -88,13 +88,13 @@ def _train_epoch(
     finally:
         close(batches)
     if is_empty:
-        logger.warning("The training data gave no batch in epoch %d: training stops here.", epoch)
+        logger.warning("The training data yielded no batch in epoch %d: training stops.", epoch)
         run.control.should_training_stop = True
     _end_epoch(trainer, length, ignore_keys)
 
 
 def _update(trainer: Hooks, micro_batches: list[Any], items: Any, length: TrainingLength, after: Position) -> bool:
-    """Accumulate the gradients of `micro_batches`, then step; tell whether it came so far, or a callback cut in."""
+    """Accumulate the gradients of `micro_batches`, then step; return False if a callback stopped it before."""
     run = trainer.run
     args, state, handler = run.args, run.state, run.callback_handler
     track_input_tokens(trainer, micro_batches)
@@ -232,7 +232,7 @@ def _batches_to_skip(run: Any, epoch: int, resume: ResumePoint | None) -> int:
 
 def _announce(run: Any, length: TrainingLength) -> None:
     logger.info(
-        "Training: %d examples, %d epochs, %d updates of %d micro-batches; %d trainable parameters; from step %d.",
+        "Training: %d examples, %d epochs, %d steps of %d micro-batches; %d trainable parameters; from step %d.",
         length.num_examples,
         length.num_epochs,
         length.max_steps,

@@ -81,7 +81,7 @@ def compute_loss(
     if custom is not None:
         loss = custom(outputs, labels, num_items_in_batch=num_items_in_batch)
     elif labels is not None:
-        assert run.label_smoother is not None, "labels were taken out for it"
+        assert run.label_smoother is not None, "labels were removed for it"
         loss = run.label_smoother(
             outputs, labels, shift_labels=run.traits.is_causal_lm, num_items_in_batch=num_items_in_batch
         )
@@ -150,7 +150,7 @@ class LossWindow:
         return (self._total + float(self._mean_over_processes(accelerator))) / max(global_step - self.first_step, 0.001)
 
     def state(self) -> dict[str, float]:
-        """Return what a resumed run needs to continue with the same sums."""
+        """Return the state that a resumed run needs to continue with the same sums."""
         return {
             "sum": float(self._sum),
             "total": self._total,

@@ -1,4 +1,4 @@
-"""How much memory a stage of a run took: building it, training, evaluating, predicting."""
+"""The memory that a stage of a run used: construction, training, evaluation, prediction."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _body(summary: TrainingSummary, trainer: Hooks) -> str:
     state = trainer.run.state
     if state.is_hyper_param_search:
         name = "a trial" if state.trial_name is None else f"the trial `{state.trial_name}`"
-        text += f"\n### Hyperparameter search\n\nThis run is {name} of a search, which set:\n\n"
+        text += f"\n### Hyperparameter search\n\nThis run is {name} of a search, with these values:\n\n"
         text += "".join(f"- {key}: {value}\n" for key, value in (state.trial_params or {}).items())
     return text
 
@@ -125,7 +125,7 @@ def _with_a_name(dataset: Any) -> Any:
 
 
 def _own_optimizer(trainer: Hooks) -> dict[str, str]:
-    """Describe an optimizer that was given, since `args.optim` does not tell of it."""
+    """Describe an optimizer that the user has passed, since `args.optim` does not name it."""
     optimizer = getattr(trainer.run.optimizer, "optimizer", trainer.run.optimizer)
     if optimizer is None or (trainer.optimizer_cls_and_kwargs is None and trainer.optimizers[0] is None):
         return {}

@@ -1,6 +1,6 @@
-"""What a model wears only while it trains: NEFTune's noise and the overflow detector.
+"""Hooks that a model has only during training: NEFTune's noise and the overflow detector.
 
-Taken off when the training ends, so that the model is afterwards as it was before.
+They are removed when the training ends, which leaves the model as it was before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ModelHooks:
     """The hooks that the arguments of a run ask for, on its model.
 
     Raises:
-        InvalidInputError: `neftune_noise_alpha` is set, but the model does not tell its embeddings.
+        InvalidInputError: `neftune_noise_alpha` is set, but the model does not expose its embeddings.
         ArgumentError: `debug="underflow_overflow"` is asked for with several GPUs in one process.
     """
 
@@ -60,6 +60,6 @@ def _check_embeddings(model: torch.nn.Module) -> None:
         embeddings = None
     if not isinstance(embeddings, torch.nn.Module):
         raise InvalidInputError(
-            f"neftune_noise_alpha puts noise on the input embeddings, but {type(core).__name__} does not tell them; "
-            "give it a method get_input_embeddings() that returns its torch.nn.Embedding."
+            f"neftune_noise_alpha puts noise on the input embeddings, but {type(core).__name__} does not expose "
+            "them; give it a method get_input_embeddings() that returns its torch.nn.Embedding."
         )

@@ -1,4 +1,4 @@
-"""How a `model_init` is called: with nothing, or with the trial."""
+"""Calls of `model_init`: without arguments, or with the trial."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_model_init(model_init: Callable[..., Any]) -> None:
 
 
 def _is_model(value: Any) -> bool:
-    """Tell whether a value is a model; there is none before torch is imported, which takes seconds."""
+    """Return whether a value is a model; there is none before torch is imported, which takes seconds."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 

@@ -1,4 +1,4 @@
-"""What a run needs to know of its model, found once when the run is built."""
+"""The properties of a model that a run needs, determined once when the run is built."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ModelTraits:
 
 @functools.lru_cache
 def normalises_by_item_count(kind: Any) -> bool:
-    """Tell whether a class of models divides its loss by `num_items_in_batch`: its forward names it or hands it on.
+    """Return whether a class of models divides its loss by `num_items_in_batch`: its forward names it or hands it on.
 
     A forward that takes ``**kwargs`` but hands them to no function called ``...loss...``, like BERT's classifier,
     averages over the batch it sees. Where the source cannot be read, ``**kwargs`` are taken to reach the loss.

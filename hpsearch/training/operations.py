@@ -59,7 +59,7 @@ def operations_per_token(model: torch.nn.Module) -> int:
 
 
 def flos_per_token(model: Any) -> int:
-    """Return what `state.total_flos` counts per value of the main input; 0 if the model is not of transformers."""
+    """Return the operations that `state.total_flos` counts per value of the main input; 0 for other models."""
     if not hasattr(model, "num_parameters"):
         return 0
     all_of_them = _FORWARD + _ACTIVATION_GRADIENT + _WEIGHT_GRADIENT
@@ -67,7 +67,7 @@ def flos_per_token(model: Any) -> int:
 
 
 def takes_ids(model: Any) -> bool:
-    """Tell whether the main input of a model is ids: then its values are tokens, else those of images or features."""
+    """Return whether the main input of a model is ids: then its values are tokens, else those of images or features."""
     return str(getattr(model, "main_input_name", "input_ids")).endswith("_ids")
 
 

@@ -109,7 +109,7 @@ def _bad_schedule(args: TrainingArguments, reason: str) -> ArgumentError:
 
 
 def follows_a_metric(schedule: Any) -> bool:
-    """Tell whether the schedule steps on an evaluation metric rather than on every update."""
+    """Return whether the schedule steps on an evaluation metric rather than on every update."""
     return isinstance(schedule, (torch.optim.lr_scheduler.ReduceLROnPlateau, transformers.optimization.GreedyLR))
 
 

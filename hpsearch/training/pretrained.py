@@ -51,8 +51,8 @@ class FromPretrained:
         for name in ("gguf_file", "quantization_config"):
             if options.get(name) is not None:
                 raise InvalidInputError(
-                    f"FromPretrained does not take {name}: it is for plain models, which can be made again from their "
-                    "weights alone. Call from_pretrained in a function in its place."
+                    f"FromPretrained does not take {name}: it is for plain models, which can be rebuilt from their "
+                    "weights alone. Call from_pretrained in a function instead."
                 )
         self._model_class, self._name_or_path, self._options = model_class, name_or_path, options
         self._class: Any = None
@@ -93,7 +93,7 @@ class FromPretrained:
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        """Load the weights first, so that they travel along and no other process reads the files again."""
+        """Load the weights first, so they are pickled too and no other process reads the files again."""
         self._load()
         return dict(vars(self))
 
@@ -122,7 +122,7 @@ class FromPretrained:
         self._of_the_class = {name: value for name, value in self._options.items() if name in known}
         self._name, self._generation = model.name_or_path, getattr(model, "generation_config", None)
         self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
-        self._class = type(model)  # last: it tells that all of the others are there
+        self._class = type(model)  # last: its presence means that the other attributes are set
 
     def _check_whole(self, missing: set[str], changes: dict[str, Any]) -> None:
         """Check that no layer is random of a kind that the files have: they have fewer of them."""

@@ -42,12 +42,12 @@ _ADVICE = "resume from another checkpoint"
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """What a run needs, beside weights and optimizer, to resume from a checkpoint as if it had never stopped.
+    """The state, besides weights and optimizer, that a run needs to resume exactly from a checkpoint.
 
     `position`, `loss`, `samples_per_batch` and `last_update` are None if the checkpoint was written by transformers,
     which does not keep them. `streams` are the random streams at the checkpoint, `epoch_streams` those at the start of
     its epoch (transformers does not keep these); both are None where the number of processes has changed.
-    `reapplies_arguments` tells that hyperparameters are those of the run's arguments, not those of the checkpoint.
+    `reapplies_arguments` means that hyperparameters are those of the run's arguments, not those of the checkpoint.
     """
 
     folder: Path
@@ -156,7 +156,7 @@ def load_optimization(run: Any, folder: Path) -> None:
 def position_of(point: ResumePoint, length: TrainingLength, args: TrainingArguments) -> Position:
     """Return where in the data a run resumes, counted in the batches it has now.
 
-    A checkpoint of transformers tells only its steps. If batches hold more or fewer samples than before, the position
+    A checkpoint of transformers holds only its steps. If batches hold more or fewer samples than before, the position
     is that of the samples, rounded down to a batch.
     """
     if point.position is None:
@@ -191,11 +191,11 @@ def check_same_updates(point: ResumePoint, position: Position, length: TrainingL
     counted = (position.epoch + 1) * length.updates_per_epoch - math.ceil(left / args.gradient_accumulation_steps)
     if counted != saved.global_step:
         raise CheckpointError(
-            f"{str(point.folder)!r} was written after {saved.global_step} updates; with "
+            f"{str(point.folder)!r} was written after {saved.global_step} steps; with "
             f"per_device_train_batch_size={args.per_device_train_batch_size}, "
             f"gradient_accumulation_steps={args.gradient_accumulation_steps} and {args.world_size} processes it would "
-            f"have been {counted}. reapply_arguments=True needs as many samples in an update as before: leave the "
-            "product of the three, and the data, as they were."
+            f"have been {counted}. reapply_arguments=True needs the same number of samples per step as before: do "
+            "not change the product of the three, or the data."
         )
 
 
@@ -260,7 +260,7 @@ def _load_optimizer(run: Any, state: dict[str, Any]) -> None:
 
 
 def _put_back_first_rates(run: Any, folder: Path) -> None:
-    """Note the learning rates that a schedule which follows a metric began with, if the checkpoint tells them."""
+    """Set the initial learning rates of a schedule that follows a metric, if the checkpoint holds them."""
     rates = (read_json(folder / RUN_STATE_FILE) or {}).get("first_rates", ())
     for group, rate in zip(run.optimizer.param_groups, rates, strict=False):
         if rate is not None:
@@ -273,8 +273,8 @@ def _put_back(path: Path, load: Callable[[Any], Any]) -> None:
         load(state)
     except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
-            f"{str(path)!r} does not fit this run ({error}): it is of another optimizer, schedule or model. Train with "
-            "the arguments it was written with, or start from its weights alone."
+            f"{str(path)!r} does not fit this run ({error}): it belongs to another optimizer, schedule or model. "
+            "Train with the arguments it was written with, or start from its weights alone."
         ) from error
 
 
@@ -282,7 +282,7 @@ def _read_torch(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointError(
             f"{str(path)!r} is missing, so this checkpoint cannot be resumed exactly (was it saved with "
-            "save_only_model=True?). To train on from its weights alone, load them into the model instead."
+            "save_only_model=True?). To continue from its weights alone, load them into the model instead."
         )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

@@ -50,7 +50,7 @@ _NO_CONTEXT: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 class TrainingRun:
     """The model, optimizer, schedule, accelerator, state and position of one run.
 
-    Built in a fixed order: the arguments are there, then the seed is set, then `build_model()` is called. A run is
+    Built in a fixed order: the arguments are given, then the seed is set, then `build_model()` is called. A run is
     dropped whole by `release()`; nothing of it stays behind in the trainer.
 
     Attributes:
@@ -288,7 +288,7 @@ class TrainingRun:
         """
         self.remove_hooks()
         unwrap_forward(self.model)
-        end_trial(self.callback_handler.callbacks, FAILED)  # nobody has told them otherwise
+        end_trial(self.callback_handler.callbacks, FAILED)  # no other state has been set
         for callback in self.callback_handler.callbacks:
             if getattr(callback, "tb_writer", None) is not None:  # on_train_end has not come: the run failed
                 callback.tb_writer.close()

@@ -25,12 +25,12 @@ _WHOLE = StateDictOptions(full_state_dict=True)
 
 
 def is_sharded(run: Any) -> bool:
-    """Tell whether the processes of a run each hold a part of the model."""
+    """Return whether the processes of a run each hold a part of the model."""
     return run.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
 
 
 def uses_deepspeed(run: Any) -> bool:
-    """Tell whether DeepSpeed runs the training."""
+    """Return whether DeepSpeed runs the training."""
     return bool(run.accelerator.distributed_type == DistributedType.DEEPSPEED)
 
 
@@ -80,7 +80,7 @@ def load_optimizer_state(run: Any, state: dict[str, Any]) -> None:
 
 
 def has_shards(model: torch.nn.Module) -> bool:
-    """Tell whether a model holds only its process's part of each weight (FSDP)."""
+    """Return whether a model holds only its process's part of each weight (FSDP)."""
     return any(hasattr(parameter, "full_tensor") for parameter in model.parameters())
 
 
@@ -90,7 +90,7 @@ def load_whole_weights(model: torch.nn.Module, weights: dict[str, Any]) -> Any:
 
 
 def engine_has_schedule(run: Any) -> bool:
-    """Tell whether DeepSpeed's configuration has a schedule, which its engine then steps, saves and loads."""
+    """Return whether DeepSpeed's configuration has a schedule, which its engine then steps, saves and loads."""
     return type(run.lr_scheduler).__name__ == "DeepSpeedSchedulerWrapper"
 
 

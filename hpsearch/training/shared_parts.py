@@ -49,8 +49,8 @@ class EarlierParts:
         shared += [name for name, each in storages if each in self._storages and not each.expired()]
         if shared:
             raise StudyError(
-                f"{code} returned the same {shared[0]} as for an earlier trial, so that one trial would start with "
-                f"what another has left in it. Make it inside {code}{_advice(shared[0])}."
+                f"{code} returned the same {shared[0]} as for an earlier trial, so one trial would start from the "
+                f"state that another has left. Create it inside {code}{_advice(shared[0])}."
             )
         self._objects = {key: each for key, each in self._objects.items() if each() is not None}
         self._objects.update({id(each): weakref.ref(each) for _, each in parts})
@@ -59,7 +59,7 @@ class EarlierParts:
 
 
 def refers_to_model(function: Callable[..., Any]) -> bool:
-    """Tell whether a function refers to a model that exists already, which it may return each time it is called.
+    """Return whether a function refers to a model that exists already, which it may return each time it is called.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> refers_to_model(lambda: model), refers_to_model(lambda: torch.nn.Linear(1, 1))
@@ -109,4 +109,4 @@ def _storages(model: Any) -> Iterator[tuple[str, StorageWeakRef]]:
 
 
 def _advice(part: str) -> str:
-    return ", or return copy.deepcopy(...) of one that is never trained itself" if part == "model" else ""
+    return ", or return copy.deepcopy(...) of an object that is never trained itself" if part == "model" else ""

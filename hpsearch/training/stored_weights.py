@@ -1,4 +1,4 @@
-"""Whether the weights in a folder are whole: they are read without a model, and no code in them runs."""
+"""Check that the weights in a folder are complete, without a model and without running code in them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_weights(folder: Path, files: Iterable[Path]) -> None:
             _check_torch(file)
         has_weights |= file.suffix in (".safetensors", *_OF_TORCH)
     if not has_weights:
-        raise CheckpointError(f"There are no weights in {str(folder)!r}; files of weights end in {_NAMED}.")
+        raise CheckpointError(f"{str(folder)!r} has no weights; names of weight files end in {_NAMED}.")
 
 
 def parts_of(index: Path) -> dict[str, set[str]]:

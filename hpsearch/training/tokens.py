@@ -1,4 +1,4 @@
-"""How many input tokens a run has seen, for `include_num_input_tokens_seen`."""
+"""The number of input tokens that a run has seen, for `include_num_input_tokens_seen`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The trackers in `report_to`; in a search every trial is a run of its own: its name, its folder, grouped by study.
+"""The trackers in `report_to`; in a search every trial is a separate run, with its name and folder, grouped by study.
 
-Outside a search they are transformers' own. In one, the run of a tracker lasts as long as its trial: it begins with the
-training, hears the evaluation that may come after it, and ends when `end_trial` tells how the trial ended. What the
-environment sets (W&B's group, folder and project, MLflow's store and experiment, TensorBoard's folder) is kept to.
+Outside a search they are transformers' own. In a search, a run lasts as long as its trial: it begins with
+the training, receives a later evaluation too, and ends when `end_trial` reports the end of the trial. Settings from the
+environment (W&B's group, folder and project, MLflow's store and experiment, TensorBoard's folder) are respected.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TrackedTrial:
 
 
 class Tracker:
-    """What the trackers here share: the trial they are open for, and its end."""
+    """The common base of the trackers: the trial they are open for, and its end."""
 
     trial: TrackedTrial | None = None
 
@@ -228,7 +228,7 @@ OURS: dict[type, type] = {
 
 
 def end_trial(callbacks: Iterable[Any], state: str, reason: str | None = None) -> None:
-    """Tell the trackers among `callbacks` how their trial ended; one that cannot close its run does not end a search.
+    """Notify the trackers among `callbacks` of the end of their trial; a failing tracker does not end a search.
 
     Args:
         callbacks: of a run.

@@ -160,7 +160,7 @@ def _load_converted(model: PreTrainedModel, folder: Path) -> None:
 
 
 def _is_tied(model: Any, name: str) -> bool:
-    """Tell whether parameter `name` shares its memory with another one, which safetensors stores once."""
+    """Return whether parameter `name` shares its memory with another one, which safetensors stores once."""
     parameters = model.state_dict(keep_vars=True)
     pointer = parameters[name].data_ptr()
     return sum(each.data_ptr() == pointer for each in parameters.values()) > 1

@@ -17,7 +17,7 @@ _LOCAL_TRACKERS = ("none", "tensorboard")
 
 
 def acts_outside(name: str, value: Any) -> bool:
-    """Tell whether a training argument uploads, reports to a server, or opens files that it names.
+    """Return whether a training argument uploads, reports to a server, or opens files that it names.
 
     >>> [acts_outside(*each) for each in (("push_to_hub", True), ("report_to", "none"), ("learning_rate", 0.1))]
     [True, False, False]
@@ -47,7 +47,7 @@ def reaching_out(record: TrialRecord, asked_for: Collection[str] = ()) -> str | 
 
 
 def names_a_place(value: Any) -> bool:
-    """Tell whether a value, or a part of it, may be the path of a file or an address.
+    """Return whether a value, or a part of it, may be the path of a file or an address.
 
     >>> names_a_place("cosine"), names_a_place({"config": "~/ds.json"}), names_a_place(["a", "https://host"])
     (False, True, True)

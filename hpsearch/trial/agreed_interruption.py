@@ -36,7 +36,7 @@ class AgreedInterruption:
         return self._interruption.reason
 
     def has_come(self) -> bool:
-        """Tell whether a signal has come; asked by all processes at the same steps."""
+        """Return whether a signal has come; asked by all processes at the same steps."""
         if self._ranks.size == 1:
             return self._interruption.signal != 0
         self._left -= 1

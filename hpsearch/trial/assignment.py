@@ -13,7 +13,7 @@ from .preflight import PreflightPlan
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the process that trains a trial is given.
+    """The assignment of a trial to the process that trains it.
 
     Attributes:
         others: the other trials of the study.

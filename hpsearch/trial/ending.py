@@ -1,4 +1,4 @@
-"""How a trial ends: whatever happens while it runs becomes a record, and an error if the search has to end with it."""
+"""The end of a trial: it becomes a record, and an error if the search has to end with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NO_FAULT_OF_THE_TRIAL = (StorageError, CommunicationError)
 
 @dataclass(frozen=True)
 class Ended:
-    """What is left of a trial that has ended.
+    """The outcome of a trial that has ended.
 
     Attributes:
         record: of the trial.
@@ -58,7 +58,7 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
 
     An error is the trial's: it failed; also one of a disk that its folder is not on. A mistake in the study refuses the
     trial, and ends the search; so does the user, a storage that cannot be reached, a disk that is full, a checkpoint
-    of another model, or processes that have lost each other: the trial is interrupted, and resumes another time.
+    of another model, or processes that have lost their connection: the trial is interrupted, and resumes another time.
     """
     trace: str | None = None
     cause: BaseException | None = None
@@ -99,8 +99,8 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
 def disk_message(folder: Path, problem: str) -> str:
     """Return a message for the user about a disk that is full or read-only."""
     return (
-        f"{str(folder)!r} cannot be written: {problem}. Nothing that was written before is lost: make space, or make "
-        "the disk writable, then the same call continues."
+        f"{str(folder)!r} cannot be written: {problem}. Earlier files are not lost: free disk space, or make the "
+        "disk writable, then the same call continues."
     )
 
 

@@ -104,8 +104,8 @@ class Execution:
                 if self._resumed_from is None:
                     raise
                 raise CannotResumeError(
-                    f"Trial {self._trial.number} cannot resume from its checkpoint: {error} The code makes another "
-                    "model than the one that the trial was begun with. Restore that code, or pass another study_name."
+                    f"Trial {self._trial.number} cannot resume from its checkpoint: {error} The code builds another "
+                    "model than the one that the trial began with. Restore that code, or pass another study_name."
                 ) from error
             except CheckpointError:
                 if not self._drop_checkpoint():
@@ -163,8 +163,8 @@ class Execution:
         others = sorted(before.keys() ^ after.keys())
         if others:
             raise StudyError(
-                f"Trial {self._trial.number} cannot resume with {sorted(after)} from a trial with {sorted(before)}: a "
-                f"perturbation (custom_explore_fn) may change values only, but {others[0]!r} is in one of them."
+                f"Trial {self._trial.number} cannot resume with {sorted(after)} from a trial with {sorted(before)}: "
+                f"a perturbation (custom_explore_fn) may change only values, but {others[0]!r} is in one of them."
                 f"{nearest_name(others[0], before)}"
             )
         for name in (name for name, value in after.items() if value != before[name]):
@@ -175,7 +175,7 @@ class Execution:
                 raise StudyError(f"{about}: {error}") from error
 
     def end_trackers(self, record: TrialRecord) -> None:
-        """Tell the experiment trackers how the trial ended."""
+        """Notify the experiment trackers of the end of the trial."""
         if self._recipe is not None:
             self._recipe.end_trackers(record.state.value, record.reason)
 
@@ -293,7 +293,7 @@ class Execution:
         return tuple(schedule) if len(schedule) > 1 else ()
 
     def _hyperparameters(self, step: int | None) -> dict[str, Any]:
-        """Return what the weights after update `step` were trained with last, and what `model_init` suggested."""
+        """Return the last arguments of the weights after step `step`, and what `model_init` suggested."""
         arguments = self._trial.arguments
         for part in self._schedule:
             if step is not None and part["step"] < step:
@@ -326,7 +326,7 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 class _Resumption(NamedTuple):
-    """Where a trial resumes.
+    """The point at which a trial resumes.
 
     Attributes:
         checkpoint: from which; None: it begins.

@@ -42,7 +42,7 @@ class LocalTrials:
         return Execution(self._trainer, self._study, trial, others, budget, self._ranks, reporter, plan=plan)
 
     def train(self, trial: Trial, assignment: Assignment, reporter: Reporter) -> Ended:
-        """Train a trial, and return how it ended; the processes that follow this one train it too.
+        """Train a trial, together with the processes that follow this one, and return its outcome.
 
         Args:
             trial: of the study.
@@ -60,6 +60,6 @@ class LocalTrials:
         return run_to_end(execution, train)
 
     def wait(self) -> None:
-        """Wait a moment for trials of other sessions, and let the processes that follow this one know."""
+        """Wait a moment for trials of other sessions, and notify the processes that follow this one."""
         time.sleep(_SECONDS_BETWEEN_LOOKS)
         self._ranks.decide(lambda: None)

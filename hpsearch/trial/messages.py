@@ -21,7 +21,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Noted:
-    """How far the trial is, where its checkpoints do not tell: its arguments have changed, or its batches are smaller.
+    """State of the trial that its checkpoints do not hold: changed arguments, or smaller batches.
 
     The trial waits until this is on disk.
 
@@ -71,7 +71,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Notice:
-    """There is something to say about the trial, or the search, to the user."""
+    """A notice to the user about the trial, or the search."""
 
     text: str
 

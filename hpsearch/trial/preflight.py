@@ -1,8 +1,8 @@
-"""Before the first trial of a study: one training step and an evaluation of two batches, and what mistakes they show.
+"""The preflight before the first trial of a study: one training step and an evaluation of two batches.
 
-It runs where the trial is about to run, with the parameters and the seed of the trial, on a model of its own that is
-thrown away. Nothing of it is kept: no checkpoint and no report, no callback of the user's and no tracker is called, and
-the random streams are restored.
+It runs where the trial is about to run, with the parameters and the seed of the trial, on a separate model that is
+discarded. It leaves no trace: no checkpoint and no report, no callback of the user's and no tracker is called, and the
+random streams are restored.
 
 Only an error that is certain to be a mistake ends the search: one that other parameters raise too, or that a trial has
 failed with before. All others (exhausted memory, numbers that are not finite, an error that a callback might prevent,
@@ -45,9 +45,9 @@ from ..training.first_samples import first_samples
 from .searchable import PreflightTrainer, Searchable, Trainable
 
 BATCHES = 2
-# How many other configurations are tried before an error is taken for a mistake.
+# The number of other configurations that are tried before an error counts as a mistake.
 _DRAWS = 3
-# What to do about errors of transformers that do not say it.
+# Advice for errors of transformers that lack it.
 _ADVICE = {
     "vars() argument must have __dict__": "samples must be dicts of what the model's forward takes, not tuples; or "
     "pass a data_collator that makes such a dict of them",
@@ -69,7 +69,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class PreflightPlan:
-    """What the process that searches knows, and a preflight needs.
+    """The facts that a preflight needs from the process of the search.
 
     Attributes:
         others: parameters that are tried if those of the trial raise an error.
@@ -109,12 +109,12 @@ def preflight(
         trial: with its parameters.
         plan: see `plan_preflight`.
         ranks: the processes of the trial; all of them do it together.
-        clock: tells seconds.
+        clock: returns the time in seconds.
 
     Raises:
         PreflightError: building, training or evaluating the model fails, and not for these parameters only; or
             `compute_metrics` fails on the whole evaluation set too.
-        SpaceError: nobody reads a parameter, or it is unknown.
+        SpaceError: a parameter is never read, or unknown.
         ObjectiveError: a metric that is needed is missing, also from an evaluation of the whole set.
     """
     began = clock()
@@ -124,13 +124,13 @@ def preflight(
 
 
 class _Preflight:
-    """Tries one configuration after the other; each process of the trial does the same."""
+    """Tries configurations in turn; each process of the trial does the same."""
 
     def __init__(self, recipe: Searchable, study: Study, ranks: Ranks, folder: Path) -> None:
         self._recipe, self._study, self._ranks, self._folder = recipe, study, ranks, folder
 
     def run(self, trial: Trial, plan: PreflightPlan) -> str:
-        """Return what works, or what is left to the trial."""
+        """Return a description of what works, or of what is left to the trial."""
         try:
             return self._try(trial)
         except _LeftToTheTrial as left:
@@ -149,15 +149,15 @@ class _Preflight:
                 return f"{doing} raises {_described(error)} with these parameters, but not with others"
         reasons = []
         if plan.failed is not None and plan.failed[1].startswith(f"{type(error).__name__}:"):
-            reasons.append(f"trial {plan.failed[0]} has failed so before")
+            reasons.append(f"trial {plan.failed[0]} has failed in the same way")
         if failing and not left_out:
             reasons.append(f"{failing} other configuration{'s raise' if failing > 1 else ' raises'} an error as well")
         if not reasons:
             why = f"without {_named(left_out)}" if left_out else "with these parameters"
-            return f"{doing} raises {_described(error)} {why}; the trial will show whether that is a mistake"
+            return f"{doing} raises {_described(error)} {why}; the trial will show whether this is a mistake"
         raise PreflightError(
-            f"The preflight failed: {doing} raises {_described(error)}{_place(error)}; {' and '.join(reasons)}. Mend "
-            "it and run the same again. (preflight=False searches all the same.)"
+            f"The preflight failed: {doing} raises {_described(error)}{_place(error)}; {' and '.join(reasons)}. "
+            "Correct it and run the same command again. (preflight=False searches anyway.)"
         ) from error
 
     def _try(self, trial: Trial) -> str:
@@ -243,7 +243,7 @@ def _trial_of(draw: Draw, trial: Trial, place: int) -> Trial:
 
 
 def _check_metrics(study: Study, evaluated: _OneStep) -> None:
-    """Check that all metrics that the study needs are there; what they are, is of no interest.
+    """Check that all metrics that the study needs exist; their values do not matter.
 
     Raises:
         ObjectiveError: one is not.
@@ -285,7 +285,7 @@ class _OneStep(TrainerCallback):
             self.num_parameters = sum(each.numel() for each in model.parameters())
 
     def has_diverged(self) -> bool:
-        """Tell whether the step has led to weights that are not finite."""
+        """Return whether the step has led to weights that are not finite."""
         weights = () if self._model is None else self._model.parameters()
         return not all(bool(each.isfinite().all()) for each in weights)
 

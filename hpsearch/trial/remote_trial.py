@@ -1,4 +1,4 @@
-"""Run a trial in a worker: forward its reports, apply the verdicts."""
+"""Run a trial in a worker: forward its reports to the search, and apply the verdicts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Abandoned(BaseException):
 
 
 class Line(ABC):
-    """Leads from the trial to the search.
+    """The connection from a trial to the search.
 
     Attributes:
         step, max_steps: how far the trial is.
@@ -50,7 +50,7 @@ class Line(ABC):
 
     @abstractmethod
     def look(self) -> None:
-        """Look whether the trial is to continue, after each step; may report how far it is.
+        """Check after each step whether the trial continues; may report its progress.
 
         Raises:
             Abandoned: the trial is not to continue here.
@@ -61,7 +61,7 @@ class Line(ABC):
 
 
 def train_remotely(recipe: Searchable, study: Study, assignment: Assignment, line: Line) -> Ended:
-    """Train a trial to its end, and return how it ended, in what another process can load."""
+    """Train a trial to completion, and return its outcome in a form that another process can load."""
     execution = Execution(
         recipe,
         study,
@@ -91,7 +91,7 @@ class _RemoteTrial(AssignedTrial):
 
 
 class RemoteReporter:
-    """Sends what a trial says to the process that searches, and returns its answers.
+    """Sends the messages of a trial to the process that runs the search, and returns its answers.
 
     Args:
         line: leads to that process.
@@ -113,7 +113,7 @@ class RemoteReporter:
         return Verdict() if reported.is_last and (said.prune or said.pause) else said
 
     def note(self, so_far: TrialRecord) -> None:
-        """Have it written by the search."""
+        """Ask the search to write it."""
         self._line.ask(Noted(so_far))
 
     def checkpoint(self, step: int) -> None:
@@ -124,7 +124,7 @@ class RemoteReporter:
             self._line.ask(Saved(step))
 
     def notice(self, text: str) -> None:
-        """Have it shown by the search."""
+        """Ask the search to show it."""
         self._line.ask(Notice(text))
 
 

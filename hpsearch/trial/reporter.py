@@ -1,4 +1,4 @@
-"""The way from a running trial to its search: a plain call in this process, a message from another one."""
+"""The connection from a running trial to its search: a plain call in this process, a message from another one."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from .messages import Reported
 
 
 class Reporter(Protocol):
-    """Receives what a running trial reports; the main process of the trial calls it, `progress` every process.
+    """Receives the reports of a running trial; the main process of the trial calls it, `progress` every process.
 
     Any method may end the trial by an error, such as one that says that the search has ended.
     """
 
     def progress(self, step: int, max_steps: int) -> None:
-        """Take note that the trial has done this many optimizer steps."""
+        """Record the number of optimizer steps that the trial has done."""
 
     def report(self, reported: Reported) -> Verdict:
-        """Take an evaluation, and return what the trial does next."""
+        """Receive an evaluation, and return the verdict on the trial."""
 
     def note(self, so_far: TrialRecord) -> None:
-        """Take how far the trial is, where its checkpoints do not tell; it is on disk when this returns."""
+        """Record the state of the trial that its checkpoints do not hold; it is on disk when this returns."""
 
     def checkpoint(self, step: int) -> None:
-        """Take note that the trial has written a checkpoint."""
+        """Record that the trial has written a checkpoint."""
 
     def notice(self, text: str) -> None:
-        """Take something to say to the user."""
+        """Receive a notice for the user."""
 
 
 class SilentReporter:
-    """Says nothing: for a process that trains with the main process of a trial, which reports."""
+    """Reports nothing: for a process that trains with the main process of a trial, which reports."""
 
     def progress(self, step: int, max_steps: int) -> None:
         """Do nothing."""

@@ -89,7 +89,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.stop: Stop | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return what checkpoints keep of the trial."""
+        """Return the state of the trial for checkpoints."""
         reports = [asdict(report) for report in self.reports]
         kept = {
             "reports": reports,
@@ -103,7 +103,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     @property
     def so_far(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the trial; setting it puts that back."""
+        """The state of the trial in a checkpoint; setting it restores the state."""
         return dict(self.state()["attributes"]["so_far"])
 
     @so_far.setter
@@ -127,7 +127,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
     def is_at_its_end(self) -> bool:
         """True if the trial does not continue after its checkpoint.
 
-        A callback had stopped it there (early stopping); or it was told to pause, and its process died before the
+        A callback had stopped it there (early stopping); or the search paused it, and its process died before the
         study knew.
         """
         return self._is_over or self._was_told_to_pause
@@ -139,7 +139,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return bool(self.reports) and self._paused_at == len(self.reports) > known
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up what an earlier session left of the trial: how far it was, and its reports, for the pruner."""
+        """Restore the state of the trial from an earlier session: its progress, and its reports, for the pruner."""
         self._budget.begin_training()
         self.epochs, self.fraction = float(state.epoch or 0.0), min(1.0, self._fraction(state))
         self._continue_schedule(state.global_step)
@@ -170,7 +170,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> Any:
-        """Report the evaluation, once all evaluation sets are done; one with another prefix is somebody else's."""
+        """Report the evaluation, once all evaluation sets are done; other prefixes are not the trial's."""
         if not any(name.startswith("eval_") for name in metrics or {}):
             return control
         self._pending.update(metrics or {})
@@ -191,9 +191,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Spare a trial that was stopped another evaluation: it has been evaluated, or resumes in the next session.
+        """Skip the last evaluation of a stopped trial: it has been evaluated, or resumes in the next session.
 
-        Unless the epoch that ends is a whole one, which was not evaluated.
+        A whole epoch that was not evaluated is the exception.
         """
         is_whole = float(state.epoch).is_integer()
         is_stopped = self.stop is not None or self.pruned or self.paused
@@ -206,20 +206,20 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the selected weights beside the checkpoint, and delete those that nobody needs."""
+        """Write the selected weights beside the checkpoint, and delete those that are no longer needed."""
         self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
         if self._ranks.is_main:
             self._reporter.checkpoint(state.global_step)
 
     def _leave_if_interrupted(self, state: Any, control: Any) -> None:
-        """End the trial here, with a checkpoint, if a signal has asked for that and it does not end anyway."""
+        """End the trial here, with a checkpoint, if a signal requires it and the trial does not end anyway."""
         is_ending = control.should_training_stop or state.global_step >= state.max_steps
         if not is_ending and self._interruption.has_come():
             self.stop = Stop(self._interruption.reason, ends_study=True, is_interruption=True)
             control.should_training_stop = control.should_save = True
 
     def _continue_schedule(self, step: int) -> None:
-        """Note with what the trial is trained from here on, unless it is the same as before."""
+        """Record the arguments that the trial is trained with from here on, unless they are the same as before."""
         part = {"trial": self._trial.number, "step": step, "arguments": plain(self._trial.arguments)}
         if self.schedule and self.schedule[-1]["step"] == step:
             self.schedule[-1] = part
@@ -259,7 +259,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return float(trained if limit is None else max(trained, float(state.epoch) / limit))
 
     def _value(self, objective: Objective, metrics: dict[str, float], what: str = "objective") -> float:
-        """Return an objective of these metrics; NaN if its metric is not there this time, but evaluations were made."""
+        """Return an objective of these metrics; NaN if its metric is missing from this evaluation."""
         try:
             return objective.value(metrics, what)
         except MissingMetricError:
@@ -276,7 +276,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             raise
 
     def _send(self, report: Report, is_last: bool) -> Verdict:
-        """Report an evaluation; return what the study says."""
+        """Report an evaluation; return the study's verdict."""
         self._check_once()
         is_comparable = self._add_value(report)
         values, self._new_values = tuple(self._new_values), []
@@ -288,7 +288,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self._check()
 
     def _note_schedule(self) -> None:
-        """Have it written that the trial has resumed with other arguments than its checkpoint was trained with."""
+        """Record that the trial has resumed with other arguments than its checkpoint was trained with."""
         if self._ranks.is_main and len(self.schedule) > 1:
             earlier, so_far = self._trial.earlier, self._record()
             if earlier is None or so_far.schedule != earlier.schedule:
@@ -329,7 +329,7 @@ class SoFar(NamedTuple):
     Attributes:
         reports: its reports; none if the checkpoint is not one of a trial.
         arguments: the parameters that it was trained with; None if the checkpoint is not one of a trial.
-        fallbacks: what had been changed for want of memory.
+        fallbacks: the changes that were made because memory ran out.
     """
 
     reports: Sequence[Report] = ()

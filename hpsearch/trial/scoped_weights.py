@@ -1,4 +1,4 @@
-"""The selected weights of a trial while it runs: of which report they are, and where."""
+"""The selected weights of a running trial: their report and their location."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..system.files import entries, remove_folder, whole_folder
 
 
 class SavesWeights(Protocol):
-    """What is asked of a trainer here."""
+    """The interface of a trainer that this module uses."""
 
     def capture_weights(self) -> Any:
         """Return a copy of the model's present weights."""
@@ -61,7 +61,7 @@ class ScopedWeights:
             self._weights, self._step = self._recipe.capture_weights(), reports[-1].step
 
     def write_beside_checkpoint(self, reports: Sequence[Report], newest: int, best_of_run: str | None) -> None:
-        """Make sure they are on disk, and delete the checkpoints of this run that nobody needs any more.
+        """Make sure they are on disk, and delete the checkpoints of this run that are no longer needed.
 
         Args:
             reports: of the trial so far.
@@ -98,7 +98,7 @@ class ScopedWeights:
         return folder
 
     def would_be_there(self, reports: Sequence[Report]) -> bool:
-        """Tell whether a trial that resumes with these reports finds the weights of the selected one on disk."""
+        """Return whether a trial that resumes with these reports finds the weights of the selected one on disk."""
         step = self._choose_step(reports)
         return step is None or self._is_on_disk(step)
 

@@ -54,7 +54,7 @@ def test_a_queued_trial_starts_after_the_searcher_has_ended(tmp_path: Path) -> N
     for trial in (first, queued):
         end(search, trial)
     assert trials.next(asked) is None
-    assert trials.ending == "the search ends early: the searcher has nothing more to try"
+    assert trials.ending == "the search ends early: the searcher has nothing left to try"
 
 
 def test_a_trial_that_has_just_ended_elsewhere_counts_once_and_is_waited_for(tmp_path: Path) -> None:

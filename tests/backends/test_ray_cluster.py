@@ -208,7 +208,7 @@ def test_a_cluster_that_the_program_has_joined_stays_joined(cluster: StartedClus
                 assert found.address == cluster.address
             assert ray.is_initialized()
         why = refusal("other:6379")
-        assert f"address='other:6379' is another Ray cluster than the one at {cluster.address}" in why
+        assert f"address='other:6379' is not the Ray cluster that this process has joined, at {cluster.address}" in why
         assert "or call ray.shutdown() first" in why
     finally:
         ray.shutdown()
@@ -278,7 +278,7 @@ def test_a_cluster_that_wants_a_token_says_so_within_seconds(
     before, start = changed_by_ray(), time.monotonic()
     why = refusal(cluster.address)
     assert time.monotonic() - start < 10
-    assert f"{cluster.address}' cannot be joined: it requires another token than the one of this process" in why
+    assert f"{cluster.address}' cannot be joined: it requires a different token than that of this process" in why
     assert "RAY_AUTH_TOKEN" in why
     assert changed_by_ray() == before
 

@@ -28,7 +28,7 @@ def test_a_worker_that_a_full_disk_has_ended_is_no_fault_of_the_trial_also_when_
     assert ended is not None
     assert ended.record.state is TrialState.INTERRUPTED
     assert isinstance(ended.cause, StorageError)
-    assert "What Tune keeps of run-1 cannot be written" in str(ended.cause)
+    assert "Tune's files of run-1 cannot be written" in str(ended.cause)
     assert problem in str(ended.cause)
 
 

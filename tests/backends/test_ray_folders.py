@@ -296,7 +296,7 @@ def test_a_checkpoint_that_somebody_has_deleted_at_the_place_is_an_error(tmp_pat
     write_checkpoint(first, "checkpoint-4")
     first.keep(RUN)
     shutil.rmtree(tmp_path / "place" / "study-1" / RUN / "checkpoint-4")
-    with pytest.raises(StorageError, match=r"What run-0 has left at storage_path='.*place' cannot be brought"):
+    with pytest.raises(StorageError, match=r"The files of run-0 at storage_path='.*place' cannot be fetched"):
         second.begin(RUN)
 
 

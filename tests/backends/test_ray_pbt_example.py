@@ -92,7 +92,9 @@ def test_it_is_refused_by_one_error_about_the_only_thing_to_change(tmp_path: Pat
     with pytest.raises(StudyError) as caught:
         search(tmp_path, False, CHECKPOINTS[0], **{BATCH_SIZE: [16, 32, 64]})
     assert "scheduler=PopulationBasedTraining perturbs 'per_device_train_batch_size': " in str(caught.value)
-    assert str(caught.value).endswith("Move it from the scheduler to hp_space: a trial then keeps its value.")
+    assert str(caught.value).endswith(
+        "Move it from the scheduler to hp_space, where it does not change during a trial."
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -106,7 +106,7 @@ SPACE = {"learning_rate": RATE}
         (
             pbt(per_device_train_batch_size=[4, 8]),
             {"per_device_train_batch_size": Categorical([4, 8])},
-            "perturbs 'per_device_train_batch_size': .* cannot change when a run resumes: a run is counted",
+            "perturbs 'per_device_train_batch_size': .* cannot change when a run resumes: the length of a run",
         ),
         (pbt(learning_rat=[0.1]), SPACE, "perturbs 'learning_rat': .*Did you mean 'learning_rate'"),
         (pbt(learning_rat=lambda: 0.1), SPACE, "perturbs 'learning_rat': .*Did you mean 'learning_rate'"),

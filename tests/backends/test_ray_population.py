@@ -258,7 +258,7 @@ def with_another_seed(config: dict[str, Any]) -> dict[str, Any]:
     ("space", "message"),
     [
         ({**TINY, "seed": Categorical([1])}, r"cannot resume with seed=7: 'seed' cannot change when a run resumes"),
-        (TINY, r"custom_explore_fn\) may change values only, but 'seed' is in one of them"),
+        (TINY, r"custom_explore_fn\) may change only values, but 'seed' is in one of them"),
     ],
 )
 def test_a_function_that_perturbs_what_cannot_change_ends_the_search(tmp_path: Path, space: Any, message: str) -> None:

@@ -70,7 +70,7 @@ def test_a_searcher_of_the_users_own_chooses_and_hears_values_by_scope_and_failu
     assert states(best) == ["complete", "failed", "complete"]
     assert [record.params for record in records] == [{"learning_rate": rate} for rate in rates]
     assert [each.params for each in stored_trials(tmp_path / "study")] == [record.params for record in records]
-    assert events.notices == ["the search ends early: the searcher has nothing more to try"]
+    assert events.notices == ["the search ends early: the searcher has nothing left to try"]
     assert any(note.startswith("searcher Told") for note in events.notes)
     told = diary.read()
     assert ["space", ["learning_rate"], "objective", "min"] in told
@@ -145,7 +145,7 @@ def test_a_searcher_hears_of_a_trial_that_ends_before_it_is_trained_and_proposes
     [
         ({"learning_rate": 5.0}, SpaceError, r"proposed learning_rate=5.0, which is not in Float\(low=0.001"),
         ({"learning_rat": 0.01}, StudyError, r"proposes \['learning_rat'\], but the search space has"),
-        ({}, StudyError, r"search_alg=Told proposes \[\], but .*'learning_rate' is in one of them only"),
+        ({}, StudyError, r"search_alg=Told proposes \[\], but .*'learning_rate' is in only one of them"),
     ],
 )
 def test_what_a_searcher_proposes_must_be_in_the_space(

@@ -149,12 +149,12 @@ study = SearchPlan(make_trainer, {"learning_rate": Float(1e-3, 0.1, log=True)}, 
 def test_replay_makes_the_same_reports_and_says_when_it_does_not(here: Path, told: Told) -> None:
     code, out, err = told("replay", "0", "runs/spirals")
     assert code == 0, err
-    assert "made the same" in out
+    assert "gave the same" in out
     file = here / "first/study.py"
     file.write_text(file.read_text().replace("make_data(1000, seed=0)", "make_data(1000, seed=5)"))
     code, out, _ = told("replay", "0", "runs/spirals")
     assert code == 1
-    assert "is another one now" in out
+    assert "differs from its record" in out
 
 
 def test_the_replay_of_a_pruned_trial_names_no_weights(here: Path, told: Told) -> None:
@@ -174,7 +174,7 @@ def test_a_study_that_was_moved_or_copied_goes_on_where_it_is_now(here: Path, to
     shutil.rmtree("runs/spirals")
     code, out, err = told("replay", "0", "archive/spirals")
     assert code == 0, err
-    assert "made the same" in out
+    assert "gave the same" in out
     assert not (here / "runs/spirals").exists()
 
 
@@ -294,7 +294,7 @@ study = hpsearch.SearchPlan(make_trainer, space, n_trials=2)
 def test_an_argument_that_is_set_is_not_searched(here: Path, told: Told) -> None:
     code, out, err = told("run", "first/study.py", "-n", "2", "--study-name", "set", "--set", "learning_rate=0.01")
     assert code == 0, err
-    assert "not searched, as set here: learning_rate=0.01" in out
+    assert "not searched, as --set gives them: learning_rate=0.01" in out
     trials = [json.loads(each.read_text()) for each in (here / "runs/set").glob("run-*/trial.json")]
     assert len(trials) == 2
     assert all("learning_rate" not in each["params"] for each in trials)

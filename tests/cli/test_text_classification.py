@@ -110,7 +110,7 @@ def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told
     (here / "study.toml").write_text(STUDY.replace("[arguments]", "[arguments]\nnum_train_epochs = 1") + start)
     code, out, err = told("run", "study.toml", "--set", "learning_rate=2e-3")
     assert code == 0, err
-    assert "not searched, as set here: learning_rate=0.002" in out
+    assert "not searched, as --set gives them: learning_rate=0.002" in out
     trials = [json.loads(each.read_text()) for each in (here / "runs/reviews").glob("*/trial.json")]
     assert trials
     for each in trials:
@@ -156,7 +156,7 @@ def test_pairs_of_texts_and_numbered_labels_are_read_from_json_lines(here: Path,
         (
             'model = "encoder"',
             'model = "nowhere"',
-            ["model = 'nowhere' cannot be loaded", "there is no such folder here"],
+            ["model = 'nowhere' cannot be loaded", "no such folder exists"],
         ),
         (
             'space = "encoder"',
@@ -169,14 +169,14 @@ def test_pairs_of_texts_and_numbered_labels_are_read_from_json_lines(here: Path,
             ["Float does not take 'lo'; allowed:", "'high'", "'low'"],
         ),
         ('data = "reviews.csv"', 'data = "review.csv"', ["There is no file 'review.csv'"]),
-        ('data = "reviews.csv"', 'data = "no/such-set"', ["nor a dataset that the Hub gives"]),
+        ('data = "reviews.csv"', 'data = "no/such-set"', ["nor a dataset on the Hub"]),
         ('text = "review"', 'text = "reviews"', ["no column 'reviews'", "'review'"]),
-        ('label = "verdict"', 'lable = "verdict"', ["no setting 'lable'", "'label'"]),
+        ('label = "verdict"', 'lable = "verdict"', ["unknown setting 'lable'", "'label'"]),
         ('label = "verdict"', 'label = "empty"', ["'empty'", "is empty in 200 of 200 rows"]),
         ('label = "verdict"', 'label = "same"', ["only", "two labels"]),
         ('space = "encoder"', 'space = "encodre"', ["'encodre'", "'encoder'"]),
         ('space = "encoder"', 'metric = "acuracy"', ["'acuracy'", "'accuracy'"]),
-        ('space = "encoder"', "validation = 2", ["validation = 2", "a share such as 0.1"]),
+        ('space = "encoder"', "validation = 2", ["validation = 2", "a fraction such as 0.1"]),
         ('space = "encoder"', 'validation = "test"', ["neither a file nor one of the splits ['train']"]),
         ('space = "encoder"', 'space = "enco', ["cannot be read", "line 6"]),
         ("n_trials", "n_trails", ["n_trails", "'n_trials'"]),

@@ -14,7 +14,7 @@ from tests.support.models import Line, line_data
 
 def test_sharding_over_a_single_process_is_refused(tmp_path: Path) -> None:
     args = TrainingArguments(str(tmp_path), use_cpu=True, fsdp=True)
-    with pytest.raises(ArgumentError, match=r"fsdp=True.*single one.*torchrun"):
+    with pytest.raises(ArgumentError, match=r"fsdp=True.*single process.*torchrun"):
         Trainer(Line(), args, train_dataset=line_data()).train()
 
 

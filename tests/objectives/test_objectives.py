@@ -322,7 +322,7 @@ def test_outside_of_a_search_the_size_is_not_known(tmp_path: Path) -> None:
         (lambda: weighted({"f1": math.inf}), "got inf"),
         (lambda: weighted({"f1": True}), "got True"),
         (lambda: weighted({"f1": "1"}), "got '1'"),
-        (lambda: weighted({"f1": 1.0, "eval_f1": 1.0}), "'eval_f1' comes twice"),
+        (lambda: weighted({"f1": 1.0, "eval_f1": 1.0}), "'eval_f1' is given twice"),
         (lambda: weighted({"f1": 1.0}, {"f2": "minimize"}), "directions has 'f2'"),
         (lambda: weighted({"accuracy": 1.0}, {"acuracy": "minimize"}), "Did you mean 'accuracy'?"),
         (lambda: weighted({"f1": 1.0}, ["minimize"]), "directions must be a mapping"),
@@ -338,7 +338,7 @@ def test_outside_of_a_search_the_size_is_not_known(tmp_path: Path) -> None:
         (lambda: milliseconds_per_sample_of(""), "the name of an evaluation set, but got ''"),
         (lambda: metric_and_latency(None), "must be named by text, but got None"),
         (lambda: metric_and_size("loss", "maximize"), "contradicts the objective 'eval_loss'"),
-        (lambda: metric_and_size("num_parameters"), "'num_parameters' comes twice"),
+        (lambda: metric_and_size("num_parameters"), "'num_parameters' is given twice"),
     ],
 )
 def test_bad_input_is_refused_when_the_objective_is_made(make: Any, told: str) -> None:

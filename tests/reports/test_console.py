@@ -79,7 +79,7 @@ def test_at_the_end_a_search_says_what_it_saved_that_not_all_trials_were_trained
     view.on_search_end(study, [])
     assert stream.getvalue().splitlines()[-1] == (
         "2 trials: 1 complete, 1 pruned. All trials together trained 20 epochs in 60 s of training. "
-        "To completion they would have been 36 epochs; 44% of it was saved."
+        "Run to completion, they would have trained 36 epochs; 44% was saved."
     )
 
 
@@ -356,21 +356,21 @@ def test_a_rate_is_per_minute_unless_it_is_slower(count: int, seconds: float, te
     assert format_rate(count, seconds) == text
 
 
-def test_trials_that_wait_are_shown_as_waiting() -> None:
+def test_paused_trials_are_shown_as_paused() -> None:
     console, stream = text_console()
     view = LineView(console)
     view.on_search_begin(make_study(4), [], [])
     view.on_trial_end(record(0, 0.5, TrialState.PAUSED, reason="paused after 1 epoch"))
-    assert "[0/4] trial 0 paused 0.5 after 1 epoch in 1.2 s; ahead is 0.5 (trial 0, waiting)" in stream.getvalue()
+    assert "[0/4] trial 0 paused 0.5 after 1 epoch in 1.2 s; best so far 0.5 (trial 0, paused)" in stream.getvalue()
     view.on_trial_end(record(1, 0.7))
     assert "[1/4] trial 1 complete 0.7 in 1.2 s; best 0.7 (trial 1)" in stream.getvalue()
 
 
-def test_a_trial_that_waits_and_breaks_a_constraint_is_not_ahead() -> None:
+def test_a_paused_trial_that_breaks_a_constraint_is_not_the_best_so_far() -> None:
     console, stream = text_console()
     view = LineView(console)
     view.on_search_begin(make_study(4), [], [])
     view.on_trial_end(record(0, 0.9, TrialState.PAUSED, reason="paused after 1 epoch", violations={"runtime": 0.1}))
     assert stream.getvalue().splitlines()[-1].endswith("(breaks runtime); no result yet")
     view.on_trial_end(record(1, 0.5, TrialState.PAUSED, reason="paused after 1 epoch", violations={"runtime": -0.1}))
-    assert stream.getvalue().splitlines()[-1].endswith("ahead is 0.5 (trial 1, waiting)")
+    assert stream.getvalue().splitlines()[-1].endswith("best so far 0.5 (trial 1, paused)")

@@ -262,16 +262,16 @@ def test_with_rungs_a_trial_that_goes_on_waits_no_more_and_the_time_left_is_that
         screen.run(number)
         screen.now += 15
         screen.end(number, state=TrialState.PAUSED)
-    assert screen.lines[0].endswith("0/100, 4 waiting, 1:00, 4.0 trials/min, about 24 min left")
-    assert screen.lines[1] == "  ahead is 0.5 (trial 0, waiting)"
+    assert screen.lines[0].endswith("0/100, 4 paused, 1:00, 4.0 trials/min, about 24 min left")
+    assert screen.lines[1] == "  best so far 0.5 (trial 0, paused)"
     goes_on = FixedTrial({"x": 0.0}, 0)
     goes_on.earlier = record(0, 0.5, TrialState.PAUSED)
     screen.view.on_trial_begin(goes_on)
     screen.view.on_records([record(number, 0.5, TrialState.PAUSED) for number in range(4)])
-    assert ", 3 waiting, " in screen.lines[0]
+    assert ", 3 paused, " in screen.lines[0]
     screen.now += 60
     screen.end(0)
-    assert screen.lines[0].endswith("1/100, 3 waiting, 2:00, 2.0 trials/min, about 48 min left")
+    assert screen.lines[0].endswith("1/100, 3 paused, 2:00, 2.0 trials/min, about 48 min left")
     assert screen.lines[1] == "  best 0.5 (trial 0)"
     others = [record(number, 0.5, TrialState.PRUNED) for number in range(50, 98)]  # of another search at the study
     screen.view.on_records([record(0, 0.5), *others])

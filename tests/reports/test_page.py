@@ -69,7 +69,7 @@ def test_the_page_says_what_was_found_and_lists_every_trial_best_first(summary: 
     text = text_of(page.find(".//main"))
     assert f"of trial {best.number} (scope last)" in text
     saved = 1 - sum(each.epochs for each in summary.records) / (9 * 200)
-    assert f"{saved:.0%} of it was saved" in text
+    assert f"{saved:.0%} was saved" in text
     assert all(each in text for each in advice(summary.study, summary.records))
     numbers = [int(row[0]) for row in rows_of(page, "table[@class='sortable']")]
     assert sorted(numbers) == list(range(200))

@@ -80,7 +80,7 @@ LATE = trial(2, TrialState.INTERRUPTED, reason="the study's timeout of 9 s is ov
         (
             [broken(0, by=9.0), broken(3, by=2.0)],
             {},
-            "None of the 2 trials with a result holds the constraints; trial 3 comes closest and breaks "
+            "None of the 2 trials with a result satisfies the constraints; trial 3 comes closest and breaks "
             "num_parameters <= 5.",
         ),
         (

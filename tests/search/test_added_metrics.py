@@ -97,7 +97,7 @@ def test_outside_of_a_search_nothing_is_added() -> None:
 
 @pytest.mark.parametrize("name", ["num_parameters", "parameters"])
 def test_the_error_of_a_copy_that_lacks_the_metric_says_where_to_read_it(name: str) -> None:
-    with pytest.raises(ObjectiveError, match=f"reads '{name}' from a copy.*from the mapping itself") as raised:
+    with pytest.raises(ObjectiveError, match=f"reads '{name}' from a copy.*from that mapping") as raised:
         number_from(lambda metrics: dict(metrics)[name], IN_A_SEARCH, "The objective")
     assert "Did you mean" not in str(raised.value)
 
@@ -166,7 +166,7 @@ def test_a_function_whose_name_tells_of_the_metric_keeps_its_name_too() -> None:
 def test_the_older_name_is_noticed(used: Any, is_said: bool) -> None:
     said = notice_of_older_name(used)
     assert bool(said) is is_said
-    assert all("'num_parameters'" in each and "if compute_metrics gives 'parameters'" in each for each in said)
+    assert all("'num_parameters'" in each and "if compute_metrics returns 'parameters'" in each for each in said)
 
 
 def search(folder: Path, objective: str | Callable[[dict[str, float]], float], n_trials: int, **options: Any) -> Any:

@@ -51,7 +51,7 @@ def trial(number: int, value: float, state: TrialState = TrialState.COMPLETE, **
 )
 def test_a_best_value_at_the_end_of_its_range_is_said(parameter: Any, value: Any, end: str | None) -> None:
     told = advice(Known({"x": parameter}), [trial(0, 0.5, x=0.02), trial(1, 0.9, x=value)])
-    expected = [f"The best x, {value:g}, is at the {end} end of its range: a wider one may hold better."]
+    expected = [f"The best x, {value:g}, is at the {end} end of its range: a wider range may hold better values."]
     assert told == (expected if end else [])
 
 
@@ -66,7 +66,7 @@ def test_nothing_is_said_of_the_seed_of_branches_that_are_not_open_and_of_severa
 def test_a_pruned_trial_that_was_better_than_the_best_one_is_said(pruned: float, is_said: bool) -> None:
     records = [trial(0, 0.9), trial(1, pruned, TrialState.PRUNED), trial(2, 0.93, TrialState.PRUNED)][: 2 + is_said]
     told = advice(Known(), records)
-    said = "Trial 1 was pruned with 0.95, which is better than 0.9, the result of the best trial: let trials be pruned "
+    said = "Trial 1 was pruned with 0.95, which is better than 0.9, the result of the best trial: prune "
     assert told == ([f"{said}later, or not at all (pruner=None)."] if is_said else [])
 
 

@@ -212,7 +212,7 @@ def test_no_model_init(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path / "out", model=TwoLayers())
     with pytest.raises(StudyError, match="model_init") as caught:
         trainer.hyperparameter_search(GOOD_SPACE, n_trials=1, progress=False)
-    assert "it was given a model" in str(caught.value)
+    assert "it has a model instead" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -343,7 +343,7 @@ def test_text_for_a_number_from_a_function_ends_the_search_before_a_model_is_bui
         return {"learning_rate": rate} if returns else None
 
     calls = CountsModels()
-    with pytest.raises(SpaceError, match=r"learning_rate='1e-\d' \(str\) cannot be taken as float"):
+    with pytest.raises(SpaceError, match=r"learning_rate='1e-\d' \(str\) cannot be converted to float"):
         small_trainer(tmp_path, model_init=calls).hyperparameter_search(
             space, n_trials=3, progress=False, preflight=preflight
         )
@@ -399,7 +399,7 @@ def test_an_output_dir_that_cannot_be_made_is_refused(tmp_path: Path, name: str,
 
 def test_a_file_in_place_of_the_study_is_refused(tmp_path: Path) -> None:
     (tmp_path / "study").write_text("x")
-    with pytest.raises(StudyError, match="cannot be made: there is a file of this name"):
+    with pytest.raises(StudyError, match="cannot be made: a file of this name exists"):
         small_trainer(tmp_path).hyperparameter_search(GOOD_SPACE, n_trials=1, progress=False)
 
 

@@ -117,7 +117,7 @@ def test_a_text_that_is_no_constraint_is_refused_with_what_is_wrong(tmp_path: Pa
         (lambda: resolve_constraints([["loss <= 1"]]), "loss <= 1"),
         (lambda: resolve_constraints([None]), "None"),
         (lambda: resolve_constraints({"loss": 1}), "loss"),
-        (lambda: resolve_constraints(["loss <= 1", "eval_loss <= 1.0"]), "'eval_loss <= 1' comes twice"),
+        (lambda: resolve_constraints(["loss <= 1", "eval_loss <= 1.0"]), "'eval_loss <= 1' is given twice"),
     ],
 )
 def test_what_is_no_constraint_is_refused(make: Callable[[], Any], culprit: str) -> None:
@@ -229,7 +229,7 @@ def test_trials_that_break_a_constraint_are_shown_as_such_and_keep_no_weights(tm
     lines = stream.getvalue().splitlines()
     assert "num_parameters <= 41" in lines[0]
     assert "trial 0 complete 82" in lines[2]
-    assert "(breaks num_parameters <= 41); none holds the constraints yet" in lines[2]
+    assert "(breaks num_parameters <= 41); no trial satisfies the constraints yet" in lines[2]
     assert "breaks" not in lines[3]
     assert "(breaks num_parameters >= 15); best 22 (trial 1)" in lines[4]
     table = io.StringIO()
@@ -239,7 +239,7 @@ def test_trials_that_break_a_constraint_are_shown_as_such_and_keep_no_weights(tm
 
 def test_if_no_trial_holds_them_there_is_no_best_and_it_says_which_is_broken(tmp_path: Path) -> None:
     error = without_result(search, tmp_path, ["num_parameters <= 5", "loss <= 100"])
-    assert "None of the 4 trials with a result holds the constraints" in str(error)
+    assert "None of the 4 trials with a result satisfies the constraints" in str(error)
     assert str(error).endswith("trial 2 comes closest and breaks num_parameters <= 5.")
     assert weights_on_disk(tmp_path / "study") == set()
     assert not (tmp_path / "study" / "best.json").exists()

@@ -64,7 +64,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str, list[int]]] = {
     "renamed": (lambda s: (s / "run-1").rename(s / "mine"), "trial 1 was renamed from 'run-1' to 'mine'", NUMBERS),
     "renamed to no name of a run": (
         lambda s: (s / "run-1").rename(s / "run-1 (old)"),
-        "has no name that a run can have.* rename it to 'run-1'",
+        "is not a valid name of a run.* rename it to 'run-1'",
         [0, 2, 3],
     ),
     "copied": (
@@ -82,7 +82,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str, list[int]]] = {
     "truncated": (lambda s: truncate(s / "run-1" / "trial.json"), "run-1/trial.json.* is not JSON", [0, 2, 3]),
     "a folder": (lambda s: make_folder(s / "run-1" / "trial.json"), "run-1/trial.json.* is a folder", [0, 2, 3]),
     "a number": (lambda s: (s / "run-1" / "trial.json").write_text("3"), "must be an object, but is 3", [0, 2, 3]),
-    "no text": (lambda s: (s / "run-1" / "trial.json").write_bytes(b"\xff\xfe\x00"), "is not text", [0, 2, 3]),
+    "no text": (lambda s: (s / "run-1" / "trial.json").write_bytes(b"\xff\xfe\x00"), "is not a text file", [0, 2, 3]),
     "too deep": (lambda s: (s / "run-1" / "trial.json").write_text("[" * 100_000), "not JSON", [0, 2, 3]),
 }
 
@@ -171,7 +171,7 @@ def test_damaged_settings_are_an_error_with_a_remedy(
         (study / "study.json").write_text(content)
     with pytest.raises(StudyError, match=r"study\.json.* is damaged"):
         open_study(study)
-    with pytest.raises(StudyError, match=r"study\.json.*([Pp]ut back a copy|Move it away)"):
+    with pytest.raises(StudyError, match=r"study\.json.*([Rr]estore a copy|Move it away)"):
         goes_on(study)
     assert main(["doctor", str(study)]) == 1
     assert "study.json" in capfd.readouterr().out
@@ -298,7 +298,7 @@ def test_a_storage_that_lacks_an_earlier_trial_is_set_aside_and_built_again(
 ) -> None:
     execute(study / "study.db", "DELETE FROM trials WHERE number = 1")
     assert main(["doctor", str(study)]) == 1
-    assert "study.db is damaged (it lacks trial 1); make the call of the search again" in capfd.readouterr().out
+    assert "study.db is damaged (it lacks trial 1); repeat the call of the search" in capfd.readouterr().out
     records, told = goes_on(study)
     assert [each.number for each in records] == NUMBERS
     assert any("it lacks trial 1" in each for each in told)
@@ -314,7 +314,7 @@ def test_a_study_whose_run_folders_were_all_deleted_says_how_to_begin_again(
     with pytest.raises(StudyError, match=r"folders of all its trials were deleted.*delete sqlite:.*study\.db to begin"):
         goes_on(study)
     assert main(["doctor", str(study)]) == 1
-    assert "delete study.db to begin again" in capfd.readouterr().out
+    assert "delete study.db to start again" in capfd.readouterr().out
     LOSSES["deleted"](study / "study.db")
     assert [each.number for each in goes_on(study, 1)[0]] == [0]
 

@@ -92,7 +92,7 @@ def test_a_search_prunes_the_worst_of_those_that_wait_and_says_so_once(tmp_path:
     events = CountsCheckpoints(tmp_path)
     best = search(tmp_path, 24, pruner="rungs", max_paused=4, preflight=False, progress=events, **weight_is_measured())
     said = "more than 4 trials are paused (max_paused)"
-    assert events.notices == [f"{said}: the worst of them are pruned, now and whenever it is so again"]
+    assert events.notices == [f"{said}: the worst of them are pruned, now and whenever the limit is exceeded again"]
     pruned = [each for each in best.run_summary.records if said in (each.reason or "")]
     assert len(pruned) > 3
     assert all(each.state is TrialState.PRUNED for each in pruned)

@@ -424,7 +424,7 @@ def test_with_a_function_as_space_one_bad_trial_ends_no_search(tmp_path: Path) -
     hears = Hears()
     best = search(tmp_path, 3, by_function, trainer={"model_init": model_init}, progress=hears)
     assert states(best) == ["failed", "complete", "complete"]
-    assert "the trial will show whether that is a mistake" in hears.notices[0]
+    assert "the trial will show whether this is a mistake" in hears.notices[0]
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_a_mistake_that_only_a_second_trial_can_show_costs_one_trial_that_does_n
 
     space = RATE if callbacks else by_function
     hears = Hears()
-    with pytest.raises(PreflightError, match=r"not divisible by 2.* trial 0 has failed so before"):
+    with pytest.raises(PreflightError, match=r"not divisible by 2.* trial 0 has failed in the same way"):
         search(tmp_path, 3, space, trainer={"model_init": broken}, callbacks=callbacks, progress=hears)
     assert hears.ended == [(0, "failed"), (1, "refused")]
     assert states(search(tmp_path, 3, space)).count("complete") == 3

@@ -128,11 +128,11 @@ def changed(folder: Path, **options: Any) -> Path:
         (changed, "0", r"has no trial '0'"),
         (changed, 0, r"Trial 0 is (complete|pruned); only one that is 'interrupted', 'paused', 'running' can be "),
         (changed, True, r"has no trial True; it has 4, up to 3"),
-        (lambda folder: changed(folder, pruner=None), 0, r"no trial waits at a rung: its pruner is NopPruner"),
+        (lambda folder: changed(folder, pruner=None), 0, r"no trial pauses at a rung: its pruner is NopPruner"),
         (
             lambda folder: changed(folder, n_trials=3),
             0,
-            r"no trial waits at a rung: its pruner is rungs, with n_trials=3",
+            r"no trial pauses at a rung: its pruner is rungs, with n_trials=3",
         ),
     ],
     ids=["no study", "no trial", "a text", "ended", "a truth", "no rungs", "three trials"],

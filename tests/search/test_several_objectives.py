@@ -374,8 +374,8 @@ def test_what_several_objectives_cannot_have_is_refused_before_anything_is_writt
         ("loss", {"pruning_metric": "loss"}, "pruning_metric='eval_loss' is for several objectives"),
         ("loss", {"direction": ["minimize", "minimize"]}, "compute_objective must be a list"),
         ([], {}, "an empty list"),
-        (["loss", None], {}, "None is not one"),
-        (["loss", "eval_loss"], {}, "'eval_loss' comes twice"),
+        (["loss", None], {}, "but contains None"),
+        (["loss", "eval_loss"], {}, "'eval_loss' is given twice"),
         (["loss", len], {}, "direction='minimize' or 'maximize'"),
     ],
 )

@@ -233,8 +233,8 @@ def test_values_far_from_all_that_the_other_study_has_shown_are_said_once(tmp_pa
     values = {f"{each.value:.4g}" for each in best.run_summary.records if each.value is not None}
     [said] = [each for each in events.notices if "start_from" in each]
     found = re.fullmatch(
-        r"the 3 trials that have ended have (\S+) to (\S+), those of 'about 70' had 1.667 to 68.33: where they were of "
-        "another task, a new study without start_from does better",
+        r"the 3 trials that have ended have (\S+) to (\S+), those of 'about 70' had 1.667 to 68.33: if they are from "
+        "another task, a new study without start_from is better",
         said,
     )
     assert found is not None, said

@@ -88,7 +88,7 @@ def test_the_storage_and_the_dashboard_move_with_the_folder(best: BestRun, tmp_p
     settings = (moved / "study.json").read_text()
     (moved / "study.json").write_text(settings.replace(str(folder_of(best)), str(tmp_path / "nowhere")))
     (moved / "study.db").unlink()
-    with pytest.raises(StorageError, match="is not there"):
+    with pytest.raises(StorageError, match="does not exist"):
         open_study(moved, trust=True).engine_study  # noqa: B018
 
 

@@ -463,7 +463,7 @@ def test_a_best_checkpoint_that_is_gone_at_the_end_is_said(tmp_path: Path, caplo
     with caplog.at_level("WARNING", logger="hpsearch"):
         trainer.train()
     assert "best checkpoint" in caplog.text
-    assert "is not there" in caplog.text
+    assert "does not exist" in caplog.text
 
 
 def test_resuming_at_the_last_update_makes_no_further_one(tmp_path: Path) -> None:

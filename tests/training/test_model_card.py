@@ -217,7 +217,10 @@ def test_a_trial_is_named_with_its_parameters_and_its_own_hyperparameters(tmp_pa
     card = card_of(trainer)
     assert "\n- learning_rate: 0.002\n- train_batch_size" in card.text
     described = card.text.split("### Hyperparameter search\n")[1]
-    assert described == "\nThis run is a trial of a search, which set:\n\n- learning_rate: 0.002\n- model.layers: 3\n"
+    assert (
+        described
+        == "\nThis run is a trial of a search, with these values:\n\n- learning_rate: 0.002\n- model.layers: 3\n"
+    )
     trainer.run.describe_trial({"learning_rate": 0.002}, "run-7")
     assert "the trial `run-7` of a search" in card_of(trainer).text
     assert trainer.args.learning_rate == 0.01

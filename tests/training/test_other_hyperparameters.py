@@ -283,7 +283,7 @@ def test_a_reduced_rate_stays_within_the_limits_of_the_schedule(tmp_path: Path, 
 def test_a_plateau_schedule_without_its_first_rates_is_refused(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"}
     trained(tmp_path / "peer", kind=transformers.Trainer, **changes)
-    with pytest.raises(CheckpointError, match="does not tell the learning rates that its ReduceLROnPlateau began with"):
+    with pytest.raises(CheckpointError, match="does not hold the initial learning rates of its ReduceLROnPlateau"):
         trained(tmp_path / "run", tmp_path / "peer" / "checkpoint-5", learning_rate=SECOND, **changes)
 
 
@@ -329,7 +329,7 @@ def test_a_schedule_that_cannot_tell_its_rate_for_another_base_is_refused(tmp_pa
 
     kind = type("Own", (OwnSchedule,), {"kind": staticmethod(cycle)})
     trained(tmp_path / "donor", kind=kind)
-    with pytest.raises(InvalidInputError, match="OneCycleLR does not tell"):
+    with pytest.raises(InvalidInputError, match="OneCycleLR does not give"):
         trained(tmp_path / "run", tmp_path / "donor" / "checkpoint-5", kind=kind)
 
 
@@ -388,7 +388,7 @@ def test_the_gradient_scaler_goes_on_and_the_wrapped_optimizer_takes_the_new_val
 )
 def test_other_samples_in_an_update_are_refused(tmp_path: Path, first: Any, second: Any) -> None:
     trained(tmp_path / "donor", **first)
-    with pytest.raises(CheckpointError, match=r"as many samples in an update as before"):
+    with pytest.raises(CheckpointError, match=r"the same number of samples per step as before"):
         trained(tmp_path / "run", tmp_path / "donor" / "checkpoint-6", **second)
 
 

@@ -334,7 +334,9 @@ def test_no_adapter_is_loaded_if_one_is_damaged_or_of_another_rank(tmp_path: Pat
     folder = tmp_path / "checkpoint-4"
     check_fits(several(("x", "y")), folder)
     other = several(("y", "x"))
-    with pytest.raises(WeightsMismatchError, match=r"checkpoint-4/x/adapter_model\.safetensors' is of another adapter"):
+    with pytest.raises(
+        WeightsMismatchError, match=r"checkpoint-4/x/adapter_model\.safetensors' does not belong to the adapter"
+    ):
         check_fits(other, folder)
     damaged = folder / "y" / "adapter_model.safetensors"
     damaged.write_bytes(b"damaged")

@@ -108,7 +108,7 @@ def test_a_part_that_is_missing_or_holds_something_else_is_named(tmp_path: Path)
 
 def test_a_checkpoint_without_weights_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="There are no weights in"):
+    with pytest.raises(CheckpointError, match="has no weights"):
         check(tmp_path)
 
 

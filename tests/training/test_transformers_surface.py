@@ -32,7 +32,7 @@ OTHER_SIGNATURES = {
 
 def absent_by_the_docs() -> list[str]:
     """Return the names of the table in docs/trainer.md; every row has a reason."""
-    section = PAGE.read_text(encoding="utf-8").split("## Names that are not here\n")[1].split("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split("## Names that are missing\n")[1].split("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
     assert all(len(row) == 2 and len(row[1].split()) > 3 for row in rows)
     return [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]

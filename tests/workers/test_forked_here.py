@@ -227,7 +227,7 @@ def test_without_a_view_of_the_threads_no_worker_is_forked(monkeypatch: pytest.M
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
     monkeypatch.setattr(forked_here, "_TASKS", tmp_path / "missing")
     ours, theirs = multiprocessing.Pipe()
-    with ours, theirs, pytest.raises(CannotFork, match="the threads of the program cannot be seen"):
+    with ours, theirs, pytest.raises(CannotFork, match="the threads of the program cannot be counted"):
         fork_here(theirs, theirs)
 
 

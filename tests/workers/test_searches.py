@@ -138,7 +138,7 @@ def leave() -> None:
 
 
 ENDS = (leave, fail_in_memory, kill_oneself)
-REASONS = ("it ended with exit code 3", "SIGSEGV", "SIGKILL, as when memory runs out")
+REASONS = ("it ended with exit code 3", "SIGSEGV", "SIGKILL, possibly because memory ran out")
 
 
 class Dies(TrainerCallback):
@@ -238,7 +238,7 @@ def test_workers_that_are_replaced_after_each_trial_are_said_to_be_once(
     search(tmp_path, 3, WritesProcess(diary), n_jobs=1, worker_memory=1e6)
     assert len(set(diary.read())) == 3
     (said,) = [each.getMessage() for each in caplog.records if "worker_memory" in each.getMessage()]
-    assert "more than the 1 MB that each may have" in said
+    assert "more than the limit of 1 MB" in said
 
 
 # How many there are, and how they are started.
@@ -248,7 +248,7 @@ def test_there_are_no_more_workers_than_trials(tmp_path: Path) -> None:
     events, diary = Events(), Diary(tmp_path / "diary")
     search(tmp_path, 2, WritesProcess(diary), n_jobs=7, progress=events)
     (note,) = [each for each in events.notes if "workers on" in each]
-    assert re.fullmatch(r"2 workers on the CPU, each with \d+ threads? \(there are no more trials\)", note)
+    assert re.fullmatch(r"2 workers on the CPU, each with \d+ threads? \(no more than trials\)", note)
     assert len(set(diary.read())) <= 2
 
 
@@ -672,7 +672,9 @@ def test_a_part_that_cannot_be_pickled_is_named_before_anything_is_written(
     lock = threading.Lock()
     trainer = small_trainer(tmp_path)
     setattr(trainer, part, lambda *args: lock)
-    with pytest.raises(StudyError, match=rf"cannot be sent to workers: {name} cannot be pickled.*made where they are"):
+    with pytest.raises(
+        StudyError, match=rf"cannot be sent to workers: {name} cannot be pickled.*created where they are"
+    ):
         trainer.hyperparameter_search(RATE, "loss", n_trials=2, n_jobs=2, progress=False)
     assert not (tmp_path / "study").exists()
 
@@ -714,7 +716,7 @@ def test_an_objective_that_cannot_be_pickled_is_named_with_what_to_do(tmp_path: 
 
     given = {"constraints": [Constraint(of_metrics, at_most=1.0)]} if name == "constraints" else {name: of_metrics}
     with pytest.raises(
-        StudyError, match=rf"{name}: .*'of_metrics.*' cannot be sent to workers.*made where they are used"
+        StudyError, match=rf"{name}: .*'of_metrics.*' cannot be sent to workers.*created where they are used"
     ):
         search(tmp_path, 2, direction="minimize", **given)
     assert not (tmp_path / "study").exists()

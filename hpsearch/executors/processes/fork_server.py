@@ -29,7 +29,7 @@ def main(search: Connection) -> None:
                 importlib.import_module(name)
         from .worker import work  # imports torch
 
-        search.send(True)  # see `is_server_ready`; nobody reads it
+        search.send(True)  # see `is_server_ready`; it is never read
     gc.collect()
     gc.freeze()  # the collector does not touch what has been imported, so forked processes keep sharing its memory
     worker = _serve(search)

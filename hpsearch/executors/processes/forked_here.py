@@ -143,7 +143,7 @@ def _forked() -> int:
 
 
 def _report_exit(pid: int, status: Connection) -> None:
-    """Wait for the end of the worker; if the program has waited for it, nobody knows the exit code."""
+    """Wait for the end of the worker; if the program has waited for it already, the exit code is unknown."""
     with status, contextlib.suppress(OSError):
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         status.send(code)
@@ -159,7 +159,7 @@ def _threads_of_the_system() -> int:
     try:
         tasks = list(_TASKS.iterdir())
     except OSError as error:
-        raise CannotFork(f"the threads of the program cannot be seen ({error})") from error
+        raise CannotFork(f"the threads of the program cannot be counted ({error})") from error
     for task in tasks:
         with contextlib.suppress(OSError):  # it has ended
             names.append((task / "comm").read_text().strip())

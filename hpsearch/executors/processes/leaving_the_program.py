@@ -1,4 +1,4 @@
-"""What a process that was forked from the program leaves behind, so that it is like one from the fork server.
+"""Remove the program's state from a process that was forked from it, to make it equal to one from the fork server.
 
 The program's own objects are kept, not dropped: their finalizers would act on what they share with the program.
 """
@@ -115,7 +115,7 @@ def _leave_loggers() -> None:
     for logger in [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]:
         if not isinstance(logger, logging.Logger):
             continue
-        is_of_library = logger.name.partition(".")[0] in sys.modules  # those of the program are there no more
+        is_of_library = logger.name.partition(".")[0] in sys.modules  # those of the program do not exist any more
         for handler in [*logger.handlers]:
             is_as_imported = isinstance(handler, _OF_LIBRARIES) and not isinstance(handler, logging.FileHandler)
             if not (is_of_library and is_as_imported):

@@ -117,15 +117,15 @@ class Parallel:
             )
         if multiprocessing.current_process().daemon:
             raise StudyError(
-                f"n_jobs={n_jobs!r} starts workers, which this process may not: it is a daemon, such as a "
-                "process of multiprocessing.Pool. Search in the program itself, or leave n_jobs, devices and "
+                f"n_jobs={n_jobs!r} starts workers, which this process may not: it is a daemon, such as a process "
+                "of multiprocessing.Pool. Call the search in the main program, or leave n_jobs, devices and "
                 "trials_per_device out."
             )
         for name, wanted in (("devices", devices), ("trials_per_device", trials_per_device)):
             if wanted is not None and recipe.args.use_cpu:
                 raise StudyError(
                     f"{name}={wanted!r} is about GPUs, but use_cpu=True trains on the CPU. Leave one of them out; "
-                    "n_jobs says how many trials run at once."
+                    "n_jobs sets the number of parallel trials."
                 )
 
     def _slots_of(self, n_trials: int | None, gpus: int) -> tuple[tuple[Slot, ...], str]:
@@ -134,7 +134,7 @@ class Parallel:
         if n_trials is None or len(slots) <= n_trials:
             return slots, _described(slots)
         slots = slots_for(n_trials, self._wanted[1], None, gpus, least=1)
-        return slots, f"{_described(slots)} (there are no more trials)"
+        return slots, f"{_described(slots)} (no more trials are left)"
 
     def _share(self) -> float:
         """Return the number of bytes that each worker may have."""

@@ -11,7 +11,7 @@ from ...search.study import Study
 from .payload import Pickler
 
 REMEDY = (
-    "Open files, locks, connections and the like must be made where they are used: in model_init, in a callback's "
+    "Open files, locks, connections and the like must be created where they are used: in model_init, in a callback's "
     "on_train_begin, or in the function that needs them."
 )
 

@@ -230,8 +230,8 @@ class Workers:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "A worker is replaced after its first trial, which has left it with %.0f MB, more than the %.0f MB "
-                "that each may have: none stays warm. Pass a larger worker_memory=, or use fewer workers.",
+                "A worker is replaced after its first trial, after which it holds %.0f MB, more than the limit of "
+                "%.0f MB: no worker is reused. Pass a larger worker_memory=, or use fewer workers.",
                 found / 1e6,
                 (self._most_memory or 0) / 1e6,
             )
@@ -317,5 +317,5 @@ def _end_of(code: int | None) -> str:
         return f"it ended with exit code {code}"
     with contextlib.suppress(ValueError):
         name = signal.Signals(-code).name
-        return f"{name}{', as when memory runs out' if name == 'SIGKILL' else ''}"
+        return f"{name}{', possibly because memory ran out' if name == 'SIGKILL' else ''}"
     return f"signal {-code}"

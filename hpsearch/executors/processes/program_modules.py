@@ -1,4 +1,4 @@
-"""Tells the modules of the program from those of Python and of installed libraries."""
+"""Distinguish the modules of the program from those of Python and of installed libraries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OF_CYTHON = ("_cython_", "cython_runtime")
 def is_of_program(name: str, module: Any) -> bool:
     """Return whether the program brings this module: it is neither Python's nor installed.
 
-    A module without a file is of the same kind as its package. Without a package it is the program's, if nobody has
-    loaded it: the program has made it itself.
+    A module without a file is of the same kind as its package. Without a package it is the program's if no loader has
+    loaded it: the program has created it itself.
     """
     if name in ("__main__", "__mp_main__"):
         return True

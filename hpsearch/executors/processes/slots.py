@@ -28,7 +28,7 @@ class Slot:
 def slots_for(
     n_jobs: int | None, devices: Sequence[int] | None, trials_per_device: int | None, gpus: int, least: int = 0
 ) -> tuple[Slot, ...]:
-    """Return the slot of each worker; none if trials run in this process, one after the other.
+    """Return the slot of each worker; none if trials run in this process, in series.
 
     Args:
         n_jobs: the number of workers; -1: one for each GPU, or each core if there is no GPU; None: as the other
@@ -55,8 +55,8 @@ def slots_for(
     if not used:
         if trials_per_device is not None:
             raise StudyError(
-                f"trials_per_device={trials_per_device}: there is no GPU to use here; n_jobs says how many trials run "
-                "at once on the CPU."
+                f"trials_per_device={trials_per_device}: this process has no GPU; n_jobs sets the number of "
+                "parallel trials on the CPU."
             )
         count = cores() if n_jobs == -1 else n_jobs or 1
         return (Slot(None, _threads(count)),) * count
@@ -79,11 +79,13 @@ def _devices(devices: Any, gpus: int) -> list[int]:
     if not is_list or not all(isinstance(each, int) and not isinstance(each, bool) for each in devices):
         raise StudyError(f"devices must be a list of numbers of GPUs, such as [0, 1], but got {devices!r}.")
     if len(set(devices)) < len(devices):
-        raise StudyError(f"devices={list(devices)!r} names a GPU twice; trials_per_device lets trials share each.")
+        raise StudyError(
+            f"devices={list(devices)!r} names a GPU twice; to share GPUs between trials, use trials_per_device."
+        )
     unknown = [each for each in devices if not 0 <= each < gpus]
     if unknown:
         known = f"has {', '.join(map(str, range(gpus)))}" if gpus else "has none (n_jobs= runs trials on the CPU)"
-        raise StudyError(f"devices={list(devices)!r}: there is no GPU {unknown[0]}; this process {known}.")
+        raise StudyError(f"devices={list(devices)!r}: GPU {unknown[0]} does not exist; this process {known}.")
     return list(devices)
 
 

@@ -89,7 +89,7 @@ class WorkerProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """None while the process runs; the negative number of the signal that ended it; 255 if nobody knows."""
+        """None while the process runs; the negative number of the signal that ended it; 255 if unknown."""
         if self._exitcode is None and self._status.poll():
             try:
                 self._exitcode = self._status.recv()
@@ -158,7 +158,7 @@ def _spawn(ours: Connection, theirs: Connection, status: Connection) -> None:
     status.send(process.pid)
 
     def report_exit() -> None:
-        with status, contextlib.suppress(OSError):  # nobody may want to know any more
+        with status, contextlib.suppress(OSError):  # the parent may not read it any more
             status.send(process.wait())
 
     threading.Thread(target=report_exit, name="hpsearch worker exit", daemon=True).start()

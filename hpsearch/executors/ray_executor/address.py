@@ -65,7 +65,7 @@ def check_is_node(address: str) -> None:
 
 
 def how_to_join(address: str) -> str:
-    """Return what to do when a process cannot join a cluster."""
+    """Return advice for a process that cannot join a cluster."""
     return (
         f"Start a cluster here with `ray start --head`, make this machine a node with `ray start --address={address}`, "
         f"run the script on a node with {_SUBMIT}, or leave address out for a local Ray instance."
@@ -73,7 +73,7 @@ def how_to_join(address: str) -> str:
 
 
 def is_same(address: str, other: str) -> bool:
-    """Tell whether two addresses are those of the same cluster."""
+    """Return whether two addresses are those of the same cluster."""
     return _resolved(address) == _resolved(other)
 
 

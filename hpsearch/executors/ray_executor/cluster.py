@@ -53,12 +53,12 @@ class Cluster:
         return f"a local Ray instance with {amounts}{other}"
 
     def default_resources(self) -> Resources:
-        """Return what a trial gets if nothing is said: 1 CPU, and 1 GPU if the cluster has any."""
+        """Return the default resources of a trial: 1 CPU, and 1 GPU if the cluster has any."""
         has_gpu = any(node["Resources"].get("GPU", 0.0) >= 1 for node in self._alive())
         return Resources(cpu=1, gpu=1 if has_gpu else 0)
 
     def check_fits(self, resources: Resources, autoscaling: bool = False) -> str | None:
-        """Check that a node has what one trial asks for; Ray itself would wait for ever.
+        """Check that a node has what one trial asks for; Ray itself would wait forever.
 
         Args:
             resources: of one trial.
@@ -76,13 +76,13 @@ class Cluster:
         if autoscaling:
             return f"no node has {resources} yet: the first trials wait until the cluster has grown"
         raise StudyError(
-            f"A trial asks for {resources}, but no node of {self.description} has as much: "
-            f"{_largest(resources, nodes)}.{_misspelled(resources, nodes)} Ask for less in resources_per_trial, or "
+            f"A trial asks for {resources}, but no node of {self.description} has enough: "
+            f"{_largest(resources, nodes)}.{_misspelled(resources, nodes)} Request less in resources_per_trial, or "
             "start a larger node; if the cluster grows on demand, pass autoscaling=True."
         )
 
     def slots(self, resources: Resources) -> int:
-        """Return how many trials the nodes that are alive have room for at once, whatever else runs there now."""
+        """Return the number of parallel trials that fit on the live nodes, ignoring other load."""
         return sum(resources.fit_on(node["Resources"]) for node in self._alive())
 
     def check_nodes(self, folder: Path | None, seconds: float = 20.0) -> None:
@@ -108,7 +108,7 @@ class Cluster:
         return self._nodes
 
     def _name(self, node: Mapping[str, Any]) -> str:
-        """Return what a user knows a node by: its address, and more if there are several nodes at it."""
+        """Return the name of a node for users: its address, with a suffix if several nodes share the address."""
         address, name = node["NodeManagerAddress"], node["NodeName"]
         if name != address:
             return f"{address} ({name})"
@@ -141,8 +141,8 @@ def joined(address: str | None) -> Iterator[Cluster]:
 def _check_same(place: str, address: str | None) -> None:
     if address not in (None, AUTO) and not is_same(address, place):
         raise StudyError(
-            f"address={address!r} is another Ray cluster than the one at {place}, which this process has joined. Leave "
-            "address out to search there, or call ray.shutdown() first."
+            f"address={address!r} is not the Ray cluster that this process has joined, at {place}. Leave address "
+            "out to use that one, or call ray.shutdown() first."
         )
 
 

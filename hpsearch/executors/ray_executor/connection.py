@@ -134,7 +134,7 @@ def _reason(error: BaseException, address: str) -> str:
     everything = "\n".join(reported)
     if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in everything:
         return (
-            "it requires another token than the one of this process. Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or "
+            "it requires a different token than that of this process. Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or "
             "RAY_AUTH_TOKEN_PATH) to the token of the cluster; for a cluster without tokens set RAY_AUTH_MODE=disabled."
         )
     rays, pythons = re.findall(r"Ray: (\S+)", everything), re.findall(r"Python: (\S+)", everything)

@@ -40,7 +40,7 @@ def counterpart(domain: Any) -> Float | Int | None:
         low, high = _whole(domain.lower), _whole(domain.upper)
         if q is None or q == 1:  # then Ray leaves the upper bound out
             if low >= high:
-                raise SpaceError(f"there is no number from {low} to {high}, as Ray leaves {high} itself out.")
+                raise SpaceError(f"the range from {low} to {high} is empty, as Ray excludes {high}.")
             return Int(low, high - 1, log=is_log)
         lowest, highest = _multiples(low, high, _whole(q))
         return None if is_log else Int(lowest * int(q), highest * int(q), step=int(q))
@@ -56,7 +56,7 @@ def _multiples(low: float, high: float, q: float) -> tuple[int, int]:
         nearest = round(bound / q)
         ends.append(nearest if math.isclose(bound / q, nearest) else inwards(bound / q))
     if ends[0] > ends[1]:
-        raise SpaceError(f"there is no multiple of q={q} from {low} to {high}.")
+        raise SpaceError(f"the range from {low} to {high} has no multiple of q={q}.")
     return ends[0], ends[1]
 
 
@@ -69,7 +69,7 @@ def _whole(value: Any) -> int:
 def choices_of(values: Sequence[Any]) -> dict[Scalar, Any]:
     """Return the values by what a study can store of each: themselves, or a text."""
     if not values:
-        raise SpaceError("there are no choices; give at least one.")
+        raise SpaceError("the list of choices is empty; give at least one.")
     check_flat(values)
     found: dict[Scalar, Any] = {}
     for place, value in enumerate(map(_plain, values)):
@@ -114,19 +114,19 @@ def check_can_be_drawn(domain: Any) -> None:
 
 
 def is_grid(entry: Any) -> bool:
-    """Tell whether an entry is a grid: `tune.grid_search` gives a dict."""
+    """Return whether an entry is a grid: `tune.grid_search` gives a dict."""
     if isinstance(entry, sample.Domain):
         return isinstance(entry.sampler, sample.Grid)
     return isinstance(entry, dict) and set(entry) == {"grid_search"}
 
 
 def has_entries_of_ray(space: Mapping[Any, Any]) -> bool:
-    """Tell whether an entry of a mapping is, or holds, something that Ray would replace."""
+    """Return whether an entry of a mapping is, or holds, something that Ray would replace."""
     return any(map(holds_ray, space.values()))
 
 
 def holds_ray(value: Any) -> bool:
-    """Tell whether a value is, or holds at any depth, something that Ray would replace."""
+    """Return whether a value is, or holds at any depth, something that Ray would replace."""
     if isinstance(value, sample.Domain) or is_grid(value):
         return True
     if isinstance(value, Mapping):
@@ -152,8 +152,8 @@ def _domain(name: str, parameter: Parameter) -> Any:
     if isinstance(parameter, Categorical):
         if any(parameter.branches.values()):
             raise SpaceError(
-                f"{name!r} has branches, which the searchers of Ray do not know; leave out search_alg: our default "
-                "sampler does them."
+                f"{name!r} has branches, which Ray's searchers do not support; leave out search_alg: the default "
+                "sampler does."
             )
         return sample.choice(list(parameter.choices))
     if isinstance(parameter, Int) and parameter.step == 1:
@@ -166,14 +166,14 @@ def _domain(name: str, parameter: Parameter) -> Any:
     n_values = round((parameter.top - parameter.low) / parameter.step) + 1
     if n_values > _MOST_CHOICES:
         raise SpaceError(
-            f"{name!r} is {parameter!r}, with {n_values} values that are no multiples of the step. Ray knows them as "
-            f"choices only, here at most {_MOST_CHOICES}; let low be a multiple of {parameter.step}."
+            f"{name!r} is {parameter!r}, with {n_values} values that are no multiples of the step. Ray can express "
+            f"them only as choices, at most {_MOST_CHOICES} here; make low a multiple of {parameter.step}."
         )
     return sample.choice([_at(parameter, place) for place in range(n_values)])
 
 
 def from_searcher(name: str, parameter: Parameter, value: Any) -> Any:
-    """Return what a searcher of Ray proposed as a value of `parameter`.
+    """Return the proposal of a Ray searcher as a value of `parameter`.
 
     Searchers give numbers of numpy, whole numbers as floats, and bounds with rounding errors. Some know no steps: what
     lies between two goes to the nearest.

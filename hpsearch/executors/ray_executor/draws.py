@@ -1,4 +1,4 @@
-"""What no engine can suggest, drawn for a trial: the same values in each session."""
+"""Random values that no engine can suggest, drawn for each trial: the same values in each session."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Draw:
 
 
 class _Config(Mapping[str, Any]):
-    """What a function of `sample_from` sees: ``config["x"]``, ``config.x`` and, as in older ones, ``spec.config.x``."""
+    """The argument of a `sample_from` function:
+    ``config["x"]``, ``config.x`` and, as in older ones, ``spec.config.x``."""
 
     def __init__(self, draw: Draw) -> None:
         self._draw = draw

@@ -1,4 +1,4 @@
-"""What Ray changes in this process - variables, signals, loggers - for as long as a search needs it, and no longer."""
+"""Limit the changes that Ray makes in this process - variables, signals, loggers - to the duration of a search."""
 
 from __future__ import annotations
 

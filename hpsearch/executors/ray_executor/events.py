@@ -1,4 +1,4 @@
-"""What comes with every result that Tune passes on: a message of the trial, how it ended, or that it cannot begin."""
+"""Events in the results that Tune forwards: a message of the trial, its end, or a failure to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the nodes of a cluster see the study's folder, and have the packages that this process has."""
+"""Check that the nodes of a cluster see the study's folder and have the packages of this process."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_nodes(nodes: Mapping[str, str], folder: Path | None, seconds: float) -
 
 
 def _look_around() -> Callable[..., dict[str, Any]]:
-    """Return what runs on a node; it is sent there whole, so it needs the standard library only."""
+    """Return the function that runs on a node; it is sent by value, so it uses only the standard library."""
 
     def look(folder: str, token: str, node: str, packages: tuple[str, ...], patience: float) -> dict[str, Any]:
         import importlib.metadata
@@ -111,7 +111,7 @@ def _look_around() -> Callable[..., dict[str, Any]]:
 def _ask(
     look: Callable[..., dict[str, Any]], nodes: Mapping[str, str], folder: Path, token: str, seconds: float
 ) -> dict[str, dict[str, Any]]:
-    """Return what each node sees; one that has left the cluster meanwhile is left out."""
+    """Return the answer of each node; nodes that have left the cluster meanwhile are omitted."""
     asked = {}
     remote = ray.remote(num_cpus=0, max_retries=0)(look)
     for node in nodes:
@@ -130,8 +130,8 @@ def _ask(
     quiet = [nodes[asked[each]] for each in silent if asked[each] in alive]
     if quiet:
         raise StudyError(
-            f"{_named(quiet)} of the Ray cluster did not answer within {seconds:g} seconds. Look at `ray status`, and "
-            "take a node that hangs out of the cluster."
+            f"{_named(quiet)} of the Ray cluster did not answer within {seconds:g} seconds. Check `ray status`, and "
+            "remove a node that hangs from the cluster."
         )
     reasons = [f"{nodes[node]}: {reason}" for node, reason in failed.items() if node in alive]
     if reasons:
@@ -140,7 +140,7 @@ def _ask(
 
 
 def _problem(folder: Path, answer: str, told: Mapping[str, Any]) -> str:
-    """Return what is wrong with the folder on a node; empty if what the node wrote is here."""
+    """Return the problem with the folder on a node; empty if the node's file is visible here."""
     if told["problem"]:
         return str(told["problem"])
     until = time.monotonic() + _SECONDS_TO_APPEAR

@@ -45,7 +45,7 @@ def put(recipe: Any) -> ray.ObjectRef[Sent]:
     except Exception as error:
         found = culprit(recipe)
         if found is None:
-            raise StudyError(f"Ray's object store cannot take the trainer: {first_line(error)}") from error
+            raise StudyError(f"Ray's object store cannot hold the trainer: {first_line(error)}") from error
         name, reason = found
         raise StudyError(
             f"The trainer cannot be sent to Ray's workers: {name} cannot be pickled ({reason}). {REMEDY}"

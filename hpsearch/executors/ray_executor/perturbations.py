@@ -1,4 +1,4 @@
-"""What population-based training perturbs: whether it may change, and what only the scheduler names."""
+"""The parameters that population-based training perturbs: check them, and add those that only the scheduler names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .domains import counterpart
 
 
 def mutations_of(scheduler: TrialScheduler | None) -> dict[str, Any]:
-    """Return what a scheduler of population-based training perturbs: names to lists, domains or functions.
+    """Return the mutations of a scheduler of population-based training: names to lists, domains or functions.
 
     PB2 has bounds in place of lists; they become domains.
     """
@@ -58,7 +58,9 @@ def _check_mutation(name: str, values: Any, recipe: TakesParameters) -> None:
     except UnknownArgumentError as error:
         raise StudyError(f": {error}") from error
     except InvalidInputError as error:
-        raise StudyError(f": {error} Move it from the scheduler to hp_space: a trial then keeps its value.") from error
+        raise StudyError(
+            f": {error} Move it from the scheduler to hp_space, where it does not change during a trial."
+        ) from error
     for value in _known_values(values):
         try:
             recipe.check_parameter(name, value)
@@ -75,7 +77,7 @@ def check_perturbed(scheduler: TrialScheduler, known: Collection[str]) -> None:
     for name in mutations_of(scheduler):
         if name not in known:
             raise StudyError(
-                f"scheduler={type(scheduler).__name__} perturbs {name!r}, which the trial does not have; take it out, "
+                f"scheduler={type(scheduler).__name__} perturbs {name!r}, which the trial does not have; remove it, "
                 f"or pass another study_name.{nearest_name(name, known)}"
             )
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def from_ray(hp_space: Any, seed: int) -> Any:
-    """Return what a user gave as `hp_space` without domains of Ray Tune; what has none is returned as it is.
+    """Return `hp_space` without domains of Ray Tune; a space that has none is returned unchanged.
 
     A mapping becomes a `SearchSpace` if each entry has an exact counterpart, otherwise a `RaySpace`. A function stays a
     function, and what it returns is treated the same way. Steps keep their values, each as likely as the others; Ray

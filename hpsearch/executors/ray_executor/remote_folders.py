@@ -76,7 +76,7 @@ class RemoteFolders(RunFolders):
         """Bring the checkpoints to this node, and say that this worker is at the run.
 
         A worker of a search that was killed may be about to begin there too, or to replace what is being brought. It
-        does so once, and then hears of this one; so this one tries again.
+        does so once, and then notices this one; so this one tries again.
 
         Raises:
             StorageError: the checkpoints cannot be brought.
@@ -95,8 +95,8 @@ class RemoteFolders(RunFolders):
                     return
             remove_folder(self.folder / run)
         raise StorageError(
-            f"What {run} has left at storage_path={redacted_url(self.url)!r} cannot be brought: another worker writes "
-            "there, or it was deleted."
+            f"The files of {run} at storage_path={redacted_url(self.url)!r} cannot be fetched: another worker "
+            "writes there, or they were deleted."
         ) from missing
 
     def _bring_all(self, run: str) -> None:
@@ -135,7 +135,7 @@ class RemoteFolders(RunFolders):
                     self._send(run, each)
                 self._write_index(run, sorted(each.name for each in left), None)
         except Exception as error:
-            raise self._failed(f"What {run} has left cannot be sent to", error) from safe_cause(error, self.url)
+            raise self._failed(f"The files of {run} cannot be sent to", error) from safe_cause(error, self.url)
 
     def fetch(self, run: str, study_folder: Path, wanted: Collection[str] | None) -> None:
         """Bring them."""
@@ -148,7 +148,7 @@ class RemoteFolders(RunFolders):
                 if earlier.name not in whole:  # from when the trial waited before
                     remove_folder(earlier)
         except Exception as error:
-            raise self._failed(f"What {run} has left cannot be fetched from", error) from safe_cause(error, self.url)
+            raise self._failed(f"The files of {run} cannot be fetched from", error) from safe_cause(error, self.url)
 
     def _failed(self, attempt: str, error: Exception) -> StorageError:
         return StorageError(f"{attempt} storage_path={redacted_url(self.url)!r}: {redacted_text(str(error), self.url)}")
@@ -159,7 +159,7 @@ class RemoteFolders(RunFolders):
             self._store().delete_dir(self._place(run))
 
     def is_wanted(self, run: str) -> bool:
-        """Look who is at the run."""
+        """Read which worker owns the run."""
         return bool(self._read(run, _WORKER) == self._worker)
 
     def copy(self, run: str) -> str:
@@ -237,7 +237,7 @@ class RemoteFolders(RunFolders):
         self._write(run, _INDEX, {"whole": whole, "taken": taken})
 
     def _read(self, run: str, name: str) -> Any:
-        """Return what was written of a run; None if nothing was."""
+        """Return the written state of a run; None if there is none."""
         for copy in reversed(_COPIES):
             with (
                 contextlib.suppress(FileNotFoundError, ValueError),  # ValueError: half-written
@@ -255,7 +255,7 @@ class RemoteFolders(RunFolders):
 
 
 def remote_name(study_folder: Path) -> str:
-    """Return what names a study where others may have the same name; its folder keeps it. Under the study's lock."""
+    """Return a unique name of a study, which its folder keeps; call it under the study's lock."""
     path = study_folder / _NAME_FILE
     if not path.exists():
         write_text(path, f"{study_folder.name}-{uuid.uuid4().hex[:8]}")
@@ -276,7 +276,7 @@ def check_place(url: str) -> Path | None:
             stream.write(text)
         with store.open_input_stream(f"{path}/{probe}/{probe}") as stream:
             if stream.readall() != text:
-                raise OSError("what was written there is not read again")
+                raise OSError("data written there cannot be read again")
         store.delete_dir(f"{path}/{probe}")
     except Exception as error:
         reason = redacted_text(f"{type(error).__name__}: {error}", url)

@@ -1,4 +1,4 @@
-"""What one trial needs of a cluster's nodes."""
+"""The resources of one trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHER_SPELLINGS = {"cpus": "cpu", "num_cpus": "cpu", "gpus": "gpu", "num_gpus":
 
 @dataclass(frozen=True)
 class Resources:
-    """What one trial needs.
+    """The resources of one trial.
 
     Args:
         cpu: CPUs.
@@ -39,10 +39,10 @@ class Resources:
             raise StudyError(
                 f"resources_per_trial asks for {self.gpu:g} GPUs for one trial, but a trial on Ray uses at most one "
                 "GPU. For several GPUs in a trial start the search with `torchrun` or `accelerate launch`, without "
-                "backend='ray' (docs/distributed.md); several such searches may work on one study at once."
+                "backend='ray' (docs/distributed.md); several such searches may share a study."
             )
         if not self.as_bundle():
-            raise StudyError("resources_per_trial asks for nothing: a trial needs some of a resource, such as cpu=1.")
+            raise StudyError("resources_per_trial is empty: a trial needs a resource, such as cpu=1.")
 
     def as_bundle(self) -> dict[str, float]:
         """Return the amounts by the names that Ray has for them, without those that are 0."""
@@ -50,13 +50,13 @@ class Resources:
         return {name: float(amount) for name, amount in named.items() if amount}
 
     def as_request(self) -> Any:
-        """Return what Tune takes: a `ray.tune.PlacementGroupFactory` with one bundle."""
+        """Return the resources in Tune's form: a `ray.tune.PlacementGroupFactory` with one bundle."""
         from ray.tune import PlacementGroupFactory
 
         return PlacementGroupFactory([self.as_bundle()])
 
     def fit_on(self, node: Mapping[str, float]) -> int:
-        """Return how many trials fit at once on a node that has these resources."""
+        """Return the number of parallel trials on a node that has these resources."""
         return min(_fits(name, amount, node.get(name, 0.0)) for name, amount in self.as_bundle().items())
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def _check_amount(name: str, amount: Any) -> None:
 
 
 def _bundle_of(given: Any) -> Mapping[str, float]:
-    """Return the one bundle of a `PlacementGroupFactory`; whoever has such an object has imported Ray Tune."""
+    """Return the one bundle of a `PlacementGroupFactory`; such an object implies that Ray Tune is imported."""
     tune = sys.modules.get("ray.tune")
     if tune is None or not isinstance(given, tune.PlacementGroupFactory):
         raise StudyError(

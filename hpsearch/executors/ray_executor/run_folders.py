@@ -1,4 +1,4 @@
-"""Where the checkpoints of running trials lie, so that any worker of the cluster can resume from them."""
+"""The location of the checkpoints of running trials, from which any worker of the cluster can resume."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunFolders(ABC):
     @property
     @abstractmethod
     def url_for_tune(self) -> str:
-        """Where Tune makes its folder."""
+        """The location of Tune's folder."""
 
     @property
     def filesystem_for_tune(self) -> Any:
@@ -89,7 +89,7 @@ class RunFolders(ABC):
 
     @abstractmethod
     def is_wanted(self, run: str) -> bool:
-        """Tell whether this worker still is at a run; False: another one has taken it over."""
+        """Return whether this worker still is at a run; False: another one has taken it over."""
 
     @abstractmethod
     def copy(self, run: str) -> str:
@@ -202,7 +202,7 @@ class SharedFolder(RunFolders):
 
 @contextlib.contextmanager
 def taking(run_folder: Path, copy: str) -> Iterator[bool]:
-    """Make room for the checkpoints of a copy; yield False if they are there already."""
+    """Prepare a folder for the checkpoints of a copy; yield False if they exist already."""
     mark = run_folder / TAKEN
     is_new = not mark.exists() or mark.read_text() != copy
     if is_new:

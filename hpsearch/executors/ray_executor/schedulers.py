@@ -104,7 +104,7 @@ def _check_metric(scheduler: TrialScheduler, objective: Objective) -> None:
     if metric in (None, OBJECTIVE, objective.name) and mode not in (None, _mode(objective)):
         raise StudyError(
             f"scheduler={name} was made with mode={mode!r}, but {objective.name} is to be {objective.direction}d. "
-            "Leave metric and mode out where it is made."
+            "Leave metric and mode out of its constructor."
         )
 
 
@@ -143,7 +143,7 @@ def _looked_at(scheduler: TrialScheduler) -> list[tuple[str, str]]:
 
 
 def tell_metric(scheduler: TrialScheduler, metric: str | None, mode: str | None) -> None:
-    """Tell a scheduler what it compares, as far as it was not made with it."""
+    """Set the metric and mode of a scheduler, unless its constructor has set them."""
     own_mode = getattr(scheduler, "_mode", None)
     scheduler.set_search_properties(None if scheduler.metric else metric, None if own_mode else mode)
 
@@ -173,7 +173,7 @@ def check_reported(what: str, option: str, key: str, result: Mapping[str, Any]) 
 
 
 def is_gathering(scheduler: TrialScheduler | None) -> bool:
-    """Tell whether a scheduler waits for further trials: HyperBand compares those of a bracket, once it is full."""
+    """Return whether a scheduler waits for further trials: HyperBand compares those of a bracket, once it is full."""
     if not isinstance(scheduler, HyperBandScheduler):
         return False
     bracket: Any = scheduler._state["bracket"]

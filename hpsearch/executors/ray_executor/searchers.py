@@ -24,7 +24,7 @@ from .tune_worker import OBJECTIVE
 
 _RANDOM = (
     "search_alg=BasicVariantGenerator is Ray's random search: pass sampler=optuna.samplers.RandomSampler(seed=...) "
-    "in its place. Grids in the space (tune.grid_search) are tried point by point without it."
+    "instead. Grids in the space (tune.grid_search) are tried point by point without it."
 )
 
 
@@ -62,25 +62,25 @@ def check_searcher(searcher: Searcher | None, study: Study) -> None:
         return
     if len(study.objectives) > 1:
         raise StudyError(
-            f"search_alg={type(searcher).__name__} is for one objective, but this search has several: leave it out, or "
-            "pass a sampler."
+            f"search_alg={type(searcher).__name__} supports one objective, but this search has several: leave it "
+            "out, or pass a sampler."
         )
     _tell_space(copied(searcher), study, _known_space(study))
 
 
 class Proposals:
-    """The parameters that a searcher of Ray proposes for our trials, and what it is told of them.
+    """A Ray searcher as the source of parameters: trials receive its proposals, and it receives their results.
 
     Args:
         searcher: any searcher of Ray.
         study: the settings; the searcher gets its space, unless it was made with one.
-        records: the trials of earlier sessions, which the searcher hears of if it can.
+        records: the trials of earlier sessions, which the searcher receives if it supports that.
 
     Attributes:
         note: what the user should know of it.
 
     Raises:
-        StudyError: the searcher cannot be told the space.
+        StudyError: the searcher does not support the space.
     """
 
     def __init__(self, searcher: Searcher, study: Study, records: Sequence[TrialRecord]) -> None:
@@ -95,12 +95,12 @@ class Proposals:
         self._earlier = ended if isinstance(study.space, SearchSpace) else []
         untold = [each for each in ended if not self._add(each)]
         if untold:
-            self.note += " (which starts anew: it cannot be told of earlier trials)"
+            self.note += " (which starts anew: it does not accept earlier trials)"
 
     def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
         """Return the parameters of trial `number`; WAIT if there are none now, None if there are no more.
 
-        A searcher with a seed begins every session with the same proposals: it is told what came of them, and asked
+        A searcher with a seed begins every session with the same proposals: it receives their results, and is asked
         again.
         """
         while True:
@@ -121,17 +121,17 @@ class Proposals:
         return params
 
     def reject(self, number: int, known: TrialRecord) -> None:
-        """Tell the searcher what is known of the parameters that it has proposed last."""
+        """Send the searcher the known results of its latest proposal."""
         self._repeated += 1
         self._complete(self._names.pop(number), known, _last_metrics(known))
 
     def receive(self, number: int, result: Mapping[str, Any]) -> None:
-        """Tell the searcher of a report."""
+        """Send a report to the searcher."""
         if number in self._names:
             self._searcher.on_trial_result(self._names[number], dict(result))
 
     def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
-        """Tell the searcher how a trial has ended."""
+        """Send the end of a trial to the searcher."""
         if record.number in self._names:
             self._complete(self._names[record.number], record, result)
         else:
@@ -143,7 +143,7 @@ class Proposals:
         self._searcher.on_trial_complete(name, None if has_failed else {**result, **last}, has_failed)
 
     def _in_space(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the searcher has proposed as values of the space, if that is known."""
+        """Return the searcher's proposal as values of the space, if the space is known."""
         if self._space is None:
             return dict(proposed)
         known = self._space.all_parameters()
@@ -151,13 +151,13 @@ class Proposals:
         if others:
             raise StudyError(
                 f"search_alg={type(self._searcher).__name__} proposes {sorted(proposed)}, but the search space has "
-                f"{sorted(known)}: {others[0]!r} is in one of them only. Leave out the searcher's own space."
+                f"{sorted(known)}: {others[0]!r} is in only one of them. Leave out the searcher's own space."
                 f"{nearest_name(others[0], known.keys() - proposed.keys())}"
             )
         return {name: from_searcher(name, known[name], value) for name, value in proposed.items()}
 
     def _add(self, record: TrialRecord) -> bool:
-        """Tell the searcher of a trial that it has not proposed; False if it cannot be told."""
+        """Send the searcher a trial that it has not proposed; return False if it does not support that."""
         if record.value is None or record.state is TrialState.FAILED:
             return True
         with contextlib.suppress(NotImplementedError, TypeError, ValueError):
@@ -174,7 +174,7 @@ def _last_metrics(record: TrialRecord) -> dict[str, float]:
 
 
 def _known_space(study: Study) -> SearchSpace | None:
-    """Return what is known of the space before a trial asks it; None of a function."""
+    """Return the parameters of the space that are known before the first trial; None for a function."""
     if isinstance(study.space, SearchSpace):
         return study.space
     return study.space.parameters if isinstance(study.space, RaySpace) else None
@@ -186,12 +186,12 @@ def _tell_space(searcher: Searcher, study: Study, space: SearchSpace | None) -> 
     if searcher.metric in (None, OBJECTIVE, study.objective.name) and searcher.mode not in (None, mode):
         raise StudyError(
             f"search_alg={name} was made with mode={searcher.mode!r}, but {study.objective.name} is to be "
-            f"{study.objective.direction}d. Leave metric and mode out where it is made."
+            f"{study.objective.direction}d. Leave metric and mode out of its constructor."
         )
     try:
         searcher.set_search_properties(OBJECTIVE, mode, domains)
     except Exception as error:
-        raise StudyError(f"search_alg={name} does not take this space: {error}") from error
+        raise StudyError(f"search_alg={name} does not support this space: {error}") from error
     innermost: Any = searcher
     while isinstance(innermost, Searcher) and hasattr(innermost, "searcher"):
         innermost = innermost.searcher

@@ -1,4 +1,4 @@
-"""The scheduler that Tune asks: it records what workers tell, and asks the user's scheduler or the pruner in turn."""
+"""The scheduler that Tune asks: it records the workers' reports, and consults the user's scheduler or the pruner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tune_worker import OBJECTIVE
 
 
 class _Tune:
-    """Tune as schedulers see it, without trials that have failed, for which some would wait for ever.
+    """Tune as schedulers see it, without trials that have failed, for which some would wait forever.
 
     A trial that is writing a checkpoint already does not begin another one: it is at the same update still, and the
     second one would be empty. Population-based training asks for it.
@@ -42,7 +42,7 @@ class _Tune:
 
 
 class StudyScheduler(Guarded, TrialScheduler):
-    """Takes what workers tell, and asks the user's scheduler, or else the pruner, about every report.
+    """A scheduler that records the workers' reports, and consults the user's scheduler, or else the pruner, about each.
 
     Args:
         dispatch: records the trials.
@@ -219,7 +219,7 @@ class StudyScheduler(Guarded, TrialScheduler):
     def _left_waiting(self, tune_controller: Any) -> Trial | None:
         """Return a trial paused for others, if there are none any more; one that can go no further ends.
 
-        Ray's own schedulers wait for ever for a trial that has failed, or has come to its end earlier.
+        Ray's own schedulers wait forever for a trial that has failed, or has come to its end earlier.
         """
         trials = _Tune(tune_controller).get_live_trials()
         if not trials or not self._dispatch.has_no_more or any(each.status != Trial.PAUSED for each in trials):
@@ -231,7 +231,7 @@ class StudyScheduler(Guarded, TrialScheduler):
         return None
 
     def debug_string(self) -> str:
-        """Return what Tune shows of it."""
+        """Return the text that Tune shows."""
         return self._acting.debug_string()
 
 
@@ -247,7 +247,7 @@ def _tell(trial: Trial, answer: Any) -> None:
 
 
 def _verdict(scheduler: TrialScheduler, result: dict[str, Any]) -> Verdict:
-    """Return what it means that a scheduler stops a trial: it was pruned, or has had all that any trial gets."""
+    """Return the verdict on a trial that a scheduler stops: it is pruned, or has reached the maximum length."""
     longest = getattr(scheduler, "_max_t", None) or getattr(scheduler, "_max_t_attr", None)
     name = getattr(scheduler, "_time_attr", None)
     if isinstance(longest, (int, float)) and name in result and result[name] >= longest:

@@ -114,7 +114,7 @@ class _Line(Line):
         self._run, self._folders, self._checked = run, folders, time.monotonic()
 
     def ask(self, event: Any) -> Any:
-        """Tell of an event, and wait for the answer."""
+        """Send an event, and wait for the answer."""
         self.look()
         self.events.put(event)
         answer = self.answers.get()
@@ -127,7 +127,7 @@ class _Line(Line):
         if not self.is_abandoned and now > self._checked + self._folders.seconds_between_looks:
             self._checked = now
             if not self._is_wanted():
-                raise StorageError(f"Another search has taken over {self._run}: this one has signed out, or seems to.")
+                raise StorageError(f"Another search has taken over {self._run}: this search has ended, or seems dead.")
         if self.is_abandoned:
             raise Abandoned
 

@@ -1,4 +1,4 @@
-"""What trials leave, between the place that workers write to and the study's folder."""
+"""Transfer the files of trials between the location that workers write to and the study's folder."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _SECONDS_OF_SILENCE = 60.0
 
 
 class TuneDispatch:
-    """Gives the trials of a search to Tune, which knows them by names of its own, and brings back what they leave.
+    """Passes the trials of a search to Tune, which uses names of its own, and fetches their files.
 
     Nothing that goes wrong here is raised into Tune, which would take it for the trial's fault: it ends the search, and
     is in `error`.
@@ -107,7 +107,7 @@ class TuneDispatch:
         return {**assignment.arguments, KEY: assignment}
 
     def check(self) -> None:
-        """Look after what no worker can tell: that there is room for trials, and that the search's time is over.
+        """Check what no worker can report: that the cluster has room for trials, and that the search has time left.
 
         Raises:
             StudyError: no node of the cluster has been able to hold a trial for a while.
@@ -117,8 +117,8 @@ class TuneDispatch:
             self._had_room = now
         elif now - self._had_room > _SECONDS_WITHOUT_ROOM:
             raise StudyError(
-                f"For {_SECONDS_WITHOUT_ROOM:g} s no node of the cluster could hold a trial: those that could are "
-                "gone. The same call continues once there are some; autoscaling=True waits for them."
+                f"For {_SECONDS_WITHOUT_ROOM:g} s no node of the cluster could hold a trial: suitable nodes have "
+                "left. The same call continues once the cluster has some; autoscaling=True waits for them."
             )
         if self._numbers and now - self._last_news > _SECONDS_OF_SILENCE:
             exhausted = self.exhausted()
@@ -151,7 +151,7 @@ class TuneDispatch:
         return None
 
     def verdict(self, tune_id: str, message: Reported) -> Verdict:
-        """Return what the rungs, or the pruner, say of a trial that has reported."""
+        """Return the verdict of the rungs, or of the pruner, on a trial that has reported."""
         return self._coordinator.verdict(self._numbers[tune_id], message)
 
     def exhausted(self) -> str | None:
@@ -213,7 +213,7 @@ class TuneDispatch:
             self._finish(tune_id, interrupted_by_the_disk(trial, loss.reason) or ended)
         else:
             reason = (
-                f"No worker can be started on the cluster: {loss.reason}. All nodes need hpsearch and what it imports."
+                f"No worker can be started on the cluster: {loss.reason}. All nodes need hpsearch and its dependencies."
             )
             self._finish(tune_id, trial.ended(TrialState.INTERRUPTED, reason, StudyError(reason)))
 
@@ -255,8 +255,8 @@ def interrupted_by_the_disk(trial: RunningTrial, reason: str) -> Ended | None:
     if problem is None:
         return None
     said = (
-        f"What Tune keeps of {trial.so_far.name} cannot be written: {problem}. Nothing that was written before is "
-        "lost: make space, then the same call continues."
+        f"Tune's files of {trial.so_far.name} cannot be written: {problem}. Earlier files are not lost: free disk "
+        "space, then the same call continues."
     )
     return trial.ended(TrialState.INTERRUPTED, problem, StorageError(said))
 
@@ -267,7 +267,7 @@ def _unbegun(trial: RunningTrial, event: Unusable) -> Ended:
         reason = f"A worker cannot reach the checkpoints of {trial.assignment.name}: {event.reason}"
         return trial.ended(TrialState.INTERRUPTED, reason, StorageError(reason))
     reason = (
-        f"The trainer cannot be loaded in a worker: {event.reason}. What it is made of (functions, classes, data) must "
-        "be importable on every node of the cluster."
+        f"The trainer cannot be loaded in a worker: {event.reason}. Its functions, classes and data must be "
+        "importable on every node of the cluster."
     )
     return trial.ended(TrialState.REFUSED, reason, StudyError(reason))

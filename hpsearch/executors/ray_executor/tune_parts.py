@@ -1,4 +1,4 @@
-"""What we put into Tune: the searcher it asks for trials, what stops it, and what hears of its workers."""
+"""The parts of hpsearch that Tune calls: the searcher, the stopper, and the callback that follows its workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StaysHere:
 
 
 class Guarded(StaysHere):
-    """What Tune calls; an error in it ends the search, since Tune would take it for one of a trial."""
+    """A function that Tune calls; an error in it ends the search, since Tune would attribute it to a trial."""
 
     _dispatch: TuneDispatch
 
@@ -72,7 +72,7 @@ class StudySearcher(Guarded, Searcher):
         return self._dispatch.next(trial_id)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Do nothing: the scheduler hears of it."""
+        """Do nothing: the scheduler receives the event."""
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: Any, **spec: Any) -> bool:
         """Take what Tune says; the study knows better."""
@@ -94,7 +94,7 @@ class StudyTrials(StaysHere, SearchAlgorithm):
         return None if self.is_finished() else self._maker.next_trial()  # type: ignore[no-untyped-call]
 
     def is_finished(self) -> bool:
-        """Tell whether no further trial will begin."""
+        """Return whether no further trial will begin."""
         return self._finished or self._searcher.is_over
 
 
@@ -109,7 +109,7 @@ class StudyStopper(Guarded, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        """Tell whether the search has ended."""
+        """Return whether the search has ended."""
         self._look()
         return self._dispatch.ends_now
 
@@ -119,7 +119,7 @@ class StudyStopper(Guarded, tune.Stopper):
 
 
 class WorkerEvents(Guarded, tune.Callback):
-    """Hears of trials that end, and of workers that start and die; passes on a signal that ends the search.
+    """A callback that follows the ends of trials and the lives of workers, and forwards a signal that ends the search.
 
     Args:
         dispatch: records the trials.

@@ -1,4 +1,4 @@
-"""The actor that trains trials, one after the other; Tune calls it, and learns with every result what has happened."""
+"""The actor that trains trials, one after another; Tune calls it, and receives the events with every result."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _NOTE = "checkpoint.json"
 
 @dataclass(frozen=True)
 class Shared:
-    """What all workers of a search have in common.
+    """The settings that all workers of a search share.
 
     Attributes:
         recipe: refers to the trainer, which lies in Ray's object store once.
         study: the settings.
         folders: where the checkpoints of running trials lie.
         paths: where the process that searches finds modules.
-        seconds_between_progress: how often a worker tells how far its trial is.
+        seconds_between_progress: the interval at which a worker reports the progress of its trial.
         are_copied: whether trials may resume from the checkpoints of others.
     """
 
@@ -148,7 +148,7 @@ class TrialWorker(tune.Trainable):
 
 
 def _numbers(event: Reported) -> dict[str, Any]:
-    """Return what Tune's schedulers and searchers may look at."""
+    """Return the values that Tune's schedulers and searchers may read."""
     report = event.report
     return {
         **by_every_name(report.metrics),

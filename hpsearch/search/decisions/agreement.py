@@ -1,4 +1,4 @@
-"""How well the ranks of trials at a rung agree with their final ranks."""
+"""The agreement of the ranks of trials at a rung with their final ranks."""
 
 from __future__ import annotations
 

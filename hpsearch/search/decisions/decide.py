@@ -25,7 +25,7 @@ from .training_budget import Account, TrainingBudget
 
 @dataclass(frozen=True)
 class Rules:
-    """What a search decides by, from its beginning to its end.
+    """The rules of a search's decisions, which do not change while it runs.
 
     Attributes:
         n_trials: the most trials; None: no limit.
@@ -63,8 +63,8 @@ class Snapshot:
     Attributes:
         rules: of the search.
         trials: by number, each with the state that it has now: RUNNING if a live process trains it, PAUSED, or
-            INTERRUPTED if it has begun and nobody trains it.
-        deleted: the number of other trials that count towards the total: those that ended, and whose folders were
+        INTERRUPTED if it has started and no process trains it. deleted: the number of other trials that count towards
+        the total: those that ended, and whose folders were
             deleted.
         next_number: of the next new trial.
         by_hand: the numbers of the trials that the user has promoted.
@@ -98,7 +98,7 @@ class Snapshot:
         return self.deleted + sum(len(trials) for state, trials in self._by_state.items() if state.is_counted)
 
     def affords(self, trial: TrialRecord) -> bool:
-        """Tell whether the budget can pay for a trial up to its next pause, or there is none."""
+        """Return whether the budget can pay for a trial up to its next pause, or there is none."""
         return self._account is None or self._account.affords(trial)
 
     @cached_property
@@ -182,7 +182,7 @@ Decision = Start | Resume | Prune | Stop | Wait | End
 
 
 def decide(now: Snapshot) -> Decision:
-    """Return what a free slot does next.
+    """Return the next action of a free slot.
 
     In this order: half-done trials resume; paused trials are promoted, or pruned; a new trial starts. While none of
     that is possible and trials are running, the slot waits. Afterwards come the last chances of paused trials, and what
@@ -213,7 +213,7 @@ def decide(now: Snapshot) -> Decision:
 
 
 def judge(now: Snapshot, number: int, earlier: TrialRecord | None = None) -> Verdict:
-    """Return what a trial does after its last report, which is not that of its completion.
+    """Return the action of a trial after its last report, which is not that of its completion.
 
     It continues, pauses at a rung, or is pruned there as it cannot be promoted. Trials promoted by hand continue.
 
@@ -230,7 +230,7 @@ def judge(now: Snapshot, number: int, earlier: TrialRecord | None = None) -> Ver
 
 
 def _half_done(now: Snapshot) -> list[TrialRecord]:
-    """Return the trials that have begun and that nobody trains; without rungs also those that paused at some before."""
+    """Return the trials that have started and that no process trains; without rungs also the paused ones."""
     interrupted = now.of(TrialState.INTERRUPTED)
     return interrupted if now.rules.rungs is not None else [*interrupted, *now.of(TrialState.PAUSED)]
 
@@ -256,7 +256,7 @@ def _promote(now: Snapshot, paused: Sequence[TrialRecord], is_last_chance: bool 
 def _end(
     now: Snapshot, paused: Sequence[TrialRecord], is_payable: bool, nothing_new: str | None
 ) -> Resume | Prune | End:
-    """Return what comes when no trial is running and none can start: last chances, then the end."""
+    """Return the decision when no trial is running and none can start: last chances, then the end."""
     promotion = _promote(now, paused, is_last_chance=True)
     if promotion is not None:
         return promotion

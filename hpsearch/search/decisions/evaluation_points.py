@@ -1,4 +1,4 @@
-"""When the trials of a search are evaluated, as far as the arguments tell before the first one."""
+"""The times at which the trials of a search are evaluated, as far as the arguments determine them beforehand."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Ladder:
         return bisect_right((*self.fractions, 1.0), fraction + ROUNDING)
 
     def completes(self, index: int) -> bool:
-        """Tell whether a trial runs to completion whatever it reports; the first one of a study has index 0.
+        """Return whether a trial runs to completion whatever it reports; the first one of a study has index 0.
 
         >>> [index for index in range(20) if Ladder((0.5,), 2, complete_first=3, complete_every=8).completes(index)]
         [0, 1, 2, 8, 16]

@@ -33,7 +33,7 @@ from .training_budget import expected_trials
 
 # Rates trials by their expected improvement, given all trials that are known: more is better.
 Rating = Callable[[Sequence[TrialRecord], Sequence[TrialRecord]], Sequence[float]]
-# Tells whether a trial may train up to its next pause.
+# Returns whether a trial may train up to its next pause.
 Affords = Callable[[TrialRecord], bool]
 
 # At least this many trials run to completion; until one has, this many are paused at a rung, as the best may fail.
@@ -41,10 +41,10 @@ _LEAST = 3
 
 
 class Rungs:
-    """Tells a trial that has reported whether to continue, and a free worker which paused trial to resume.
+    """The decisions at rungs: whether a trial that has reported continues, and which paused trial resumes next.
 
-    Its decisions depend on the records of the trials only, so that a search that was killed, or several at one study,
-    decide as one would.
+    The decisions depend only on the records of the trials, so a search that was killed, or several searches of one
+    study, decide like a single one.
 
     Args:
         study: the settings; it has one objective.
@@ -57,7 +57,7 @@ class Rungs:
         self._standings = Standings(study, ladder)
 
     def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
-        """Tell whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""
+        """Return whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""
         *before, level = [0, *(level for level, _ in self._standings.climb(trial))]
         reached_before = 0 if earlier is None else self._standings.top(earlier)
         return max([*before, reached_before]) < level < self._ladder.end
@@ -70,7 +70,7 @@ class Rungs:
         earlier: TrialRecord | None = None,
         affords: Affords | None = None,
     ) -> Verdict:
-        """Return what to make of the trial's last report: it continues, pauses, or is pruned as it cannot be promoted.
+        """Return the verdict on the trial's last report: it continues, pauses, or is pruned as it cannot be promoted.
 
         Args:
             trial: as it is after its last report, which is not that of its completion.
@@ -115,7 +115,7 @@ class Rungs:
                 holds the constraints is complete so far; one that has diverged only if all have. Then one that was
                 better at its rung than the best trial was there, until a ninth of all trials (a quarter, if half of
                 them are promoted from each rung) is complete, or three.
-            affords: tells which trials the budget can pay for; None: all.
+            affords: returns whether the budget can pay for a trial; None: for all.
         """
         standings = self._standings.of(trials)
         for level in standings.levels():
@@ -210,7 +210,7 @@ class Rungs:
         return count
 
     def _misleads(self, level: int) -> bool:
-        """Tell whether the ranks at a rung agree too little with the final ranks."""
+        """Return whether the ranks at a rung agree too little with the final ranks."""
         return self._ladder.is_hedged and self._standings.agreement(level).misleads
 
     def _ahead_of_the_best(self, levels: Sequence[int], trials: Sequence[TrialRecord]) -> TrialRecord | None:

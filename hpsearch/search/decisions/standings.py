@@ -1,4 +1,4 @@
-"""Where the trials of a search stand at the rungs: their costs, their ranks, which are paused and which were promoted.
+"""The standings of the trials of a search at the rungs: costs, ranks, paused and promoted trials.
 
 Kept up to date trial by trial: a decision costs as much as has changed since the last one.
 """
@@ -28,7 +28,7 @@ _ON_ITS_WAY = (TrialState.RUNNING, TrialState.INTERRUPTED)
 
 
 class Cost(NamedTuple):
-    """How good a trial was at a report; less is better.
+    """The value of a trial at a report; less is better.
 
     Attributes:
         value: of the objective.
@@ -46,7 +46,7 @@ _NUMBER = operator.attrgetter("number")
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one trial stands.
+    """The standing of one trial.
 
     Attributes:
         trial: its record.
@@ -110,7 +110,7 @@ class Standings:
             standing = self._standings.get(trial.number)
             if standing is None or standing.trial is not trial:
                 self._replace(standing, self._standing(trial))
-        if len(known) < len(self._standings):  # others were there before
+        if len(known) < len(self._standings):  # others came before
             self._forget()
             return self.of(known)
         self._latest = known
@@ -173,7 +173,7 @@ class Standings:
         return next((cost for reached, cost in self.climb(trial) if reached == level), _NONE)
 
     def was_at(self, level: int, trial: TrialRecord) -> bool:
-        """Tell whether a trial has a report between a rung and the next one."""
+        """Return whether a trial has a report between a rung and the next one."""
         return any(reached == level for reached, _ in self.climb(trial))
 
     def top(self, trial: TrialRecord) -> int:
@@ -181,7 +181,7 @@ class Standings:
         return max((level for level, _ in self.climb(trial)), default=0)
 
     def is_ranked(self, trial: TrialRecord) -> bool:
-        """Tell whether a trial is compared at rungs: it may pause there, or is paused, perhaps by another ladder."""
+        """Return whether a trial is compared at rungs: it may pause there, or is paused, perhaps by another ladder."""
         return trial.state is TrialState.PAUSED or not self._ladder.completes(trial.number - self._first)
 
     def climb(self, trial: TrialRecord) -> list[tuple[int, Cost]]:
@@ -253,7 +253,7 @@ class Standings:
         self.begun -= standing.trial.state is not TrialState.REFUSED
 
     def _is_at_its_end(self, standing: Standing) -> bool:
-        """Tell whether a trial has trained to completion, or exhausted its own budget, and was at a rung before."""
+        """Return whether a trial has trained to completion, or exhausted its own budget, and was at a rung before."""
         trial = standing.trial
         is_over = trial.state is TrialState.COMPLETE or (trial.reason or "").startswith(OF_THE_TRIAL)
         return trial.is_eligible and is_over and any(0 < level < self._ladder.end for level in standing.costs)
@@ -265,6 +265,6 @@ class Standings:
 
 
 def _is_past(level: int, climb: Sequence[tuple[int, Cost]], state: TrialState) -> bool:
-    """Tell whether a trial has trained on from a level, or does so now."""
+    """Return whether a trial has trained on from a level, or does so now."""
     reports_since = len(climb) - next((place for place, (each, _) in enumerate(climb) if each >= level), len(climb))
     return reports_since > 1 or (reports_since == 1 and state in _ON_ITS_WAY)

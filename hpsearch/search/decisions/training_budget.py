@@ -17,7 +17,7 @@ from .ladder import ROUNDING, Ladder
 # With rungs at 1/6 and 1/2, a trial costs 1/6 + 1/2 * 1/3 + 1/4 * 1/2 = 0.46 on average if half of the trials are
 # promoted from each rung; one trial of eight, which runs to completion, makes it a half.
 _COST_OF_A_TRIAL = 0.5
-# Where the evaluations of trials are not known beforehand, these many recent trials tell.
+# If the evaluations of trials are not known beforehand, they are estimated from this number of recent trials.
 _RECENT = 50
 
 
@@ -44,7 +44,7 @@ def expected_trials(n_trials: int | None, budget: float | None, pauses: bool = T
 def full_runs(trial: TrialRecord) -> float:
     """Return the cost of a trial in full training runs: the fraction of its training run that it has trained.
 
-    A record of hpsearch 0.8.0 does not have it; there, the last report tells.
+    A record of hpsearch 0.8.0 does not have it; the last report is used instead.
 
     >>> from hpsearch import Report
     >>> full_runs(TrialRecord(0, "run-0", TrialState.FAILED, {}, fraction=0.25))
@@ -63,7 +63,7 @@ def full_runs_of(trials: Sequence[TrialRecord]) -> float:
 
 
 def is_exhausted(budget: float | None, trials: Sequence[TrialRecord]) -> bool:
-    """Tell whether a budget completes no further trial, neither a new one nor one that may resume; None: no limit.
+    """Return whether a budget completes no further trial, neither a new one nor one that may resume; None: no limit.
 
     >>> paused = TrialRecord(0, "run-0", TrialState.PAUSED, {}, fraction=0.5)
     >>> [is_exhausted(budget, [paused]) for budget in (1.0, 0.9, None)], is_exhausted(1.0, [])
@@ -115,7 +115,7 @@ class TrainingBudget:
         best: TrialRecord | None = None,
         by_hand: Collection[int] = frozenset(),
     ) -> Account:
-        """Return what is left of the budget.
+        """Return the remaining budget.
 
         Args:
             trials: all trials of the study; RUNNING are those that a process is at, INTERRUPTED other half-done ones.
@@ -151,7 +151,7 @@ class Account:
         ]
 
     def affords(self, trial: TrialRecord) -> bool:
-        """Tell whether a trial, a new one too, may train up to its next pause; what is reserved stays.
+        """Return whether a trial, a new one too, may train up to its next pause; what is reserved stays.
 
         Reserved are the costs of running and half-done trials up to their next pauses, and the cost of completing one
         trial more: the best paused one, or one that may become the best at its next pause. Half-done trials come first:

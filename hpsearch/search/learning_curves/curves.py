@@ -154,7 +154,7 @@ def _count_same(curves: Sequence[Curve], others: Sequence[Curve]) -> int:
 
 
 def _are_equal(observations: Observations, others: Observations) -> bool:
-    """Tell whether the same hyperparameters fit."""
+    """Return whether the same hyperparameters fit."""
     return all(
         np.array_equal(getattr(observations, name), getattr(others, name)) for name in ("costs", "fractions", "points")
     )
@@ -186,7 +186,7 @@ def propose(
         belief: where the best parameters are believed to be: some of those that are drawn at random are drawn there,
             and it weighs what is expected, less and less.
         first: the number of trials that are drawn at random before the model is asked.
-        work: tells how much work trials are, of which more is expected the more they are.
+        work: returns the cost of trials; a costly trial must promise a larger gain.
     """
     if len(curves) < first or random.random() < _SHARE_AT_RANDOM or is_plateau(curves):
         is_near = belief is not None and belief.is_tried_now(random)
@@ -233,7 +233,7 @@ def candidates(curves: Sequence[Curve], random: np.random.Generator) -> Array:
 
 
 def is_plateau(curves: Sequence[Curve]) -> bool:
-    """Tell whether more than half of the curves tie with the best of all at their best, and are flat.
+    """Return whether more than half of the curves tie with the best of all at their best, and are flat.
 
     Fewer than three curves are no plateau. Such are models that predict at chance: their values differ by noise only.
 

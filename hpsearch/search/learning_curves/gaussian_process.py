@@ -51,7 +51,7 @@ _TIE, _TIE_IN_RANGE = 3e-4, 0.01
 
 
 def tolerance_of(costs: Sequence[float] | Array) -> float:
-    """Return by how much costs have to differ to be told apart on a plateau, such as at chance.
+    """Return the smallest difference of costs that counts on a plateau, for example at chance level.
 
     >>> round(tolerance_of([0.6931, 0.6932, 0.5]), 6)
     0.000208

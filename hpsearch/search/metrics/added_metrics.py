@@ -60,7 +60,7 @@ def with_num_parameters(metrics: Mapping[str, float], count: int) -> Metrics:
 
 
 def recorded(metrics: Metrics) -> RecordedMetrics:
-    """Return what a report records of these metrics: those that are numbers, and the added one."""
+    """Return the metrics that a report records: those that are numbers, and the added one."""
     added = {NUM_PARAMETERS: metrics[NUM_PARAMETERS]} if NUM_PARAMETERS in metrics else {}
     return RecordedMetrics({key: each for key, each in {**metrics, **added}.items() if isinstance(each, (int, float))})
 

@@ -1,4 +1,4 @@
-"""What the best trial must hold besides being the best: bounds on metrics."""
+"""Constraints on the best trial: bounds on metrics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Constraint:
         if isinstance(self.metric, str) and self.metric:
             object.__setattr__(self, "metric", metric_key(self.metric))
         elif not callable(self.metric):
-            raise ObjectiveError(f"A constraint is on a metric's name or a function, but got {self.metric!r}.")
+            raise ObjectiveError(f"A constraint takes a metric's name or a function, but got {self.metric!r}.")
         bounds = [each for each in (self.at_most, self.at_least) if each is not None]
         is_number = len(bounds) == 1 and isinstance(bounds[0], (int, float)) and not isinstance(bounds[0], bool)
         if not is_number or not math.isfinite(bounds[0]):
@@ -100,7 +100,7 @@ def resolve_constraints(constraints: Any) -> tuple[Constraint, ...]:
     """Return the constraints that a search's argument asks for: texts, `Constraint`s, or a list of these; or None.
 
     Raises:
-        ObjectiveError: one of them is none, or comes twice.
+        ObjectiveError: one of them is invalid, or is given twice.
     """
     given = [constraints] if isinstance(constraints, (str, Constraint)) else constraints
     if given is None:
@@ -115,6 +115,6 @@ def resolve_constraints(constraints: Any) -> tuple[Constraint, ...]:
             )
         constraint = Constraint.parse(each) if isinstance(each, str) else each
         if any(constraint.name == other.name for other in resolved):
-            raise ObjectiveError(f"The constraint {constraint.name!r} comes twice.")
+            raise ObjectiveError(f"The constraint {constraint.name!r} is given twice.")
         resolved.append(constraint)
     return tuple(resolved)

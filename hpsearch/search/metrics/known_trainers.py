@@ -1,4 +1,4 @@
-"""What is known of the trainers of TRL and sentence-transformers by the names of their classes; neither is imported.
+"""Facts about the trainers of TRL and sentence-transformers, by class names; neither package is imported.
 
 Some trainers report an evaluation loss that does not say how good a model is: that of online reinforcement learning is
 noise around zero. Some parameters scale the loss, so that a search that is judged by it finds the smallest scale.
@@ -100,7 +100,7 @@ LOSS_SCALES = (
 
 
 def is_rewarded(trainer: type) -> bool:
-    """Tell whether the evaluations of a trainer report a reward, while their loss is noise."""
+    """Return whether the evaluations of a trainer report a reward, while their loss is noise."""
     return _derives_from(trainer, "trl", _REWARDED)
 
 
@@ -116,7 +116,7 @@ def reward_of(trainer: type, direction: Any) -> Objective:
 
 
 def notices_about_loss(trainer: type, searched: Iterable[str], objectives: Sequence[Objective]) -> list[str]:
-    """Return what to say of an objective that is a loss: that it is noise, or that a searched parameter scales it.
+    """Return warnings about an objective that is a loss: that it is noise, or that a searched parameter scales it.
 
     Args:
         trainer: the class of the trainer.
@@ -142,7 +142,8 @@ def notices_about_loss(trainer: type, searched: Iterable[str], objectives: Seque
             found[name] = instead[-1]
     return [
         f"WARNING: {name!r} is searched, and changes what the objective {loss.name!r} measures: the best trial may be "
-        f"the one whose {name!r} makes the loss small, not the better model. Pass as compute_objective {instead}."
+        f"the one whose {name!r} makes the loss small, not the one with the best model. Pass as compute_objective "
+        f"{instead}."
         for name, instead in found.items()
     ]
 

@@ -1,4 +1,4 @@
-"""What a search optimises: metrics by name, functions of the metrics, or the documented default."""
+"""The objectives of a search: metrics by name, functions of the metrics, or the documented default."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _NOT_A_METRIC = re.compile(
 
 @dataclass(frozen=True)
 class Objective:
-    """What to optimise, and in which direction; made by `resolve_objectives`.
+    """An objective and its direction; created by `resolve_objectives`.
 
     Attributes:
         metric: the key of a metric, or a function from all metrics to a number.
@@ -80,7 +80,7 @@ class Objective:
 
     @property
     def identity(self) -> str:
-        """What tells it from another objective in a later session: a metric's key, or the name of a function."""
+        """The identity of the objective in a later session: a metric's key, or the name of a function."""
         is_function = callable(self.metric) and self.metric not in (sum_of_metrics, sum_of_losses)
         return f"{self.name}(metrics)" if is_function else self.name
 
@@ -98,7 +98,7 @@ class Objective:
         return number_from(self.metric, metrics, f"The {what}" if self.name == what else f"The {what} {self.name}")
 
     def is_better(self, value: float, than: float | None) -> bool:
-        """Tell whether `value` beats `than`; anything finite beats None and what is not finite."""
+        """Return whether `value` beats `than`; anything finite beats None and what is not finite."""
         if not math.isfinite(value):
             return False
         if than is None or not math.isfinite(than):
@@ -136,8 +136,8 @@ def number_from(metric: str | Callable[[dict[str, float]], float], metrics: Mapp
         except KeyError as error:
             if error.args[0] in metrics.added:
                 raise MissingMetricError(
-                    f"{what} reads {error.args[0]!r} from a copy of the metrics, which does not have it, as the search "
-                    "adds it. Read it from the mapping itself."
+                    f"{what} reads {error.args[0]!r} from a copy of the metrics, which lacks it, because the search "
+                    "adds it to the original mapping. Read it from that mapping."
                 ) from error
             raise _missing(str(error.args[0]), metrics, what) from error
     try:
@@ -195,10 +195,10 @@ def resolve_objectives(
     resolved: list[Objective] = []
     for metric, each in zip(compute_objective, directions, strict=True):
         if metric is None:
-            raise ObjectiveError("A list of objectives names each of them; None is not one.")
+            raise ObjectiveError("A list of objectives must name each of them, but contains None.")
         objective = _resolve(metric, each, has_metrics, eval_sets)
         if any(objective.name == other.name for other in resolved):
-            raise ObjectiveError(f"The objective {objective.name!r} comes twice in {compute_objective!r}.")
+            raise ObjectiveError(f"The objective {objective.name!r} is given twice in {compute_objective!r}.")
         resolved.append(objective)
     return tuple(resolved)
 
@@ -206,7 +206,7 @@ def resolve_objectives(
 def resolve_pruning(metric: Any, objectives: tuple[Objective, ...]) -> Objective | None:
     """Return the objective that prunes trials of several objectives: one of them, or another metric, by name.
 
-    Another metric has its natural direction; one whose name tells none is maximised.
+    Another metric has its natural direction; one whose name implies none is maximised.
 
     Raises:
         ObjectiveError: it is no name.
@@ -290,7 +290,7 @@ def _resolve(compute_objective: Any, direction: Any, has_metrics: bool, eval_set
 
 
 def natural_direction(metric: str) -> str | None:
-    """Return the direction that the words of a metric's name tell, or None if they tell nothing.
+    """Return the direction that the words of a metric's name imply, or None.
 
     >>> natural_direction("eval_loss"), natural_direction("eval_f1"), natural_direction("eval_quality")
     ('minimize', 'maximize', None)
@@ -360,8 +360,8 @@ def _named_objective(metric: str, direction: str | None) -> Objective:
     natural = natural_direction(key)
     if direction is not None and natural is not None and direction != natural:
         raise ObjectiveError(
-            f"direction={direction!r} contradicts the objective {key!r}, of which {natural!r} is better. If you mean "
-            f"it, pass compute_objective=lambda metrics: metrics[{key!r}]."
+            f"direction={direction!r} contradicts the objective {key!r}, for which {natural!r} is better. If you "
+            f"mean it, pass compute_objective=lambda metrics: metrics[{key!r}]."
         )
     resolved = direction or natural or MAXIMIZE
     origin = "" if direction or natural else " (direction not given: higher is taken as better)"

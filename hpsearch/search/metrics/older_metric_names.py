@@ -27,14 +27,14 @@ def present_name(text: str) -> str:
 
 
 def notice_of_older_name(used: Sequence[Objective | Constraint | None]) -> list[str]:
-    """Return what to say of objectives and constraints that name the metric as 0.8.0 did; empty if none does.
+    """Return notices about objectives and constraints that use the metric's name of 0.8.0; empty if none does.
 
     Functions of the metrics name it where the text is in their code.
     """
     if any(each is not None and _names_it(each.metric) for each in used):
         return [
             f"the metric {OLDER_NAME!r} of the search is now called {NUM_PARAMETERS!r} (both names can be used); "
-            f"if compute_metrics gives {OLDER_NAME!r} too, that is meant"
+            f"if compute_metrics returns {OLDER_NAME!r} too, that metric is used"
         ]
     return []
 

@@ -52,7 +52,7 @@ def check_scope(scope: str) -> str:
 
 
 def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Objective]) -> Selected | None:
-    """Return what is selected of a trial with these reports; None if none of them is finite.
+    """Return the selection for a trial with these reports; None if none of them is finite.
 
     >>> from hpsearch.search.metrics.objective import resolve_objectives
     >>> loss = resolve_objectives(None, None, has_metrics=False)
@@ -75,7 +75,7 @@ def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Ob
 
 
 def says_how_good(reports: Sequence[Report], objective: Objective) -> bool:
-    """Tell whether the last of these reports says how good the trial is: by a number, or by having none.
+    """Return whether the last of these reports says how good the trial is: by a number, or by having none.
 
     A metric that is costly may be left out, or be NaN, at some evaluations. One that is left out says nothing. A NaN
     says nothing after a number; before, the model may be of no use for the metric, and that counts as bad. Where the
@@ -133,7 +133,7 @@ def cost_of(report: Report, value: float, objective: Objective) -> float:
     """Return a value as a cost: less is better. What breaks a constraint costs more than all that holds them.
 
     Args:
-        report: tells which constraints are broken, and by how much.
+        report: holds the broken constraints and the amounts by which they are exceeded.
         value: of the objective; what is not finite costs most.
         objective: gives the direction.
     """
@@ -191,7 +191,7 @@ def closest(records: Iterable[TrialRecord], constraints: Sequence[Constraint]) -
 
 
 def dominates(values: Sequence[float], others: Sequence[float], objectives: Sequence[Objective]) -> bool:
-    """Tell whether `values` are nowhere worse than `others`, and better in one objective at least."""
+    """Return whether `values` are nowhere worse than `others`, and better in one objective at least."""
     compared = list(zip(objectives, values, others, strict=True))
     return any(each.is_better(value, other) for each, value, other in compared) and not any(
         each.is_better(other, value) for each, value, other in compared

@@ -49,7 +49,8 @@ def _overview(records: Sequence[TrialRecord], constraints: Sequence[Constraint])
         if len(with_result) == 1:
             return f"The only trial with a result, trial {nearest.number}, breaks {broken}."
         return (
-            f"None of the {len(with_result)} trials with a result holds the constraints; trial {nearest.number} comes "
+            f"None of the {len(with_result)} trials with a result satisfies the constraints; trial {nearest.number} "
+            "comes "
             f"closest and breaks {broken}."
         )
     counts = [(sum(record.state is state for record in records), state.value) for state in TrialState]

@@ -21,7 +21,7 @@ _FEWEST_VALUES = 5
 
 
 class KnownStudy(Protocol):
-    """What is asked of a study, which may be read from its folder."""
+    """The attributes of a study that advice uses; the study may be read from its folder."""
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -64,7 +64,7 @@ def _at_the_ends(described: dict[str, Any] | str, params: Mapping[str, Any]) -> 
         end = _end(parameter, float(params[name]))
         if end is not None:
             sentences.append(
-                f"The best {name}, {value:g}, is at the {end} end of its range: a wider one may hold better."
+                f"The best {name}, {value:g}, is at the {end} end of its range: a wider range may hold better values."
             )
     return sentences
 
@@ -108,5 +108,5 @@ def _pruned_ahead(
     ahead = objective.best_of(pruned, key=lambda each: each.reports[-1].value)
     return [
         f"Trial {ahead.number} was pruned with {ahead.reports[-1].value:.4g}, which is better than {best.value:.4g}, "
-        "the result of the best trial: let trials be pruned later, or not at all (pruner=None)."
+        "the result of the best trial: prune later, or not at all (pruner=None)."
     ]

@@ -1,4 +1,4 @@
-"""What a search returns."""
+"""The result of a search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """What the summary asks of the backend that ran the search."""
+    """The interface of a backend that the summary uses."""
 
     def engine_study(self) -> Any:
         """Return the engine's own study object."""
@@ -72,7 +72,7 @@ class SearchSummary:
     def importances(self) -> dict[str, float]:
         """Return the share of the objective's variation that each parameter explains, largest first.
 
-        Empty if there are too few trials to tell.
+        Empty if there are too few trials.
         """
         return self._engine().importances()
 
@@ -155,7 +155,7 @@ class BestRun(NamedTuple):
     build_model: Callable[[Path], Any] | None = None
 
     def load_model(self) -> Any:
-        """Build the best trial's model anew, with the weights that were selected, in evaluation mode on the host.
+        """Build the best trial's model, with the selected weights, in evaluation mode on the host.
 
         Works for any model: it is built by `model_init`, with the trial's parameters and seed.
 

@@ -25,7 +25,7 @@ _TIMES_WIGGLING = 2
 
 
 class EarlierBest(NamedTuple):
-    """What another scope would select of the trials of a study.
+    """The selection that another scope would make among the trials of a study.
 
     Attributes:
         turned: the number of complete trials that were clearly better before their end.
@@ -60,7 +60,7 @@ class EarlierBest(NamedTuple):
 
 
 def earlier_best(records: Sequence[TrialRecord], objectives: Sequence[Objective], scope: str) -> EarlierBest | None:
-    """Return what scope "all" would select, if enough trials were clearly better before their end.
+    """Return the selection of scope "all", if enough trials were clearly better before their end.
 
     A trial was, if it got worse since its best report by more than the values of complete trials usually differ (their
     median distance from their median), and by more than twice the largest step of its curve against that shape: up

@@ -1,4 +1,4 @@
-"""How well the rungs of a study rank its trials, in the words in which its search says it."""
+"""The agreement of each rung's ranks with the final ranks, in the words of the search's own notices."""
 
 from __future__ import annotations
 

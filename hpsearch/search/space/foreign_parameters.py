@@ -16,7 +16,7 @@ _OURS = {
 
 
 def what_is_foreign(value: Any) -> str | None:
-    """Return what a value is if it is a parameter of Ray Tune or Optuna, and what to write; else None.
+    """Return a description of a parameter of Ray Tune or Optuna, with its replacement; None for other values.
 
     Nothing is imported.
 

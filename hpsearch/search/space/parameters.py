@@ -48,7 +48,7 @@ class Float:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
 
     def contains(self, value: Any) -> bool:
-        """Tell whether `value` is a number this parameter can take."""
+        """Return whether `value` is a number this parameter can take."""
         if not _is_number(value) or not self.low <= value <= self.high:
             return False
         return self.step is None or _is_multiple(value - self.low, self.step)
@@ -108,7 +108,7 @@ class Int:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
 
     def contains(self, value: Any) -> bool:
-        """Tell whether `value` is a whole number this parameter can take."""
+        """Return whether `value` is a whole number this parameter can take."""
         if not _is_finite(value) or not float(value).is_integer() or not self.low <= value <= self.high:
             return False
         return (int(value) - self.low) % self.step == 0
@@ -136,7 +136,7 @@ class Categorical:
             first lines of a search say so. Other samplers do without it.
 
     Raises:
-        SpaceError: there is no choice, one comes twice, or the default or the prior is none of them.
+        SpaceError: there is no choice, one is given twice, or the default or the prior is none of them.
 
     Example:
         >>> schedule = Categorical({"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.3)}})
@@ -169,7 +169,7 @@ class Categorical:
             if isinstance(choice, float) and not math.isfinite(choice):
                 raise SpaceError(f"Categorical choice {choice!r} is not a finite number.")
             if choice in choices[:place]:
-                raise SpaceError(f"Categorical choice {choice!r} comes twice in {choices!r}, or equals another one.")
+                raise SpaceError(f"Categorical choice {choice!r} is given twice in {choices!r}, or equals another one.")
         if not isinstance(self.branches, Mapping):
             raise SpaceError(
                 f"Categorical branches must be a mapping from choices to parameters, but got {self.branches!r}."
@@ -191,7 +191,7 @@ class Categorical:
                 raise SpaceError(f"Categorical {name}={value!r} is not one of the choices {choices!r}.")
 
     def contains(self, value: Any) -> bool:
-        """Tell whether `value` is one of the choices, of the same type."""
+        """Return whether `value` is one of the choices, of the same type."""
         return any(type(value) is type(choice) and value == choice for choice in self.choices)
 
     def edges(self) -> tuple[Scalar, ...]:

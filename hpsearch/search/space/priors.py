@@ -1,4 +1,4 @@
-"""What the user believes of the best parameters: where to draw some at random, and how to weigh what a model expects.
+"""The user's priors on the best parameters: they shape random draws and weight the expected improvement.
 
 Sources: Hvarfner, Stoll, Souza, Lindauer, Hutter, Nardi: πBO, Augmenting Acquisition Functions with User Beliefs for
 Bayesian Optimization (ICLR 2022), for the weight that fades as trials come in; Mallik, Bergman, Hvarfner, Stoll,
@@ -24,7 +24,7 @@ _STRENGTH, _FLOOR = 10.0, 0.01
 
 
 class Belief:
-    """Where in the unit cube the best parameters are believed to be.
+    """A prior density of the best parameters in the unit cube.
 
     The density is normal around the centre, with a standard deviation of a fifth of each range, above a floor.
 
@@ -49,7 +49,7 @@ class Belief:
         return points
 
     def is_tried_now(self, random: np.random.Generator) -> bool:
-        """Tell whether what is to be drawn at random is to be drawn near the centre, as half of it is."""
+        """Return whether what is to be drawn at random is to be drawn near the centre, as half of it is."""
         return bool(random.random() < _SHARE_NEAR)
 
     def weights(self, points: Array, trials: int) -> Array:

@@ -1,4 +1,4 @@
-"""Checks that the parameters of a trial are read by the code they are for; what nobody reads has no effect."""
+"""Check that the code of the user reads the parameters of a trial; a parameter that is not read has no effect."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ReadsParameters(Protocol):
         """The name of the user's code."""
 
     def is_read_by_user_code(self, name: str) -> bool:
-        """Tell whether the parameter is for the user's code to read, not an argument that the trainer sets."""
+        """Return whether the parameter is for the user's code to read, not an argument that the trainer sets."""
 
     def is_set_before_user_code(self, name: str) -> bool:
-        """Tell whether it is an argument of the trainer, which has its value before the user's code is called."""
+        """Return whether it is an argument of the trainer, which has its value before the user's code is called."""
 
 
 def check_read(trial: Trial, recipe: ReadsParameters) -> None:
@@ -43,7 +43,7 @@ def check_read(trial: Trial, recipe: ReadsParameters) -> None:
     for name, value in trial.fixed.items():
         if name not in params.values_by_name:
             raise SpaceError(
-                f"start_with gives {name}={value!r}, which nobody has asked for."
+                f"start_with gives {name}={value!r}, which no code has suggested."
                 f"{nearest_name(name, params.values_by_name)}"
             )
     unread = [

@@ -46,7 +46,7 @@ class SearchSpace(Mapping[str, Parameter]):
                 f"A search space is a mapping of names to Float, Int or Categorical, but got {parameters!r}."
             )
         if not parameters:
-            raise SpaceError("The search space is empty; name at least one parameter.")
+            raise SpaceError("The search space is empty; it needs at least one parameter.")
         self._parameters = dict(parameters)
         _check_parameters(self._parameters)
         _check_names(self)
@@ -92,7 +92,7 @@ class SearchSpace(Mapping[str, Parameter]):
         return {name: each.prior for name, each in self.all_parameters().items() if each.prior is not None}
 
     def contains(self, values: Mapping[str, Any]) -> bool:
-        """Tell whether `values` are a complete set of values of this space, with none that does not exist."""
+        """Return whether `values` are a complete set of values of this space, with none that does not exist."""
         expected = _draw_existing(self._parameters, values)
         return expected is not None and expected == set(values)
 
@@ -155,7 +155,7 @@ def _check_names(space: SearchSpace) -> None:
     seen: dict[str, tuple[Parameter, list[dict[str, Any]]]] = {}
     for name, parameter, conditions in space.walk():
         if name in conditions:
-            raise SpaceError(f"{name!r} comes up again inside its own branch {conditions[name]!r}.")
+            raise SpaceError(f"{name!r} occurs again inside its own branch {conditions[name]!r}.")
         if name not in seen:
             seen[name] = (parameter, [conditions])
             continue
@@ -166,7 +166,7 @@ def _check_names(space: SearchSpace) -> None:
             )
         for where in places:
             if all(conditions.get(key, value) == value for key, value in where.items()):
-                raise SpaceError(f"{name!r} comes up twice under the same choices {where or 'at the top'}; drop one.")
+                raise SpaceError(f"{name!r} occurs twice under the same choices {where or 'at the top'}; drop one.")
         places.append(conditions)
 
 
@@ -279,4 +279,4 @@ def _parameter(name: str, described: Any) -> Parameter:
     try:
         return kind(**values)
     except TypeError as error:
-        raise SpaceError(f"{name!r}: {kind.__name__} cannot be made of {values!r}: {error}") from error
+        raise SpaceError(f"{name!r}: {kind.__name__} cannot be created from {values!r}: {error}") from error

@@ -43,13 +43,13 @@ def without_set_arguments(hp_space: Any, arguments: Mapping[str, Any]) -> tuple[
     inside = {name for each in left.values() for name in _in_branches(each)}
     if branched := sorted(inside.intersection(arguments)):
         raise SpaceError(
-            f"{branched[0]} is set, but the space searches it in a branch: set what leads there too, or leave it to "
-            "the search."
+            f"{branched[0]} is set, but the space searches it in a branch: also set the choice that opens the "
+            "branch, or leave it to the search."
         )
     if not found:
         return hp_space, []
     if not left:
-        raise SpaceError(f"Nothing is left to search: {', '.join(found)} is set, and the space has nothing else.")
+        raise SpaceError(f"Nothing is left to search: {', '.join(found)} is set, and the space has no other parameter.")
     return left, found
 
 

@@ -20,7 +20,7 @@ class TakesParameters(Protocol):
 
 
 class Checkable(Protocol):
-    """What these checks ask of a trainer."""
+    """The attributes of a trainer that these checks use."""
 
     args: Any
     model_init: Any
@@ -40,8 +40,8 @@ def check_trainer(trainer: Checkable) -> None:
     """
     if trainer.model_init is None:
         raise StudyError(
-            "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that returns "
-            "one; it was given a model."
+            "A search builds a new model for every trial, so the Trainer needs model_init=..., a function that "
+            "returns one; it has a model instead."
         )
     if trainer.args.auto_find_batch_size:
         raise StudyError(
@@ -57,7 +57,7 @@ def check_trainer(trainer: Checkable) -> None:
 def check_space(space: Any, trainer: TakesParameters) -> None:
     """Check that trials could take the values of a static space: its bounds and every choice, in their branch.
 
-    A define-by-run function is checked as it suggests, in the first trial; the `parameters` that one tells of, here.
+    A define-by-run function is checked as it suggests, in the first trial; its known `parameters` are checked here.
 
     Raises:
         SpaceError: a parameter does not exist or the arguments refuse a value; the message says which and why.
@@ -65,7 +65,7 @@ def check_space(space: Any, trainer: TakesParameters) -> None:
     known = known_space(space)
     for name, parameter, conditions in () if known is None else known.walk():
         if name in SET_BY_THE_SEARCH:
-            raise SpaceError(f"The search space asks for {name!r}, but the search itself sets it; take it out.")
+            raise SpaceError(f"The search space has {name!r}, which the search itself sets; remove it.")
         for value in parameter.edges():
             try:
                 trainer.check_parameter(name, value, conditions)

@@ -140,13 +140,13 @@ def choose(
 
 
 def is_among(configurations: Collection[str], trial: Trial, arguments: Mapping[str, Any]) -> bool:
-    """Tell whether what a trial proposes is one of these configurations; False where nothing was suggested."""
+    """Return whether what a trial proposes is one of these configurations; False where nothing was suggested."""
     suggested = trial.params.values_by_name
     return bool(suggested) and configuration({**suggested, **arguments}) in configurations
 
 
 def is_everything_tried(suggest: Suggest, number: int, tried: Tried, reserved: int = 0) -> bool:
-    """Tell whether no configuration is left for another trial.
+    """Return whether no configuration is left for another trial.
 
     Args:
         suggest: asks the space for the parameters of a trial.
@@ -186,7 +186,7 @@ def untried(suggest: Suggest, number: int, stream: str, tried: Collection[str], 
 
 
 def leaves(suggest: Suggest, number: int, stream: str = "") -> Iterator[Leaf]:
-    """Yield the configurations of a space, one after the other, branches included; the stream says where to begin.
+    """Yield the configurations of a space in turn, branches included; the stream says where to begin.
 
     A space with a parameter of endlessly many values yields a configuration for each combination of the others.
     """

@@ -85,7 +85,7 @@ def whole(value: Any) -> int:
 
 
 def is_folder_name(value: Any) -> bool:
-    """Tell whether a value is one component of a path, as the search names the folders of studies and runs.
+    """Return whether a value is one component of a path, as the search names the folders of studies and runs.
 
     >>> [is_folder_name(name) for name in ("run-3", "lr=0.1", "../run-3", ".", "")]
     [True, True, False, False, False]
@@ -162,5 +162,5 @@ def shown(value: Any) -> str:
     try:
         shown = printable(repr(value)).replace("\n", "\\n")
     except (ValueError, RecursionError):  # a number with thousands of digits, objects in objects in objects
-        shown = f"{type(value).__name__} that is too large to show"
+        shown = f"{type(value).__name__} that is too long to show"
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""Whether code is the user's own, or that of a package."""
+"""Distinguish the user's own code from that of packages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IN_0_8_0 = {
 
 @functools.cache
 def is_of_package(module: str | None, file: str) -> bool:
-    """Tell whether a module is hpsearch's, Python's, or that of an installed package."""
+    """Return whether a module is hpsearch's, Python's, or that of an installed package."""
     top = (module or "").partition(".")[0]
     if top == "hpsearch" or (top in sys.stdlib_module_names and top != "__main__"):
         return True
@@ -39,7 +39,7 @@ def is_of_package(module: str | None, file: str) -> bool:
 
 
 def is_package_class(kind: type) -> bool:
-    """Tell whether a class is hpsearch's, Python's, or that of an installed package."""
+    """Return whether a class is hpsearch's, Python's, or that of an installed package."""
     module = sys.modules.get(kind.__module__)
     return is_of_package(kind.__module__, getattr(module, "__file__", None) or "")
 

@@ -1,4 +1,4 @@
-"""What compiled code refers to, stores and changes: read from its instructions, of which none is run.
+"""The names that compiled code refers to, stores and changes, read from its instructions without running them.
 
 The instructions are followed with a stack that holds, in place of values, where each comes from: a name, an argument,
 an attribute. So it is known which list `x.append(1)` or `x["a"] = 1` changes, also through a local name or a loop.
@@ -26,7 +26,7 @@ _NO_WAY_ON = ("JUMP_FORWARD", "RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "
 
 
 class _Origin(NamedTuple):
-    """Where a value comes from.
+    """The origin of a value.
 
     Attributes:
         kind: "name" of a global or of a value that is enclosed, "argument", "self" (the first argument), "own" (its
@@ -42,7 +42,7 @@ class _Origin(NamedTuple):
 
 @dataclass
 class Uses:
-    """What code refers to, stores and changes, functions inside it included.
+    """The names that code refers to, stores and changes, including those of its inner functions.
 
     Attributes:
         names: globals that it reads.
@@ -72,7 +72,7 @@ class Uses:
 
 @functools.lru_cache(maxsize=4096)
 def uses_of(code: types.CodeType) -> Uses:
-    """Return what the code of a function uses.
+    """Return the names that the code of a function uses.
 
     >>> def function(x):
     ...     seen = STORE["seen"]

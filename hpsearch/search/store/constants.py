@@ -58,7 +58,7 @@ def content_of(value: Any) -> Any:
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether something is an array or a tensor with values of its own, which no training changes."""
+    """Return whether something is an array or a tensor with values of its own, which no training changes."""
     is_of_kind = type(value).__module__.partition(".")[0] in _OF_ARRAYS
     has_values = is_of_kind and all(hasattr(value, each) for each in ("dtype", "shape", "reshape", "tolist"))
     return has_values and not getattr(value, "requires_grad", False) and "object" not in str(value.dtype)
@@ -76,7 +76,7 @@ def _content(array: Any) -> str:
 
 
 def is_changeable(value: Any) -> bool:
-    """Tell whether a value can be changed in place."""
+    """Return whether a value can be changed in place."""
     return isinstance(value, (list, set, dict, bytearray)) or is_array(value)
 
 
@@ -152,5 +152,5 @@ def _methods_of(kind: type) -> Iterator[tuple[str, Uses]]:
 
 
 def is_model_config(value: Any) -> bool:
-    """Tell whether an object is a model's configuration of transformers, which is a dataclass since version 5."""
+    """Return whether an object is a model's configuration of transformers, which is a dataclass since version 5."""
     return any(each.__name__ in ("PretrainedConfig", "PreTrainedConfig") for each in type(value).__mro__)

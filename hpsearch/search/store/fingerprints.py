@@ -1,4 +1,4 @@
-"""Short texts that tell whether a function has changed: its code, its constants and what it refers to.
+"""Short texts that change if a function changes: its code, its constants or the objects it refers to.
 
 Taken from the compiled code, so that comments, docstrings, formatting and positions do not count, and functions of a
 notebook or a shell have one too. What the packages of the environment define counts by its name: their versions are
@@ -72,13 +72,13 @@ def function_fingerprint(function: Any) -> str | None:
 
 
 def is_comparable(before: str, now: str) -> bool:
-    """Tell whether two fingerprints are of the same version of Python, or names."""
+    """Return whether two fingerprints are of the same version of Python, or names."""
     return before.partition(":")[0] == now.partition(":")[0] or ":" not in before or ":" not in now
 
 
 @dataclasses.dataclass
 class _State:
-    """What code reads, and what it stores or changes while it runs.
+    """The names that code reads, and those that it stores or changes while it runs.
 
     Attributes:
         read: names of attributes; None: any.
@@ -106,7 +106,7 @@ class _State:
             self.changed_own |= other.changed_own
 
     def is_read(self, name: str) -> bool:
-        """Tell whether code may read an attribute."""
+        """Return whether code may read an attribute."""
         return self.read is None or self.reads_all or name in self.read
 
 
@@ -259,11 +259,11 @@ class _Description:
         self.found.reads_all |= is_all
 
     def _is_constant(self, place: Any, value: Any) -> bool:
-        """Tell whether no code gives a variable another value or changes what it holds."""
+        """Return whether no code gives a variable another value or changes what it holds."""
         return place not in self._state.assigned and not (place in self._state.changed and is_changeable(value))
 
     def _is_constant_attribute(self, name: str, value: Any) -> bool:
-        """Tell whether no code gives an attribute of that name another value or changes what it holds."""
+        """Return whether no code gives an attribute of that name another value or changes what it holds."""
         if _is_code(value):
             return True
         is_changed = name in self._state.changed_attributes and is_changeable(value)
@@ -353,7 +353,7 @@ def _defaults(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _place(function: types.FunctionType, name: str) -> tuple[int, str]:
-    """Return what tells a variable of a function from others: a cell that it encloses, or a global."""
+    """Return a key that identifies a variable of a function: a cell that it encloses, or a global."""
     code = function.__code__
     if name in code.co_freevars and function.__closure__:
         return id(function.__closure__[code.co_freevars.index(name)]), ""

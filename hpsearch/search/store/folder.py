@@ -120,7 +120,7 @@ class StudyFolder:
         return records
 
     def read_settings(self) -> dict[str, Any] | None:
-        """Return what `study.json` holds; None if the study is new.
+        """Return the contents of `study.json`; None if the study is new.
 
         Raises:
             StudyError: it was written by another version of hpsearch.
@@ -252,7 +252,7 @@ def check_place(folder: Path) -> None:
     except (OSError, ValueError) as error:  # a ValueError: no file can have the name
         raise _no_place(folder, error) from error
     if not is_folder:
-        raise _no_place(folder, "there is a file of this name")
+        raise _no_place(folder, "a file of this name exists")
 
 
 def make_place(folder: Path) -> None:
@@ -292,7 +292,7 @@ def check_own_files(folder: Path) -> None:
 
 
 def has_ended(study_folder: Path, run: str) -> bool:
-    """Tell whether the trial of a run has ended, and will not resume."""
+    """Return whether the trial of a run has ended, and will not resume."""
     record = read_run(study_folder, run)
     return record is not None and record.state not in _WILL_RESUME
 

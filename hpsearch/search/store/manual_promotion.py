@@ -42,7 +42,7 @@ def promote(study_folder: str | os.PathLike[str], number: int) -> None:
         raise StudyError(f"There is no study in {str(folder)!r}: it has no {STUDY_FILE}.")
     if not settings.get(TRIALS_WAIT):
         raise StudyError(
-            f"In the study in {str(folder)!r} no trial waits at a rung: its pruner is {settings.get('pruner')}, with "
+            f"In the study in {str(folder)!r} no trial pauses at a rung: its pruner is {settings.get('pruner')}, with "
             f"n_trials={settings.get('n_trials')}."
         )
     record = _record(folder, number)
@@ -80,5 +80,5 @@ def _record(folder: Path, number: int) -> TrialRecord:
 
 
 def is_promoted(study_folder: Path, run: str) -> bool:
-    """Tell whether the user has promoted the trial of a run."""
+    """Return whether the user has promoted the trial of a run."""
     return (study_folder / run / _MARK).exists()

@@ -64,7 +64,7 @@ def _place_of(study_folder: Path) -> Path | None:
 
 
 def _is_linked_from(target: Path, run: Path) -> bool:
-    """Tell whether 0.8.0 has moved a checkpoint of a run to memory, and this user has made it there."""
+    """Return whether 0.8.0 has moved a checkpoint of a run to memory, and this user has made it there."""
     try:
         noted = target.with_name(f"{_LINKED_FROM}{target.name}").read_bytes()
         is_own = _is_of_this_user(target.parent) and _is_of_this_user(target)
@@ -74,7 +74,7 @@ def _is_linked_from(target: Path, run: Path) -> bool:
 
 
 def _holds_only_copied(place: Path, study_folder: Path) -> bool:
-    """Tell whether a folder in memory is this user's, and every checkpoint in it is a study's, and on its disk.
+    """Return whether a folder in memory is this user's, and every checkpoint in it is a study's, and on its disk.
 
     The link to a checkpoint is not recognised if its run folder was renamed: its only copy is in memory.
     """
@@ -91,7 +91,7 @@ def _holds_only_copied(place: Path, study_folder: Path) -> bool:
 
 
 def _is_on_disk(name: str, study_folder: Path) -> bool:
-    """Tell whether the checkpoint that has this name in memory was copied to the folder of its run."""
+    """Return whether the checkpoint that has this name in memory was copied to the folder of its run."""
     checkpoint, _, run = name.partition("@")
     copy = study_folder / run / checkpoint
     return copy.is_dir() and not copy.is_symlink()

@@ -1,4 +1,4 @@
-"""What lies in the folder of a study itself: a link may lead anywhere, so none is followed out of the folder."""
+"""The files inside the folder of a study: a link may lead anywhere, so none is followed out of the folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_own_text(path: Path) -> str:
         with open(descriptor, encoding="utf-8", closefd=False) as stream:
             return stream.read()
     except UnicodeDecodeError as error:
-        raise Unreadable("it is not text") from error
+        raise Unreadable("it is not a text file") from error
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from error
     finally:
@@ -45,7 +45,7 @@ def read_own_text(path: Path) -> str:
 
 
 def is_own_folder(path: Path, root: Path) -> bool:
-    """Tell whether a path is a folder, and all that is in it lies in the folder `root`."""
+    """Return whether a path is a folder, and all that is in it lies in the folder `root`."""
     return path.is_dir() and not path.is_symlink() and not leads_out(path, root)
 
 

@@ -1,4 +1,4 @@
-"""What a study was run with - arguments, versions, data - and in what that differs from another time."""
+"""The arguments, versions and data of a study's sessions, and the differences between sessions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def describe_environment(
 
 
 def is_known(session: Mapping[str, Any]) -> bool:
-    """Tell whether a session is described; what took place under a `study.json` that is lost is not."""
+    """Return whether a session is described; what took place under a `study.json` that is lost is not."""
     return any(session.get(group) for group in ("arguments", "versions", "data"))
 
 
@@ -100,7 +100,7 @@ def without_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(dataset: Any) -> str:
-    """Return a short text that differs, as far as a few samples tell, if the data differ.
+    """Return a short text that identifies the data by a few samples.
 
     The length, and a hash over up to 16 samples spread over a dataset that gives the same sample each time; a dict of
     datasets has the fingerprints of all. A stream cannot be looked into: it is ``"stream"``.

@@ -68,7 +68,7 @@ class Trials(NamedTuple):
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Return what `study.json` in a folder holds; None if there is none.
+    """Return the contents of `study.json` in a folder; None if the file does not exist.
 
     Raises:
         StudyError: it is damaged, or was written by another version of hpsearch.
@@ -80,13 +80,13 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
         return None
     except Unreadable as error:
         raise StudyError(
-            f"{str(path)!r} is damaged, or of another version of hpsearch: {error}. Put back a copy of the file; or "
-            "move it away, and make the call of the search again: it keeps the trials and writes the file anew."
+            f"{str(path)!r} is damaged, or from another version of hpsearch: {error}. Restore a copy of the file; "
+            "or move it away, and repeat the call of the search: it keeps the trials and writes a new file."
         ) from error
 
 
 def read_own_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the contents of a JSON file.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -111,7 +111,7 @@ def _checked_settings(values: Any) -> dict[str, Any]:
     ):
         raise Unreadable("'objective' and 'direction' do not fit together")
     if read["session"] >= len(read["sessions"]):
-        raise Unreadable(f"'session': there is no session {read['session']}")
+        raise Unreadable(f"'session': session {read['session']} does not exist")
     return {**read, "sessions": list(read["sessions"])}
 
 
@@ -138,7 +138,7 @@ def _constraint(value: Any) -> str:
     except ValueError:
         metric = ""
     if not metric:
-        raise Unreadable(f"{text(value)!r} is no constraint")
+        raise Unreadable(f"{text(value)!r} is not a constraint")
     return text(value)
 
 
@@ -296,8 +296,8 @@ def _with_weights(record: TrialRecord, folder: Path) -> _Run:
         return _Run(without)
     return _Run(
         without,
-        f"the weights of trial {record.number} are not read: {path.name!r} in {printable(folder.name)!r} is a link out "
-        "of the folder, or holds one; put the files themselves there",
+        f"the weights of trial {record.number} are not read: {path.name!r} in {printable(folder.name)!r} is a link "
+        "out of the folder, or holds one; replace the link by the files themselves",
     )
 
 
@@ -340,8 +340,8 @@ def _without_copies(found: Mapping[str, TrialRecord], root: Path) -> tuple[list[
             )
         elif run != record.name and not is_folder_name(run):
             problems.append(
-                f"{printable(run)!r} is the folder of trial {record.number}, but has no name that a run can have, and "
-                f"is left alone; rename it to {record.name!r}"
+                f"{printable(run)!r} is the folder of trial {record.number}, but its name is not a valid name of a "
+                f"run, so it is left untouched; rename it to {record.name!r}"
             )
         else:
             if run != record.name:
@@ -356,8 +356,8 @@ def _without_copies(found: Mapping[str, TrialRecord], root: Path) -> tuple[list[
 def _unreadable(run: str, reason: str) -> str:
     path = f"{printable(run)}/{TRIAL_FILE}"
     return (
-        f"{path!r} cannot be read ({reason}), so its trial is left alone; put back a copy of the file, or move the "
-        "folder out of the study's folder"
+        f"{path!r} cannot be read ({reason}), so its trial is left untouched; restore a copy of the file, or move "
+        "the folder out of the study's folder"
     )
 
 
@@ -369,6 +369,6 @@ def _gaps(numbers: set[int]) -> list[str]:
     some = ", ".join(map(str, missing[:_NAMED])) + (f" and {len(missing) - _NAMED} more" * (len(missing) > _NAMED))
     trials = f"trial {some} has" if len(missing) == 1 else f"trials {some} have"
     return [
-        f"{trials} no folder: deleted, or the search was killed at the begin; an ended trial still counts if the "
-        "storage knows it, but is not shown and cannot be the best; put back a copy of the folder if there is one"
+        f"{trials} no folder: deleted, or the search was killed at the start; an ended trial still counts if the "
+        "storage knows it, but is not shown and cannot be the best; restore a copy of the folder if you have one"
     ]

@@ -22,7 +22,7 @@ def is_worth_keeping(
     keep: int | None,
     number: int | None = None,
 ) -> bool:
-    """Tell whether a trial with `values` would be among the `keep` best of the study (None: all are kept).
+    """Return whether a trial with `values` would be among the `keep` best of the study (None: all are kept).
 
     Of several objectives, whether it would be on the Pareto front. Of equal trials the one with the lower `number`
     comes first; None: the trial comes after all others.

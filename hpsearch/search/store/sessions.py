@@ -72,7 +72,7 @@ class Session:
         return True
 
     def others_were_here(self) -> bool:
-        """Tell whether other sessions are at work, or have been since the last call; the caller holds the lock."""
+        """Return whether other sessions are at work, or have been since the last call; the caller holds the lock."""
         try:
             changed, self._changed = self._changed, self._folder.stat().st_mtime_ns
         except FileNotFoundError:  # the last of them took this one for dead
@@ -80,11 +80,11 @@ class Session:
         return changed != self._changed or len(os.listdir(self._folder)) > 1
 
     def is_alone(self) -> bool:
-        """Tell whether no other session is at work; the caller holds the lock."""
+        """Return whether no other session is at work; the caller holds the lock."""
         return not any(path.name != self.name and self.is_alive(path.name) for path in entries(self._folder, ""))
 
     def is_last(self) -> bool:
-        """Tell whether all other sessions at work are leaving; the caller holds the lock."""
+        """Return whether all other sessions at work are leaving; the caller holds the lock."""
         others = [path for path in entries(self._folder, "") if path.name != self.name and self.is_alive(path.name)]
         return all(_is_leaving(path) for path in others)
 
@@ -98,7 +98,7 @@ class Session:
                 stream.write(f"{_LEAVING}\n")
 
     def is_alive(self, name: str | None) -> bool:
-        """Tell whether the session `name` is still at work."""
+        """Return whether the session `name` is still at work."""
         if name == self.name and self._is_at_work:
             return True
         if not name or not re.fullmatch(r"[\w-][\w.-]*", name):
@@ -116,7 +116,7 @@ class Session:
     def _remove_dead(self) -> None:
         for path in entries(self._folder, ""):
             if not self.is_alive(path.name):
-                with contextlib.suppress(OSError):  # a folder with something in it is nobody's session, and stays
+                with contextlib.suppress(OSError):  # a folder with contents is not a session, and stays
                     path.unlink(missing_ok=True) if not path.is_dir() or path.is_symlink() else path.rmdir()
 
     def _beat(self) -> None:
@@ -125,9 +125,10 @@ class Session:
                 self._touch()
 
     def _sign_in(self) -> None:
-        """Make the session's file, which nobody sees before it is locked and written.
+        """Create the session's file, which becomes visible only when it is locked and written.
 
-        Of half a file, which a killed process has left, nobody knows the machine: it would be alive until it is silent.
+        A half-written file, left by a killed process, would not name its machine: the session would count as alive
+        until it is silent.
         """
         path, process = self._folder / self.name, {"machine": machine(), "pid": os.getpid()}
         partial = self._folder.with_name(f"{PARTIAL_MARK}{os.getpid()}-{self.name}")
@@ -163,12 +164,12 @@ class Session:
 
 
 def has_signed_in(study_folder: Path, name: str) -> bool:
-    """Tell whether a session is signed in to a study's folder; one that died is signed out by the next to begin."""
+    """Return whether a session is signed in to a study's folder; one that died is signed out by the next to begin."""
     return (study_folder / SESSIONS_FOLDER / name).exists()
 
 
 def _is_file(path: Path) -> bool:
-    """Tell whether a path is a file: a link, a pipe or a folder is no session, and is neither locked nor read."""
+    """Return whether a path is a file: a link, a pipe or a folder is no session, and is neither locked nor read."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -191,7 +192,7 @@ def _is_leaving(file: Path) -> bool:
 
 
 def machine() -> str:
-    """Return what tells machines apart, and containers that may not see each other's locks."""
+    """Return an identifier of the machine, or of a container that may not see the locks of others."""
     try:
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:

@@ -48,7 +48,7 @@ def record_from_json(values: Any, folder: Path) -> TrialRecord:
 
 
 def so_far_from_json(values: Any) -> dict[str, Any]:
-    """Return what a checkpoint keeps of its trial; the schedule stays as it is, to be compared with the trial's own.
+    """Return the trial state in a checkpoint; the schedule is unchanged, for comparison with the trial's own.
 
     Raises:
         Unreadable: a field has a type, or a value, that no search writes.
@@ -115,7 +115,7 @@ def _fallback(value: Any) -> dict[str, Any]:
 
 
 def _batches(value: Any) -> dict[str, int]:
-    """Return what a trial is changed to when it runs out of memory: smaller batches, and nothing else."""
+    """Return the changes of a trial that has run out of memory: smaller batches, and nothing else."""
     return dict(mapping(_at_least_one, one_of(_OF_FALLBACKS))(value))
 
 

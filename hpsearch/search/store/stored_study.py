@@ -135,7 +135,7 @@ def _unknown(name: str) -> Callable[[dict[str, float]], float]:
     """Return a function in place of one that only the program that searched has."""
 
     def not_here(metrics: dict[str, float]) -> float:
-        raise StudyError(f"{name} is known by name only: the study was read from its folder.")
+        raise StudyError(f"{name} is known only by name: the study was read from its folder.")
 
     not_here.__name__ = name
     return not_here

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from transformers.trainer_utils import has_length
 
 from ..training.callbacks import TrainerCallback
 from ..training.randomness import RandomStreams
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 # Where TRL's trainers are between two generations, the completions they still train on, the tokens they have counted.
 _ATTRIBUTES = ("_step", "_buffered_inputs", "_total_train_tokens")
@@ -80,7 +83,9 @@ class ExactResume(TrainerCallback):
         """Restore the state in a checkpoint when training begins."""
         self._resumed_from = checkpoint
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Restore the attributes and the reference model."""
         if self._resumed_from is None or not (self._resumed_from / self._file_name).is_file():
             return
@@ -91,7 +96,14 @@ class ExactResume(TrainerCallback):
         if (reference := self._updated_reference) is not None:
             load_model(reference, self._resumed_from / _REFERENCE_MODEL)
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        train_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Restore the generators as they were before the order of this epoch was drawn, and note them."""
         if self._resumed_from is not None and not self._restore(train_dataloader):
             logger.warning(
@@ -102,7 +114,14 @@ class ExactResume(TrainerCallback):
         self._saved, self._resumed_from = {}, None
         self._begun = {"generators": generator_states(train_dataloader), "streams": RandomStreams.capture().to_dict()}
 
-    def on_save(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        train_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Write the state; in the middle of an epoch the generators as they were at its beginning."""
         is_mid_epoch = not float(state.epoch or 0.0).is_integer()
         now = {} if is_mid_epoch else {"generators": generator_states(train_dataloader)}

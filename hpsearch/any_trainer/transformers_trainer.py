@@ -10,7 +10,7 @@ import gc
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -38,6 +38,9 @@ from ..training.outside_causes import is_of_outside
 from ..training.trackers import OURS, end_trial
 from ..trial.reporting import ReportingCallback
 from .exact_resume import ExactResume
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainingArguments
 
 _ENVIRONMENT = ("ACCELERATE_", "FSDP_")  # what transformers sets for accelerate
 
@@ -277,7 +280,9 @@ class _NamesTrial(TrainerCallback):
     def __init__(self, trial: Any) -> None:
         self._trial = trial
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Note the trial in the state, where transformers' own search notes it."""
         state.is_hyper_param_search = True
         state.trial_name = self._trial.name
@@ -299,25 +304,29 @@ class _Relay(TrainerCallback):
         self.when_it_begins: Callable[[], None] = lambda: None
         self.has_begun = self.is_turn_of_others = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> Any:
         self.when_it_begins()
         return self.reporting.on_train_begin(args, state, control, **kwargs)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Note that all of a checkpoint has been read."""
         self.has_begun = True
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         return self.reporting.on_step_end(args, state, control, **kwargs)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         self._store_operations()  # transformers does so only before it logs and saves
         return self.reporting.on_evaluate(args, state, control, **kwargs)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         return self.reporting.on_epoch_end(args, state, control, **kwargs)
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Record the trial in the checkpoint, which completes it, and pass the event on."""
         if state.is_world_process_zero:
             checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
@@ -332,7 +341,9 @@ class _Turn(TrainerCallback):
     def __init__(self, relay: _Relay, of_others: bool) -> None:
         self._relay, self._of_others = relay, of_others
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._relay.is_turn_of_others = self._of_others
 
     on_epoch_begin = on_step_begin = on_train_begin

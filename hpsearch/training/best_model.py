@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from transformers.trainer_utils import SaveStrategy, sort_checkpoints
 
@@ -13,6 +13,9 @@ from ..errors import MissingMetricError
 from ..system.files import remove_folder
 from ..system.spelling import nearest_name
 from .weights import load_weights
+
+if TYPE_CHECKING:
+    from .run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +36,7 @@ def metric_value(metrics: Mapping[str, float], name: str) -> float:
         ) from None
 
 
-def track_best(run: Any, metrics: Mapping[str, float]) -> bool:
+def track_best(run: TrainingRun, metrics: Mapping[str, float]) -> bool:
     """Update the best metric of the run's state; return whether these metrics are a new best."""
     args, state = run.args, run.state
     if args.metric_for_best_model is None:
@@ -48,7 +51,7 @@ def track_best(run: Any, metrics: Mapping[str, float]) -> bool:
     return is_better
 
 
-def load_best(run: Any) -> None:
+def load_best(run: TrainingRun) -> None:
     """Load the weights of the best checkpoint into the model, if `load_best_model_at_end` asks for it."""
     best = run.state.best_model_checkpoint
     if run.args.load_best_model_at_end:

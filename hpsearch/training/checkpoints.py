@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
@@ -21,6 +21,9 @@ from .callbacks import ExportableState
 from .hooks import Hooks
 from .optimization import follows_a_metric
 from .randomness import RandomStreams
+
+if TYPE_CHECKING:
+    from .run import TrainingRun
 
 OPTIMIZER_FILE = "optimizer.pt"
 SCHEDULER_FILE = "scheduler.pt"
@@ -125,7 +128,7 @@ def _write_together(trainer: Hooks, folder: Path) -> None:
             save_tensors(run.accelerator.scaler.state_dict(), folder / SCALER_FILE)
 
 
-def _run_state(run: Any) -> dict[str, Any]:
+def _run_state(run: TrainingRun) -> dict[str, Any]:
     last = run.last_update
     groups = run.optimizer.param_groups if follows_a_metric(run.lr_scheduler) else ()
     return {
@@ -137,7 +140,7 @@ def _run_state(run: Any) -> dict[str, Any]:
     }
 
 
-def save_state(run: Any, path: Path) -> None:
+def save_state(run: TrainingRun, path: Path) -> None:
     """Write the trainer state, with the state of every callback that declares one."""
     stateful = [each for each in (*run.callback_handler.callbacks, run.control) if isinstance(each, ExportableState)]
     collected: dict[str, Any] = {}
@@ -153,7 +156,7 @@ def save_state(run: Any, path: Path) -> None:
     run.state.save_to_json(str(path))
 
 
-def _streams(run: Any) -> dict[str, Any]:
+def _streams(run: TrainingRun) -> dict[str, Any]:
     states = (run.interrupted_streams or RandomStreams.capture()).to_dict()
     if run.epoch_streams is not None:
         states["epoch_start"] = run.epoch_streams.to_dict()
@@ -165,7 +168,7 @@ def streams_file(process_index: int, world_size: int) -> str:
     return "rng_state.pth" if world_size <= 1 else f"rng_state_{process_index}.pth"
 
 
-def _point_at_best_checkpoint(run: Any, being_written: Path) -> None:
+def _point_at_best_checkpoint(run: TrainingRun, being_written: Path) -> None:
     if run.state.best_global_step is None:
         return
     best = Path(run.args.output_dir, f"checkpoint-{run.state.best_global_step}")
@@ -173,7 +176,7 @@ def _point_at_best_checkpoint(run: Any, being_written: Path) -> None:
         run.state.best_model_checkpoint = str(best)
 
 
-def _rotate(run: Any) -> None:
+def _rotate(run: TrainingRun) -> None:
     limit = run.args.save_total_limit
     if limit is None or limit <= 0:
         return

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import torch
@@ -20,6 +20,9 @@ from transformers.trainer_utils import has_length, seed_worker
 from ..arguments import TrainingArguments
 from ..errors import ArgumentError, InvalidInputError
 from .hooks import Hooks
+
+if TYPE_CHECKING:
+    from .run import TrainingRun
 
 
 def default_collator(processing_class: Any) -> Callable[..., Any]:
@@ -72,7 +75,7 @@ def make_loader(
     return _shared_between_processes(run, loader, training)
 
 
-def _shared_between_processes(run: Any, loader: DataLoader[Any], training: bool) -> DataLoader[Any]:
+def _shared_between_processes(run: TrainingRun, loader: DataLoader[Any], training: bool) -> DataLoader[Any]:
     """Return a loader that gives each process its share of every batch.
 
     A stream that is evaluated is read by the main process alone, which knows how many samples the last batch has; a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -17,6 +17,9 @@ from .gathering import Batch, Outputs, Share, num_samples_of
 from .hooks import Hooks, takes_argument
 from .losses import count_items
 from .precision import full_eval_precision
+
+if TYPE_CHECKING:
+    from .run import TrainingRun
 
 
 def evaluation_loop(
@@ -128,7 +131,7 @@ def compute_loss_through_hook(
     return trainer.compute_loss(model, inputs, return_outputs=outputs)
 
 
-def set_mode(run: Any, training: bool) -> None:
+def set_mode(run: TrainingRun, training: bool) -> None:
     """Put the model, and an optimizer that has modes, into training or evaluation mode."""
     for part in (run.model_wrapped, run.optimizer):
         switch = getattr(part, "train" if training else "eval", None)
@@ -136,7 +139,7 @@ def set_mode(run: Any, training: bool) -> None:
             switch()
 
 
-def add_speed_metrics(run: Any, output: EvalLoopOutput, prefix: str, start_time: float) -> None:
+def add_speed_metrics(run: TrainingRun, output: EvalLoopOutput, prefix: str, start_time: float) -> None:
     """Add `_runtime`, `_samples_per_second` and `_steps_per_second` to the metrics of `output`."""
     total_batch = run.args.eval_batch_size * run.args.world_size
     steps = math.ceil(output.num_samples / total_batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from ..errors import InvalidInputError
 from . import data
 from .hooks import Hooks
 
+if TYPE_CHECKING:
+    from .run import TrainingRun
+
 
 @dataclass(frozen=True)
 class Share:
@@ -28,12 +31,12 @@ class Share:
         counts: for each process, how many of its rows are samples.
     """
 
-    run: Any
+    run: TrainingRun
     size: int
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, run: Any, dataloader: DataLoader[Any], size: int) -> Share:
+    def of(cls, run: TrainingRun, dataloader: DataLoader[Any], size: int) -> Share:
         """Find the share: accelerate's loaders pad the last batch with samples of the first one, others do not."""
         accelerator = run.accelerator
         if accelerator.num_processes == 1:
@@ -116,7 +119,7 @@ class Outputs:
     wanted: tuple[str, ...] = field(default=())
 
     @classmethod
-    def for_run(cls, run: Any) -> Outputs:
+    def for_run(cls, run: TrainingRun) -> Outputs:
         """Return empty containers, for what the arguments of the run ask to keep."""
         make = functools.partial(EvalLoopContainer, run.args.eval_do_concat_batches, padding_index=-100)
         return cls(make(), make(), make(), make(), tuple(run.args.include_for_metrics))
@@ -174,7 +177,7 @@ class Outputs:
         return float(values.mean())
 
 
-def _main_input(run: Any, inputs: Any) -> Any:
+def _main_input(run: TrainingRun, inputs: Any) -> Any:
     name = run.traits.main_input_name
     if name not in inputs:
         raise InvalidInputError(
@@ -184,7 +187,7 @@ def _main_input(run: Any, inputs: Any) -> Any:
     return inputs[name]
 
 
-def num_samples_of(run: Any, dataloader: DataLoader[Any], seen: int) -> int:
+def num_samples_of(run: TrainingRun, dataloader: DataLoader[Any], seen: int) -> int:
     """Return how many samples were evaluated: the length of the dataset, or those that were seen."""
     dataset = getattr(dataloader, "dataset", None)
     if dataset is not None and has_length(dataset) and len(dataset):

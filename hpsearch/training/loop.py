@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -20,6 +20,9 @@ from .optimization import current_learning_rate, follows_a_metric
 from .randomness import RandomStreams
 from .resume import ResumePoint, load_optimization
 from .tokens import track_input_tokens
+
+if TYPE_CHECKING:
+    from .run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +204,7 @@ def _finish(trainer: Hooks, length: TrainingLength) -> TrainOutput:
     return TrainOutput(run.state.global_step, train_loss, metrics)
 
 
-def store_flos(run: Any) -> None:
+def store_flos(run: TrainingRun) -> None:
     """Add the operations counted since the last call to the state, summed over all processes."""
     counted, run.current_flos = run.current_flos, 0.0
     if run.accelerator.num_processes > 1:
@@ -210,7 +213,7 @@ def store_flos(run: Any) -> None:
     run.state.total_flos += counted
 
 
-def _start_batches(run: Any, loader: Any, epoch: int, seen: int, resume: ResumePoint | None) -> Iterator[Any]:
+def _start_batches(run: TrainingRun, loader: Any, epoch: int, seen: int, resume: ResumePoint | None) -> Iterator[Any]:
     if resume is not None and seen > 0:
         run.epoch_streams = resume.epoch_streams
         return resume_epoch(loader, epoch, seen, resume)
@@ -224,13 +227,13 @@ def _first_epoch(position: Position) -> int:
     return position.epoch + 1 if position.epoch_finished else position.epoch
 
 
-def _batches_to_skip(run: Any, epoch: int, resume: ResumePoint | None) -> int:
+def _batches_to_skip(run: TrainingRun, epoch: int, resume: ResumePoint | None) -> int:
     if resume is None or run.position.epoch != epoch or run.args.ignore_data_skip:
         return 0
     return run.position.batches
 
 
-def _announce(run: Any, length: TrainingLength) -> None:
+def _announce(run: TrainingRun, length: TrainingLength) -> None:
     logger.info(
         "Training: %d examples, %d epochs, %d steps of %d micro-batches; %d trainable parameters; from step %d.",
         length.num_examples,

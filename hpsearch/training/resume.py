@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.trainer_pt_utils import safe_globals
@@ -34,6 +34,9 @@ from .data import TrainingLength
 from .hyperparameters import given_hyperparameters, reapply
 from .optimization import follows_a_metric
 from .randomness import RandomStreams
+
+if TYPE_CHECKING:
+    from .run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +129,7 @@ def read_resume_point(folder: Path, args: TrainingArguments, reapply_arguments: 
         raise _damaged(folder / RUN_STATE_FILE, error) from error
 
 
-def load_optimization(run: Any, folder: Path) -> None:
+def load_optimization(run: TrainingRun, folder: Path) -> None:
     """Restore optimizer, schedule and gradient scaler; put the run's own hyperparameters over them, if it says so.
 
     Raises:
@@ -250,7 +253,7 @@ def _read_streams(
         raise _damaged(path, f"it holds no random streams: {error}") from error
 
 
-def _load_optimizer(run: Any, state: dict[str, Any]) -> None:
+def _load_optimizer(run: TrainingRun, state: dict[str, Any]) -> None:
     present = run.optimizer.state_dict()["param_groups"] if not sharding.is_sharded(run) else []
     for group, saved in zip(present, state["param_groups"], strict=False):
         absent = group.keys() - saved.keys() - ({FIRST_RATE} if follows_a_metric(run.lr_scheduler) else set())
@@ -259,7 +262,7 @@ def _load_optimizer(run: Any, state: dict[str, Any]) -> None:
     sharding.load_optimizer_state(run, state)
 
 
-def _put_back_first_rates(run: Any, folder: Path) -> None:
+def _put_back_first_rates(run: TrainingRun, folder: Path) -> None:
     """Set the initial learning rates of a schedule that follows a metric, if the checkpoint holds them."""
     rates = (read_json(folder / RUN_STATE_FILE) or {}).get("first_rates", ())
     for group, rate in zip(run.optimizer.param_groups, rates, strict=False):

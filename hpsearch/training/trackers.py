@@ -15,11 +15,14 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers.integrations import MLflowCallback, TensorBoardCallback, WandbCallback
 
 from ..system.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +99,9 @@ class TensorBoardTracker(TensorBoardCallback, Tracker):
     logging_dir: str | None
     tb_writer: Any
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Open the files, and write down the parameters of a trial."""
         self.trial = trial = TrackedTrial.of(args, state)
         if trial is not None:
@@ -118,7 +123,9 @@ class TensorBoardTracker(TensorBoardCallback, Tracker):
             self.logging_dir = str(self._folder)
         super()._init_summary_writer(args)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Close the files, unless there is a trial, which may still be evaluated."""
         if self.trial is None:
             super().on_train_end(args, state, control, **kwargs)
@@ -185,7 +192,9 @@ class WandbTracker(WandbCallback, Tracker):
     One process has one run: a run that is open when a trial begins is finished, as transformers does.
     """
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
         """Begin the run; the arguments stay as they are."""
         trial = TrackedTrial.of(args, state)
         if trial is None:

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import (
     ArgumentTypeError,
@@ -43,6 +43,9 @@ from ..training.batch_size import is_out_of_memory
 from ..training.callbacks import TrainerCallback
 from ..training.first_samples import first_samples
 from .searchable import PreflightTrainer, Searchable, Trainable
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 BATCHES = 2
 # The number of other configurations that are tried before an error counts as a mistake.
@@ -270,7 +273,7 @@ class _OneStep(TrainerCallback):
         self.num_parameters = 0
         self._model: Any = None
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         self._model = kwargs.get("model")
         control.should_training_stop = True
         control.should_log = control.should_evaluate = control.should_save = False
@@ -278,7 +281,9 @@ class _OneStep(TrainerCallback):
 
     on_epoch_end = on_step_end
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> None:
         self.metrics.update(metrics or {})
         model = kwargs.get("model")
         if model is not None:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MissingMetricError
 from ..search.budgets import Stop, TrialBudget
@@ -22,6 +22,9 @@ from .agreed_interruption import AgreedInterruption
 from .messages import Reported
 from .reporter import Reporter
 from .scoped_weights import ScopedWeights
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
 
 
 class ReportingCallback(TrainerCallback, ExportableState):
@@ -138,7 +141,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
         known = 0 if earlier is None or earlier.state is TrialState.INTERRUPTED else len(earlier.reports)
         return bool(self.reports) and self._paused_at == len(self.reports) > known
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Restore the state of the trial from an earlier session: its progress, and its reports, for the pruner."""
         self._budget.begin_training()
         self.epochs, self.fraction = float(state.epoch or 0.0), min(1.0, self._fraction(state))
@@ -149,7 +154,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             for report in self.reports:
                 self._add_value(report)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         """Stop the trial if a budget is exhausted, or a signal ends the search."""
         self._ranks.check_connected()
         self._check_once()
@@ -169,7 +174,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self._leave_if_interrupted(state, control)
         return control
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> Any:
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> Any:
         """Report the evaluation, once all evaluation sets are done; other prefixes are not the trial's."""
         if not any(name.startswith("eval_") for name in metrics or {}):
             return control
@@ -190,7 +197,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self._leave_if_interrupted(state, control)
         return control
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         """Skip the last evaluation of a stopped trial: it has been evaluated, or resumes in the next session.
 
         A whole epoch that was not evaluated is the exception.
@@ -205,7 +212,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self._leave_if_interrupted(state, control)
         return control
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the selected weights beside the checkpoint, and delete those that are no longer needed."""
         self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
         if self._ranks.is_main:

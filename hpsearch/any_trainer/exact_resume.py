@@ -101,7 +101,7 @@ class ExactResume(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        train_dataloader: Any = None,
+        train_dataloader: object = None,
         **kwargs: Any,
     ) -> None:
         """Restore the generators as they were before the order of this epoch was drawn, and note them."""
@@ -119,7 +119,7 @@ class ExactResume(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        train_dataloader: Any = None,
+        train_dataloader: object = None,
         **kwargs: Any,
     ) -> None:
         """Write the state; in the middle of an epoch the generators as they were at its beginning."""
@@ -145,7 +145,7 @@ class ExactResume(TrainerCallback):
         is_updated = getattr(self._trainer.args, "sync_ref_model", False)
         return self._trainer.accelerator.unwrap_model(self._trainer.ref_model) if is_updated else None
 
-    def _restore(self, loader: Any) -> bool:
+    def _restore(self, loader: object) -> bool:
         """Restore the generators; return False if the checkpoint has not all that this trainer needs."""
         if not self._saved:
             return not (self._attributes or generator_states(loader))
@@ -153,12 +153,12 @@ class ExactResume(TrainerCallback):
         return restore_generators(loader, self._saved["generators"])
 
 
-def generator_states(loader: Any) -> dict[str, Any]:
+def generator_states(loader: object) -> dict[str, Any]:
     """Return the states of all generators that a loader and its samplers own, by the path of attributes to them."""
     return {path: _state(getattr(owner, name)) for path, (owner, name) in _places(loader).items()}
 
 
-def restore_generators(loader: Any, states: dict[str, Any]) -> bool:
+def restore_generators(loader: object, states: dict[str, Any]) -> bool:
     """Restore the generators of a loader, also those that its samplers make later; return False if one has no place."""
     places = _places(loader, is_made=False)
     for path, state in states.items():
@@ -170,7 +170,7 @@ def restore_generators(loader: Any, states: dict[str, Any]) -> bool:
     return places.keys() >= states.keys()
 
 
-def _places(loader: Any, is_made: bool = True) -> dict[str, tuple[Any, str]]:
+def _places(loader: object, is_made: bool = True) -> dict[str, tuple[Any, str]]:
     """Return the owner and the attribute of each generator of a loader and its samplers, by the path to it.
 
     Unless `is_made`, attributes that are None are among them: some samplers make their generator when it is needed.

@@ -87,13 +87,13 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
         Dataset.map = original
 
 
-def _is_decided(given: Mapping[str, Any]) -> bool:
+def _is_decided(given: Mapping[str, object]) -> bool:
     """Return True if the program itself decides where a result is kept, or whether it is reused."""
     is_placed = given.get("cache_file_name") is not None or given.get("keep_in_memory")
     return bool(is_placed) or given.get("load_from_cache_file") is False
 
 
-def _key(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
+def _key(dataset: Dataset, given: Mapping[str, object]) -> str | None:
     """Return a key that is the same for the same result of `Dataset.map` only; None if there is no such key."""
     if given.get("num_proc"):
         return None
@@ -108,7 +108,7 @@ def _key(dataset: Dataset, given: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _globals_of(function: Any) -> list[dict[str, Any]]:
+def _globals_of(function: object) -> list[dict[str, Any]]:
     """Return the values of the global variables that functions of modules refer to.
 
     `datasets` hashes such a function by its name, all others by what they are made of. Large values count whole here.

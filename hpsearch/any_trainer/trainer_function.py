@@ -190,7 +190,7 @@ class TrainerFunction:
         return TransformersTrainer(made, trial, output_dir or made.args.output_dir, environment)
 
     @contextlib.contextmanager
-    def preflight_trainer(self, trial: Any, output_dir: str) -> Iterator[PreflightTrainer]:
+    def preflight_trainer(self, trial: Trial, output_dir: str) -> Iterator[PreflightTrainer]:
         """Yield the trainer of a trial for its preflight; then it is dropped, and the random streams are put back."""
         with preserved_streams():
             trainer = self.for_trial(trial, output_dir)
@@ -214,7 +214,7 @@ class TrainerFunction:
             made = self.make_trainer(trial)
         return self._checked(made)
 
-    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+    def check_parameter(self, name: str, value: object, conditions: Mapping[str, object] | None = None) -> None:
         """Do nothing: what a parameter may be, `make_trainer` knows."""
 
     def check_changeable(self, name: str) -> None:
@@ -233,7 +233,7 @@ class TrainerFunction:
         """Return the trainer state of a checkpoint, with what it records of the trial; empty if it cannot be read."""
         return read_state(checkpoint)
 
-    def smaller_batches(self, args: Any) -> None:
+    def smaller_batches(self, args: object) -> None:
         """Return None: a trainer cannot be made with other arguments than those that `make_trainer` gives it."""
 
     def build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
@@ -307,7 +307,7 @@ class TrainerFunction:
                     ) from error
         raise AssertionError
 
-    def _checked(self, made: Any) -> transformers.Trainer:
+    def _checked(self, made: object) -> transformers.Trainer:
         if not isinstance(made, transformers.Trainer):
             shown = (
                 "an hpsearch.Trainer, which searches itself" if hasattr(made, "hyperparameter_search") else repr(made)
@@ -359,14 +359,14 @@ def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str,
     return dict(trial.params.values_by_name)
 
 
-def _not_suggested(name: str, value: Any) -> str:
+def _not_suggested(name: str, value: object) -> str:
     return (
         f"hp_space(trial) returns {name}={value!r}, which it has not suggested under that name: make_trainer would not "
         "see it. Constants belong into make_trainer."
     )
 
 
-def _without(args: transformers.TrainingArguments, drawn: Mapping[str, Any]) -> Any:
+def _without(args: transformers.TrainingArguments, drawn: Mapping[str, object]) -> Any:
     """Return a copy of arguments with their defaults in place of those that have the name of a parameter."""
     other = copy.copy(args)
     for each in dataclasses.fields(args):

@@ -18,6 +18,7 @@ from transformers.trainer_utils import sort_checkpoints
 
 from ..errors import ArgumentError, CheckpointError
 from ..search.metrics.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
+from ..search.trial import Trial
 from ..system.files import read_json, remove_folder, sync_tree, write_json
 from ..system.progress_bars import no_progress_bars
 from ..training import operations, weights
@@ -60,7 +61,7 @@ class TransformersTrainer:
     """
 
     def __init__(
-        self, trainer: transformers.Trainer, trial: Any, output_dir: str, environment: Mapping[str, str]
+        self, trainer: transformers.Trainer, trial: Trial, output_dir: str, environment: Mapping[str, str]
     ) -> None:
         self._trainer: Any = trainer
         self._environment = dict(environment)
@@ -92,7 +93,7 @@ class TransformersTrainer:
         self._trainer.add_callback(self._relay)
         self._trainer.callback_handler.callbacks.insert(0, _Turn(self._relay, of_others=True))
 
-    def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> None:
+    def train(self, resume_from_checkpoint: object = None, *, reapply_arguments: bool = False) -> None:
         """Train to completion, or until a callback stops it; a trial that is complete is not trained further.
 
         Raises:
@@ -142,7 +143,7 @@ class TransformersTrainer:
                 raise
             raise CheckpointError(f"{str(resume_from_checkpoint)!r} cannot be resumed from: {error}") from error
 
-    def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
+    def evaluate(self, eval_dataset: object = None) -> dict[str, float]:
         """Evaluate the model that was trained; default: on the trainer's own evaluation data."""
         return dict(self._trainer.evaluate(eval_dataset))
 
@@ -277,7 +278,7 @@ def _checked(compute_metrics: Callable[..., Any]) -> Callable[..., Any]:
 class _NamesTrial(TrainerCallback):
     """Names the trial and its search for the trackers."""
 
-    def __init__(self, trial: Any) -> None:
+    def __init__(self, trial: Trial) -> None:
         self._trial = trial
 
     def on_train_begin(

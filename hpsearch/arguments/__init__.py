@@ -128,7 +128,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
         self._given = given
         self._resolved = {name: copy.copy(getattr(self, name)) for name in given}
 
-    def _cast_numbers(self: Any) -> None:
+    def _cast_numbers(self: object) -> None:
         """Take numbers as the type their field is annotated with, if that loses nothing; refuse them otherwise."""
         kind: Any = type(self)
         for name in _number_names(kind):
@@ -219,7 +219,7 @@ def _undisturbed_accelerate() -> Iterator[None]:
 
 
 @functools.cache
-def _number_names(kind: Any) -> tuple[str, ...]:
+def _number_names(kind: object) -> tuple[str, ...]:
     """Return the arguments that are annotated as numbers, and perhaps None."""
     numbers = {int, float, type(None)}
     accepted = {name: set(_accepted_types(annotation)) for name, annotation in _annotations(kind).items()}
@@ -238,7 +238,7 @@ def is_of_library(name: str, kind: type) -> bool:
     return any(name in inspect.get_annotations(each) for each in bases)
 
 
-def cast_argument(name: str, value: Any, kind: type = TrainingArguments) -> Any:
+def cast_argument(name: str, value: object, kind: type = TrainingArguments) -> Any:
     """Return `value` as the type that field `name` is annotated with, if that loses nothing.
 
     Numbers of numpy count as Python numbers; 3.0 is a valid int, 3 a valid float, 3.9 is not an int and text is never
@@ -281,7 +281,7 @@ def _fit(value: Any, target: Any) -> tuple[Any, bool]:
     return value, isinstance(value, target)
 
 
-def _accepted_types(annotation: Any) -> tuple[Any, ...]:
+def _accepted_types(annotation: object) -> tuple[Any, ...]:
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         return tuple(each for option in typing.get_args(annotation) for each in _accepted_types(option))
@@ -304,7 +304,7 @@ def _annotations(kind: Any) -> dict[str, Any]:
     return known
 
 
-def _is_same(left: Any, right: Any) -> bool:
+def _is_same(left: object, right: object) -> bool:
     return left is right or (type(left) is type(right) and bool(left == right))
 
 

@@ -66,7 +66,7 @@ _RANGES: dict[str, tuple[float, float | None]] = {
 _SHOWN_TO_METRICS = ("inputs", "loss")
 
 
-def check_values(args: Any) -> None:
+def check_values(args: object) -> None:
     """Check every value of `args` on its own.
 
     Raises:
@@ -125,7 +125,7 @@ def _check_json(name: str, value: str) -> None:
         raise ArgumentError(f"{name}={value!r} is not JSON: {error}.") from None
 
 
-def _check_choice(args: Any, name: str, allowed: Any, take: Callable[[Any], Any]) -> None:
+def _check_choice(args: object, name: str, allowed: object, take: Callable[[Any], Any]) -> None:
     if not hasattr(args, name):
         return
     value = getattr(args, name)
@@ -135,7 +135,7 @@ def _check_choice(args: Any, name: str, allowed: Any, take: Callable[[Any], Any]
         raise _not_allowed(name, value, allowed) from None
 
 
-def _check_members(args: Any, name: str, allowed: Any) -> None:
+def _check_members(args: object, name: str, allowed: Any) -> None:
     given = getattr(args, name, None) or ()
     if isinstance(given, str):
         given = given.split() if name == "debug" else [given]
@@ -149,7 +149,7 @@ def _not_allowed(name: str, value: Any, allowed: Any) -> ArgumentError:
     return ArgumentError(f"{name}={value!r} is not allowed; allowed: {one_of(allowed)}.{hint}")
 
 
-def _check_range(args: Any, name: str, least: float, greatest: float | None) -> None:
+def _check_range(args: object, name: str, least: float, greatest: float | None) -> None:
     value = getattr(args, name, None)
     if value is None:
         return

@@ -20,7 +20,7 @@ def _renamed(successor: str) -> Translation:
 
 
 def _switch(**successors: Any) -> Translation:
-    def translate(name: str, value: Any) -> dict[str, Any]:
+    def translate(name: str, value: object) -> dict[str, Any]:
         if value is not None and not isinstance(value, bool):
             raise ArgumentError(f"{name}={value!r} must be True or False; its successor is {', '.join(successors)}.")
         return dict(successors) if value else {}
@@ -31,7 +31,7 @@ def _switch(**successors: Any) -> Translation:
 def _dropped(*neutral: Any, advice: str) -> Translation:
     """Accept the values that asked for nothing; refuse the others with `advice`."""
 
-    def translate(name: str, value: Any) -> dict[str, Any]:
+    def translate(name: str, value: object) -> dict[str, Any]:
         if value not in neutral:
             raise ArgumentError(f"{name}={value!r} is an older spelling that transformers 5 no longer has: {advice}.")
         return {}
@@ -39,7 +39,7 @@ def _dropped(*neutral: Any, advice: str) -> Translation:
     return translate
 
 
-def _warmup_ratio(name: str, value: Any) -> dict[str, Any]:
+def _warmup_ratio(name: str, value: object) -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
@@ -155,7 +155,7 @@ _NAMES = {
 }
 
 
-def translate_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+def translate_arguments(given: Mapping[str, object]) -> dict[str, Any]:
     """Return the keyword arguments `given` with every older spelling replaced by its successor.
 
     Lists and dicts of several spellings are joined; a positive `warmup_steps` wins over `warmup_ratio`, as it always
@@ -189,7 +189,7 @@ def translate_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     return translated
 
 
-def _joined(name: str, successor: str, present: Any, added: Any) -> Any:
+def _joined(name: str, successor: str, present: object, added: object) -> Any:
     if present is None or present == added:
         return added
     if isinstance(present, dict) and isinstance(added, dict):

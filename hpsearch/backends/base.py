@@ -43,7 +43,7 @@ class Backend(ABC):
     @abstractmethod
     def __init__(self, **options: Any) -> None: ...
 
-    def native_space(self, hp_space: Any, seed: int, recipe: TakesParameters) -> Any:
+    def native_space(self, hp_space: object, seed: int, recipe: TakesParameters) -> Any:
         """Translate a search space of the engine; return any other one as it is.
 
         Args:

@@ -17,11 +17,11 @@ _REMOVED = {
 }
 
 
-def _any_value(value: Any) -> bool:
+def _any_value(value: object) -> bool:
     return True
 
 
-def _no_value(value: Any) -> bool:
+def _no_value(value: object) -> bool:
     """Return False, whatever the value."""
     return False
 
@@ -48,7 +48,7 @@ class EngineOption:
 
 def take_options(
     engine: str,
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     options: Iterable[str],
     known: Mapping[str, EngineOption],
     arguments: Iterable[str] = (),
@@ -93,7 +93,7 @@ def take_options(
     return taken, [f"Options of {engine}, and what the search does: {'; '.join(notices)}."] if notices else []
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(name: str, value: object) -> str:
     return f"{name}={reprlib.repr(value)}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..coordinator.coordinator import Coordinator
 from ..coordinator.search_session import SearchSession
@@ -80,12 +80,12 @@ class OptunaBackend(Backend):
 
     def __init__(
         self,
-        sampler: Any = None,
-        pruner: Any = RUNGS,
-        storage: Any = None,
+        sampler: object = None,
+        pruner: object = RUNGS,
+        storage: object = None,
         load_if_exists: bool = True,
-        terminator: Any = None,
-        start_from: Any = None,
+        terminator: object = None,
+        start_from: object = None,
         max_paused: int = 50,
         max_paused_bytes: float | None = None,
         n_jobs: int | None = 1,

@@ -104,18 +104,18 @@ class RayBackend(Backend):
     def __init__(
         self,
         address: str | None = None,
-        resources_per_trial: Any = None,
+        resources_per_trial: object = None,
         max_concurrent_trials: int | None = None,
         trial_retries: int = 3,
         autoscaling: bool = False,
         storage_path: str | os.PathLike[str] | None = None,
-        scheduler: Any = None,
-        search_alg: Any = None,
-        stop: Mapping[str, Any] | None = None,
+        scheduler: object = None,
+        search_alg: object = None,
+        stop: Mapping[str, object] | None = None,
         name: str | None = None,
-        sampler: Any = None,
-        pruner: Any = RUNGS,
-        terminator: Any = None,
+        sampler: object = None,
+        pruner: object = RUNGS,
+        terminator: object = None,
         max_paused: int = 50,
         max_paused_bytes: float | None = None,
         **of_the_study: Any,
@@ -154,7 +154,7 @@ class RayBackend(Backend):
         self._each = Resources()
         self._recipe: Any = None
 
-    def native_space(self, hp_space: Any, seed: int, recipe: TakesParameters) -> Any:
+    def native_space(self, hp_space: object, seed: int, recipe: TakesParameters) -> Any:
         """Take Ray's domains, in a mapping or in what a function returns, and what only the scheduler names."""
         check_perturbations(self._scheduler, recipe)
         hp_space = with_perturbed(hp_space, self._scheduler)

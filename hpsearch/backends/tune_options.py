@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from .engine_options import EngineOption
 
@@ -14,22 +13,22 @@ _CONTINUES = "the same call continues the study"
 _PROGRESS = "progress= decides what is shown"
 
 
-def _keeps_one(value: Any) -> bool:
+def _keeps_one(value: object) -> bool:
     return not isinstance(value, bool) and value == 1
 
 
-def _keeps_at_most_one(config: Any) -> bool:
+def _keeps_at_most_one(config: object) -> bool:
     """Return True if a `CheckpointConfig` asks for no checkpoints beyond the one that a trial needs."""
     kept = getattr(config, "num_to_keep", 0)
     is_saved = getattr(config, "checkpoint_frequency", 0) or getattr(config, "checkpoint_at_end", False)
     return (kept is None or _keeps_one(kept)) and not is_saved
 
 
-def _is_off(value: Any) -> bool:
+def _is_off(value: object) -> bool:
     return not value
 
 
-def _continues(value: Any) -> bool:
+def _continues(value: object) -> bool:
     return value is True or value in ("AUTO", "LOCAL")
 
 

@@ -98,13 +98,13 @@ def _in_words(record: TrialRecord, summary: SearchSummary) -> str:
     )
 
 
-def _flags(values: Mapping[str, Any], known: Collection[str]) -> str:
+def _flags(values: Mapping[str, object], known: Collection[str]) -> str:
     """Return parameters as options of a program: those that `_is_flag` allows."""
     flags = {name: value for name, value in values.items() if value is not None and _is_flag(name, value, known)}
     return " ".join(f"--{name}={shlex.quote(_text(value))}" for name, value in flags.items())
 
 
-def _is_flag(name: str, value: Any, known: Collection[str]) -> bool:
+def _is_flag(name: str, value: object, known: Collection[str]) -> bool:
     """Return whether a parameter is a training argument that only trains, and safe in a command line.
 
     A shell would run a part of a name that is no identifier, and `xargs` ends an argument at the end of a line.
@@ -129,7 +129,7 @@ def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]], known: Collection[s
             print(f"omitted ({reason}): {left_out}", file=sys.stderr)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

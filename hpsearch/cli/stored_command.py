@@ -15,7 +15,7 @@ from ..system.spelling import nearest_name
 from .study_file import Command
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and value >= 1
 
 
@@ -65,7 +65,7 @@ def read_command(study: Path) -> Command:
     return command
 
 
-def _checked(found: Any) -> Command:
+def _checked(found: object) -> Command:
     """Return the content of a command file as a command.
 
     Raises:
@@ -95,13 +95,13 @@ def _checked(found: Any) -> Command:
     return Command(file, folder, arguments, search, left_out)
 
 
-def _mapping(name: str, value: Any) -> dict[str, Any]:
+def _mapping(name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} is {value!r}, which must be a mapping")
     return dict(value)
 
 
-def _absolute_path(name: str, value: Any) -> str:
+def _absolute_path(name: str, value: object) -> str:
     """Return a path without links.
 
     Raises:

@@ -135,7 +135,7 @@ class TextClassification:
     def _columns(self) -> list[str]:
         return [self.text] if isinstance(self.text, str) else list(self.text)
 
-    def _names(self, train: Any, labels: Sequence[Any]) -> Sequence[str]:
+    def _names(self, train: Any, labels: Sequence[object]) -> Sequence[str]:
         """Return the labels by name, if the data know names for their numbers."""
         feature = train.features[self.label]
         return (

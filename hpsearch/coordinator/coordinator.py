@@ -360,7 +360,7 @@ class Coordinator:
             self._without_process.append(number)
         return None
 
-    def adopt(self, number: int, donor: Assignment, arguments: Mapping[str, Any]) -> Assignment:
+    def adopt(self, number: int, donor: Assignment, arguments: Mapping[str, object]) -> Assignment:
         """Let a trial resume from a checkpoint of another one, with other arguments: population-based training.
 
         Raises:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
 
 from ..errors import SpaceError
 from ..search.by_number import updated, with_number
@@ -149,7 +148,7 @@ class StudyRecords:
             self._tried = TriedSoFar(*settings)
         return self._tried.of(self.known())
 
-    def known_trial(self, params: Mapping[str, Any]) -> TrialRecord | None:
+    def known_trial(self, params: Mapping[str, object]) -> TrialRecord | None:
         """Return the trial that has these proposed parameters, if its result is known or will be; under `locked()`.
 
         What the space adds to them, such as constants, is compared too.

@@ -184,7 +184,7 @@ class TrialsOnDisk:
         return dict(choose(trial, self._study.suggest, suggested, self._records.tried(), stream))
 
 
-def _check_reach(record: TrialRecord, suggested: Mapping[str, Any]) -> None:
+def _check_reach(record: TrialRecord, suggested: Mapping[str, object]) -> None:
     """Check that no argument of a half-done trial acts elsewhere, unless the space of this search asks for it.
 
     Raises:

@@ -118,7 +118,7 @@ class _Known:
         self.ended = {each.number for each in trials if each.state.is_finished() and ORIGIN not in each.user_attrs}
 
 
-def _ended_in(storage: Any, folder: Path, name: str) -> _Known:
+def _ended_in(storage: object, folder: Path, name: str) -> _Known:
     with quiet_optuna():
         opened = open_storage(storage, folder)
         try:

@@ -50,7 +50,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         seed: int,
         objective: Objective,
         first: int,
-        priors: Mapping[str, Any] | None = None,
+        priors: Mapping[str, object] | None = None,
         branches: Branches | None = None,
         by_seconds: bool = False,
     ) -> None:

@@ -28,7 +28,7 @@ SAMPLERS: Mapping[str, type[BaseSampler]] = {
 _NEEDS: Mapping[type[BaseSampler], str] = {optuna.samplers.CmaEsSampler: "cmaes"}
 
 
-def sampler_kind(sampler: Any) -> type[BaseSampler]:
+def sampler_kind(sampler: object) -> type[BaseSampler]:
     """Return the class of a search's sampler, which is an object, a name, or None (any class).
 
     Raises:

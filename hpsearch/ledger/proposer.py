@@ -22,7 +22,7 @@ class Proposer(Protocol):
     def reject(self, number: int, known: TrialRecord) -> None:
         """Note that the last proposed parameters are those of a known trial; `propose` is called again."""
 
-    def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
+    def end(self, record: TrialRecord, result: Mapping[str, object]) -> None:
         """Note how a trial has ended, and what it reported last."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import optuna
 from optuna.trial import TrialState as EngineState
@@ -24,7 +23,7 @@ PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
 }
 
 
-def as_pruner(pruner: Any) -> optuna.pruners.BasePruner:
+def as_pruner(pruner: object) -> optuna.pruners.BasePruner:
     """Return a pruner of Optuna as it is, or one by name; for the rungs, the one that takes their place without them.
 
     Raises:
@@ -44,7 +43,7 @@ def as_pruner(pruner: Any) -> optuna.pruners.BasePruner:
     )
 
 
-def is_rungs(pruner: Any) -> bool:
+def is_rungs(pruner: object) -> bool:
     """Return whether a user asks for rungs, where trials pause, in place of a pruner of Optuna."""
     return isinstance(pruner, Ladder) or (isinstance(pruner, str) and pruner == RUNGS)
 

@@ -61,7 +61,7 @@ class RangesOfTrials:
         self._earlier = [each for each in earlier if ORIGIN not in each.user_attrs]
         self._warned: set[str] = set()
 
-    def check(self, name: str, parameter: Parameter, before: Mapping[str, Any]) -> None:
+    def check(self, name: str, parameter: Parameter, before: Mapping[str, object]) -> None:
         """Refuse a range that has changed, or warn of one that may depend on parameters suggested before it.
 
         Where earlier trials have several ranges of a name, the range depends on something, and nothing is compared.

@@ -37,7 +37,7 @@ _DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _MADE_OF = {TrialState.PRUNED: EngineState.PRUNED, TrialState.FAILED: EngineState.FAIL}
 
 
-def set_aside_damaged(storage: Any, study: Study) -> list[str]:
+def set_aside_damaged(storage: object, study: Study) -> list[str]:
     """Rename the storage in the study's folder if it cannot be read; return what was done, in words.
 
     The caller holds the study's lock, and no other search is at work in the folder.
@@ -57,12 +57,12 @@ def set_aside_damaged(storage: Any, study: Study) -> list[str]:
     return [f"DAMAGED: {file.name} ({reason}); it was renamed to {aside}"]
 
 
-def own_path(storage: Any, folder: Path) -> Path:
+def own_path(storage: object, folder: Path) -> Path:
     """Return the file of the storage in a study's folder: of the database for None, else of the journal."""
     return folder / (DATABASE_FILE if storage is None else JOURNAL_FILE)
 
 
-def why_damaged(storage: Any, folder: Path, name: str) -> str | None:
+def why_damaged(storage: object, folder: Path, name: str) -> str | None:
     """Return why the storage in a study's folder is damaged; None if it is not, or if there is none.
 
     Args:
@@ -85,7 +85,7 @@ def _free_name(file: Path) -> str:
     return next(name for name in names if not list(file.parent.glob(f"{name}*")))
 
 
-def open_own_or_other(storage: Any, folder: Path) -> optuna.storages.BaseStorage:
+def open_own_or_other(storage: object, folder: Path) -> optuna.storages.BaseStorage:
     """Open the storage that a search's argument asks for; see `open_storage`.
 
     Raises:
@@ -102,7 +102,7 @@ def open_own_or_other(storage: Any, folder: Path) -> optuna.storages.BaseStorage
         ) from error
 
 
-def _why_unreadable(storage: Any, folder: Path, name: str) -> str | None:
+def _why_unreadable(storage: object, folder: Path, name: str) -> str | None:
     """Return why a storage in the study's folder is damaged; None if it is not, or if that cannot be determined now."""
     if storage is None:
         reason = _damage_of_sqlite(folder / DATABASE_FILE)
@@ -155,7 +155,7 @@ def first_line(error: BaseException) -> str:
     return printable(f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
 
 
-def was_made_in(settings: Mapping[str, Any] | None, storage: Any) -> bool:
+def was_made_in(settings: Mapping[str, object] | None, storage: object) -> bool:
     """Return whether the settings of a study say that its storage lies in its own folder, which may have been moved."""
     recorded = None if settings is None or not settings.get("storage") else _path(str(settings["storage"]))
     if settings is None or recorded is None:

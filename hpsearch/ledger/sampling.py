@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator
-from typing import Any
 
 import optuna
 from optuna.samplers._lazy_random_state import LazyRandomState
@@ -41,7 +40,7 @@ class RepeatableSampling:
             stream.rng.seed((seed + place) % 2**32)
 
 
-def _streams_of(holder: Any, seen: set[int] | None = None) -> Iterator[LazyRandomState]:
+def _streams_of(holder: object, seen: set[int] | None = None) -> Iterator[LazyRandomState]:
     """Yield every random stream that a sampler holds, itself or in a sampler or strategy inside it."""
     seen = set() if seen is None else seen
     for value in list(getattr(holder, "__dict__", {}).values()):

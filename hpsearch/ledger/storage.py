@@ -33,7 +33,7 @@ _ATTEMPTS = 10
 _CONTINUES = "Nothing is lost: run the same command again to continue."
 
 
-def is_in_study_folder(storage: Any) -> bool:
+def is_in_study_folder(storage: object) -> bool:
     """Return whether a search's argument asks for a storage in the study's own folder."""
     return storage is None or storage == JOURNAL
 
@@ -99,7 +99,7 @@ def close(storage: optuna.storages.BaseStorage) -> None:
         engine.dispose()
 
 
-def check_storage(storage: Any) -> None:
+def check_storage(storage: object) -> None:
     """Check that a search's argument may be a storage, without opening it.
 
     Raises:
@@ -274,5 +274,5 @@ def _is_no_interruption(logged: logging.LogRecord) -> bool:
     return True
 
 
-def _relax_sync(connection: Any, _record: Any) -> None:
+def _relax_sync(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous=NORMAL")

@@ -37,7 +37,7 @@ class StoredEngine:
     """
 
     def __init__(
-        self, study: StoredStudy, records: Sequence[TrialRecord], storage: Any = None, trust: bool = False
+        self, study: StoredStudy, records: Sequence[TrialRecord], storage: object = None, trust: bool = False
     ) -> None:
         self._study, self._records = study, records
         self._given, self._trust = storage, trust
@@ -159,7 +159,7 @@ def outside_of_folder(storage: str, remedy: str) -> StudyError:
     )
 
 
-def _are_in(known: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:
+def _are_in(known: Mapping[str, BaseDistribution], params: Mapping[str, object]) -> bool:
     """Return whether parameters are those of the space: population-based training goes beyond, lists are in none."""
     try:
         return all(

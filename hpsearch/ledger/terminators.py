@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import optuna
 from optuna.terminator import BaseTerminator
@@ -20,7 +19,7 @@ from ..errors import StudyError
 STAGNATION, _STAGNATION_IF_LITTLE, _LITTLE = 30, 15, 0.01
 
 
-def as_terminator(terminator: Any) -> BaseTerminator | None:
+def as_terminator(terminator: object) -> BaseTerminator | None:
     """Return a terminator of Optuna as it is; for True, one that stops after 30 results in a row without a new best.
 
     Raises:

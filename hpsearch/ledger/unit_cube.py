@@ -50,7 +50,7 @@ class Cube:
                 point[self._places[name]] = side.encode(params[name])
         return point
 
-    def holds(self, params: Mapping[str, Any]) -> bool:
+    def holds(self, params: Mapping[str, object]) -> bool:
         """Return whether parameters lie in the space; those that have no side there do not matter."""
         try:
             return all(
@@ -84,7 +84,7 @@ class Cube:
             place for name, side in self._places.items() if name in params for place in range(side.start, side.stop)
         )
 
-    def _corners_of(self, choices: Mapping[str, Any]) -> list[int]:
+    def _corners_of(self, choices: Mapping[str, object]) -> list[int]:
         """Return the places of the sides that are 1 where these choices are taken, of parameters that have sides."""
         corners: list[int] = []
         for name, value in choices.items():
@@ -108,7 +108,7 @@ class Tried:
         for params in tried:
             self.add(params)
 
-    def add(self, params: Mapping[str, Any]) -> None:
+    def add(self, params: Mapping[str, object]) -> None:
         """Note that a trial has had these parameters."""
         sides = self._cube.sides_of(params)
         if sides:

@@ -66,7 +66,7 @@ class Plot:
     height: int = 360
 
 
-def figure_of(traces: Sequence[Any], **layout: Any) -> go.Figure:
+def figure_of(traces: Sequence[object], **layout: Any) -> go.Figure:
     """Return a figure in the style of the report; `layout` as for `plotly.graph_objects.Layout`."""
     return go.Figure(traces, {"template": _TEMPLATE}).update_layout(**layout)
 

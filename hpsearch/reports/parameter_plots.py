@@ -40,7 +40,7 @@ def importance_plot(importances: Mapping[str, float], summary: SearchSummary) ->
     return Plot("importances", "Which parameters matter", description, figure, 120 + 34 * len(names))
 
 
-def _is_numeric(values: Sequence[Any]) -> bool:
+def _is_numeric(values: Sequence[object]) -> bool:
     return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
 
 
@@ -92,7 +92,7 @@ def _add_slice(
         figure.update_layout({f"yaxis{place}": {"title": summary.objective.name}})
 
 
-def _in_order(values: Sequence[Any], kind: str) -> dict[str, Any]:
+def _in_order(values: Sequence[object], kind: str) -> dict[str, Any]:
     """Return the order of the choices on an axis: numbers by value, then others by the alphabet."""
     if kind != "category":
         return {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -20,7 +19,7 @@ from ..search.trial import TrialRecord, TrialState
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """Return a parameter's or objective's value in at most about eight characters, which a terminal can show.
 
     >>> format_value(0.00012345), format_value(0.97512), format_value(16), format_value("adamw")

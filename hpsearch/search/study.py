@@ -242,7 +242,7 @@ class Study:
         """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""
         return self.space.describe() if isinstance(self.space, SearchSpace) else DEFINE_BY_RUN
 
-    def check_same(self, earlier: Mapping[str, Any]) -> None:
+    def check_same(self, earlier: Mapping[str, object]) -> None:
         """Check that a study on disk is this one, so that its trials can be compared with those to come.
 
         Raises:
@@ -262,7 +262,7 @@ class Study:
         shown = (_shown(flat(SearchSpace({name: each}).describe())[name]) for each in (before, now))
         return StudyError(f"{self._was_made_with(f'space of {name!r}', *shown)} {_REMEDY}")
 
-    def changes_of_space(self, earlier: Mapping[str, Any]) -> list[str]:
+    def changes_of_space(self, earlier: Mapping[str, object]) -> list[str]:
         """Return which parameters have come or gone since the study on disk, in words."""
         before, now = earlier.get("space"), self.described_space()
         if DEFINE_BY_RUN in (before, now):
@@ -271,7 +271,7 @@ class Study:
         new = [f"{name} is searched now" for name in present if name not in names]
         return new + [f"{name} is no longer searched" for name in names if name not in present]
 
-    def _was_made_with(self, what: str, before: Any, now: Any) -> str:
+    def _was_made_with(self, what: str, before: object, now: object) -> str:
         place = f"The study {self.name!r} in {str(self.folder)!r} was made with another {what}"
         return f"{place}: {before!r}, now {now!r}."
 
@@ -292,7 +292,7 @@ def describe(objectives: Sequence[Objective], constraints: Sequence[Constraint])
     return f"{described}, with {bounds}" if bounds else described
 
 
-def check_whole(name: str, value: Any, least: int, also: str = "") -> None:
+def check_whole(name: str, value: object, least: int, also: str = "") -> None:
     """Check that a value is a whole number of at least `least`; `also` says in words what else the caller allows.
 
     Raises:
@@ -313,7 +313,7 @@ def check_budget(budget: Any) -> None:
         raise StudyError(f"budget must be None or a number of full training runs of at least 1, but got {budget!r}.")
 
 
-def flat(space: Any) -> dict[str, Any]:
+def flat(space: object) -> dict[str, Any]:
     """Return every parameter of a described space, those in branches included, by name; none of a function."""
     if not isinstance(space, Mapping):
         return {}
@@ -325,23 +325,23 @@ def flat(space: Any) -> dict[str, Any]:
     return found
 
 
-def _shown(described: Mapping[str, Any]) -> str:
+def _shown(described: Mapping[str, object]) -> str:
     values = {
         key: value for key, value in described.items() if key != "kind" and value is not None and value is not False
     }
     return f"{described['kind']}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
 
 
-def _kind(space: Any) -> str:
+def _kind(space: object) -> str:
     return "by a function" if space == DEFINE_BY_RUN else "by a mapping"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a number of numpy as Python's; everything else as it is."""
     return value.item() if isinstance(value, numbers.Number) and hasattr(value, "item") else value
 
 
-def check_name(name: Any, what: str) -> str:
+def check_name(name: object, what: str) -> str:
     """Return `name` if it can name a folder and stays inside its parent.
 
     Raises:
@@ -355,7 +355,7 @@ def check_name(name: Any, what: str) -> str:
     return str(name)
 
 
-def known_space(space: Any) -> SearchSpace | None:
+def known_space(space: object) -> SearchSpace | None:
     """Return the parameters that are known before the first trial; None of a function that does not list them."""
     known = space if isinstance(space, SearchSpace) else getattr(space, "parameters", None)
     return known if isinstance(known, SearchSpace) else None

@@ -19,7 +19,7 @@ _ELSEWHERE = {
 }
 
 
-def check_callbacks(callbacks: Any) -> tuple[StudyCallback, ...]:
+def check_callbacks(callbacks: object) -> tuple[StudyCallback, ...]:
     """Return the callbacks of a search as a tuple; None: there are none.
 
     Raises:
@@ -71,7 +71,7 @@ class CallsBack(PassingListener):
 class _StoppableStudy:
     """The engine's study, which can be stopped: engines allow that in a loop of their own only."""
 
-    def __init__(self, study: Any, stop: Callable[[str], None]) -> None:
+    def __init__(self, study: object, stop: Callable[[str], None]) -> None:
         self._study, self._stop = study, stop
 
     @property  # type: ignore[misc]

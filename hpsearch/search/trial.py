@@ -230,7 +230,7 @@ class TrialRecord:
         return dict(json.loads(json.dumps(values, default=str)))
 
 
-def configuration(params: Mapping[str, Any]) -> str:
+def configuration(params: Mapping[str, object]) -> str:
     """Return a text that is the same for the same parameters, also after a journey through JSON.
 
     >>> configuration({"a": 0.1 + 0.2, "b": (1, 2)}) == configuration({"b": [1, 2], "a": 0.3})
@@ -239,7 +239,7 @@ def configuration(params: Mapping[str, Any]) -> str:
     return json.dumps({name: _rounded(value) for name, value in params.items()}, sort_keys=True, default=str)
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value: object) -> Any:
     """Return a number without the last digits, in which two ways of computing it may differ."""
     return float(f"{value:.12g}") if isinstance(value, float) and math.isfinite(value) else value
 
@@ -350,7 +350,7 @@ class Trial(ABC):
         """Return the names and values of its parameters."""
         return [(name, self[name]) for name in self.keys()]
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """Return a parameter, or `default` if the trial has none of this name."""
         return self[name] if name in self.keys() else default
 
@@ -387,7 +387,7 @@ class Trial(ABC):
         """Suggest one of `choices`."""
         return self.suggest(name, Categorical(tuple(choices)))
 
-    def set_user_attr(self, key: str, value: Any) -> None:
+    def set_user_attr(self, key: str, value: object) -> None:
         """Note something about the trial: it is in its record, and an attribute of Optuna's trial once the trial ends.
 
         Args:
@@ -406,7 +406,7 @@ class Trial(ABC):
         except (TypeError, ValueError, Unreadable) as error:
             raise StudyError(f"The attribute {key}={value!r} of a trial cannot be stored: {error}.") from error
 
-    def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:
+    def propose_again(self, params: Mapping[str, object] | None = None) -> bool:
         """Discard the suggested values; the next ones are drawn again, or are these.
 
         Return False, and forget nothing, if the trial must have the values that it has.
@@ -450,7 +450,9 @@ class FixedTrial(Trial):
         2
     """
 
-    def __init__(self, params: Mapping[str, Any], number: int = 0, arguments: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, params: Mapping[str, object], number: int = 0, arguments: Mapping[str, object] | None = None
+    ) -> None:
         super().__init__(number)
         self.params = _ReadParams(dict(params))
         self.arguments = dict(params if arguments is None else arguments)

@@ -312,7 +312,7 @@ def _bare(error: BaseException) -> BaseException:
     return error if is_known else HpsearchError(f"{type(error).__name__}: {error}")
 
 
-def _too_many_failures(failures: list[TrialRecord], best: Any) -> TooManyFailuresError:
+def _too_many_failures(failures: list[TrialRecord], best: object) -> TooManyFailuresError:
     first = failures[0]
     return TooManyFailuresError(
         f"The last {len(failures)} trials failed, so the search ended (max_failures). The first of them, trial "

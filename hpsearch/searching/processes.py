@@ -247,7 +247,7 @@ class _Connection(NamedTuple):
     peer: tuple[str, int]
 
 
-def _port_of(store: Any) -> int | None:
+def _port_of(store: object) -> int | None:
     while isinstance(store, distributed.PrefixStore):
         store = store.underlying_store
     return getattr(store, "port", None)

@@ -342,7 +342,7 @@ def _best_number(folder: Path) -> int:
 
 
 def _as_it_was(
-    recipe: SearchedRecipe, arguments: Mapping[str, Any], original: TrialRecord
+    recipe: SearchedRecipe, arguments: Mapping[str, object], original: TrialRecord
 ) -> tuple[SearchedRecipe, list[str]]:
     """Return a recipe with the arguments that the trial had, and notes on those that differed."""
     now = describe_environment(recipe.args, {})["arguments"]

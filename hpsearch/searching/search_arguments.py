@@ -171,7 +171,7 @@ class SearchArguments:
 
 
 def objectives_of(
-    recipe: SearchedRecipe, compute_objective: Any, direction: Any, recorded: Any = None
+    recipe: SearchedRecipe, compute_objective: object, direction: object, recorded: object = None
 ) -> tuple[Objective, ...]:
     """Return the objectives of a search; `recorded` are those that the study on disk has, by name.
 
@@ -184,7 +184,7 @@ def objectives_of(
     return resolve_objectives(compute_objective, direction, has_metrics, sets)
 
 
-def listener_of(progress: Any) -> SearchListener:
+def listener_of(progress: object) -> SearchListener:
     """Return the listener that shows a search: the one given, or a live view.
 
     Raises:
@@ -197,12 +197,12 @@ def listener_of(progress: Any) -> SearchListener:
     return console_listener(progress)
 
 
-def _is_default(value: Any, default: Any) -> bool:
+def _is_default(value: object, default: object) -> bool:
     """Return True if an argument was not given; objects of users, which may define any equality, are not compared."""
     return value is default or (isinstance(value, type(default)) and bool(value == default))
 
 
-def _one_of_both(direction: Any, directions: Any) -> Any:
+def _one_of_both(direction: object, directions: object) -> Any:
     """Return the directions, whichever of the two arguments has them.
 
     Raises:

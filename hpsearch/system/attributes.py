@@ -30,7 +30,7 @@ class Removed:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, recipe: Any, owner: type | None = None) -> Any:
+    def __get__(self, recipe: object, owner: type | None = None) -> Any:
         if recipe is None:
             return self
         raise AttributeError(

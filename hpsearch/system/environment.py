@@ -47,7 +47,7 @@ def ctrl_c_as_interruption() -> Iterator[None]:
         before = handlers.get(signal.SIGINT)
         if callable(before):
 
-            def handle(number: int, frame: Any) -> None:
+            def handle(number: int, frame: object) -> None:
                 presses.append(number)
                 before(number, frame)
 

@@ -149,12 +149,12 @@ def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
+def write_json(path: str | os.PathLike[str], value: object) -> None:
     """Write `value` as indented JSON, whole or not at all."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """Return a value that strict JSON can hold: numbers that are not finite become None, keys become text.
 
     >>> finite({"loss": [0.5, float("nan")], 3: (float("inf"),)})

@@ -102,10 +102,10 @@ def ignore_signals() -> None:
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by programs that it starts
 
 
-def _handler(interruption: Interruption, earlier: Any, clock: Callable[[], float]) -> Callable[[int, Any], None]:
+def _handler(interruption: Interruption, earlier: object, clock: Callable[[], float]) -> Callable[[int, Any], None]:
     first: list[float] = []
 
-    def handle(number: int, frame: Any) -> None:
+    def handle(number: int, frame: object) -> None:
         first.append(clock())
         if first[-1] > first[0] + _SECONDS_OF_ONE_REQUEST:
             _act_as_before(number, frame, earlier)
@@ -120,7 +120,7 @@ def _handler(interruption: Interruption, earlier: Any, clock: Callable[[], float
     return handle
 
 
-def _act_as_before(number: int, frame: Any, earlier: Any) -> None:
+def _act_as_before(number: int, frame: object, earlier: object) -> None:
     if callable(earlier):
         earlier(number, frame)
     else:
@@ -128,7 +128,7 @@ def _act_as_before(number: int, frame: Any, earlier: Any) -> None:
         signal.raise_signal(number)
 
 
-def _is_of_ray(handler: Any) -> bool:
+def _is_of_ray(handler: object) -> bool:
     """Return whether `ray.init` has set a handler; it ends the process immediately."""
     return str(getattr(handler, "__module__", "")).startswith("ray.")
 
@@ -187,7 +187,7 @@ class _ExitHook:
     def __init__(self, earlier: Callable[..., Any]) -> None:
         self._earlier = earlier
 
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: object) -> None:
         if isinstance(error, SearchInterrupted) and error.signal != signal.SIGINT:
             sys.stderr.write(f"{error}\n")
         else:

@@ -35,7 +35,7 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def hidden(name: str, value: Any) -> Any:
+def hidden(name: str, value: object) -> Any:
     """Return an argument's value without its secrets: the whole of it by its name, else parts of URLs and of mappings.
 
     A number is no token and no key, but may be a password.
@@ -53,7 +53,7 @@ def hidden(name: str, value: Any) -> Any:
     return redacted_url(value) if isinstance(value, str) and _secrets_in(value) else value
 
 
-def holds_hidden(value: Any) -> bool:
+def holds_hidden(value: object) -> bool:
     """Return whether a part of a value was hidden, so that the value cannot be used."""
     if isinstance(value, Mapping):
         return any(map(holds_hidden, value.values()))
@@ -62,7 +62,7 @@ def holds_hidden(value: Any) -> bool:
     return isinstance(value, str) and HIDDEN in value
 
 
-def holds_secret(name: str, value: Any) -> bool:
+def holds_secret(name: str, value: object) -> bool:
     """Return whether an argument holds a secret: by its name, in a URL, or in a part of a mapping or list.
 
     A number is no token and no key, but may be a password.

@@ -22,7 +22,7 @@ from ..arguments import TrainingArguments
 from ..errors import ArgumentError
 
 
-def forget_loader(loader: Any) -> None:
+def forget_loader(loader: object) -> None:
     """Take a loader whose iteration was cut short off accelerate's list of active loaders."""
     state = GradientState()
     if loader is not None and loader in state.dataloader_references:

@@ -34,7 +34,7 @@ def is_wrapped(model: Any) -> bool:
     return bool(getattr(model, "peft_config", None)) and not callable(model.active_adapters)
 
 
-def load(model: Any, folder: Path) -> None:
+def load(model: torch.nn.Module, folder: Path) -> None:
     """Load every adapter in a checkpoint into a PEFT model, or the active one into a model that has adapters.
 
     Raises:
@@ -52,7 +52,7 @@ def load(model: Any, folder: Path) -> None:
         set_peft_model_state_dict(model, weights, name)
 
 
-def check_fits(model: Any, folder: Path) -> None:
+def check_fits(model: torch.nn.Module, folder: Path) -> None:
     """Check by names and shapes that the adapters in a checkpoint are those of a PEFT model; none of a damaged file.
 
     Raises:

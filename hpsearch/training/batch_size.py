@@ -24,7 +24,7 @@ def with_executable_batch_size(
     train: Callable[[TrainingArguments], Result],
     args: TrainingArguments,
     resume: ResumePoint | None,
-    release: Callable[[], Any],
+    release: Callable[[], object],
 ) -> Result:
     """Return `train(args)` with the first batch size, from that of `args` downwards, that fits into the memory.
 

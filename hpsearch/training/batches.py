@@ -149,7 +149,7 @@ def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None
         streams.restore()
 
 
-def _set_epoch(loader: Any, epoch: int) -> None:
+def _set_epoch(loader: object, epoch: int) -> None:
     """Set the epoch of every part of a loader that shuffles by epoch."""
     sampler = getattr(loader, "batch_sampler", None)
     parts: tuple[Any, ...] = (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "dataset", None))

@@ -65,7 +65,7 @@ def _tracker(name: str, args: TrainingArguments) -> TrainerCallback:
         raise MissingPackageError(f"report_to={name!r} cannot be used: {error}") from error
 
 
-def make_tracker(kind: type, args: Any) -> TrainerCallback:
+def make_tracker(kind: type, args: object) -> TrainerCallback:
     """Return the tracker in place of transformers' `kind`: one that knows trials, where there is one."""
     tracker: TrainerCallback = OURS.get(kind, kind)()
     folder = getattr(args, "tensorboard_logging_dir", None)  # an argument of ours
@@ -125,11 +125,11 @@ class CheckpointOnTermination(TrainerCallback):
             signal.signal(signal.SIGTERM, self._earlier)
             self._earlier = None
 
-    def _remember(self, signum: int, frame: Any) -> None:
+    def _remember(self, signum: int, frame: object) -> None:
         self._is_terminated = True
 
 
-def is_of_package(callback: Any, *packages: str) -> bool:
+def is_of_package(callback: object, *packages: str) -> bool:
     """Return whether the class of a callback comes from one of these packages."""
     return type(callback).__module__.partition(".")[0] in packages
 
@@ -143,7 +143,7 @@ def copy_for_new_trainer(callback: TrainerCallback) -> TrainerCallback:
 
 
 def restore_callbacks(
-    callbacks: Iterable[TrainerCallback], stored: Mapping[str, Any], with_arguments: bool = False
+    callbacks: Iterable[TrainerCallback], stored: Mapping[str, object], with_arguments: bool = False
 ) -> None:
     """Give callbacks that keep state (early stopping's patience) the state they had at a checkpoint.
 
@@ -168,21 +168,21 @@ class CallbackHandler(_TransformersCallbackHandler):
     Same behaviour as transformers' handler; an event that no callback defines costs a dictionary look-up.
     """
 
-    def __init__(self, callbacks: list[TrainerCallback], model: Any, processing_class: Any) -> None:
+    def __init__(self, callbacks: list[TrainerCallback], model: torch.nn.Module, processing_class: object) -> None:
         self._listeners: dict[str, list[Callable[..., Any]]] = {}
         super().__init__(callbacks, model, processing_class, None, None)
 
-    def add_callback(self, callback: Any) -> None:
+    def add_callback(self, callback: object) -> None:
         """Add a callback, class or instance."""
         self._listeners.clear()
         super().add_callback(callback)
 
-    def pop_callback(self, callback: Any) -> TrainerCallback | None:
+    def pop_callback(self, callback: object) -> TrainerCallback | None:
         """Remove and return the first match of a class or instance; None if there is none."""
         self._listeners.clear()
         return super().pop_callback(callback)
 
-    def remove_callback(self, callback: Any) -> None:
+    def remove_callback(self, callback: object) -> None:
         """Remove the first match of a class or instance."""
         self._listeners.clear()
         super().remove_callback(callback)
@@ -223,7 +223,7 @@ class CallbackHandler(_TransformersCallbackHandler):
         return [method for method in methods if getattr(method, "__func__", method) is not undefined]
 
 
-def _checked_control(result: Any, listener: Callable[..., Any]) -> TrainerControl:
+def _checked_control(result: object, listener: Callable[..., Any]) -> TrainerControl:
     if not isinstance(result, TrainerControl):
         raise TypeError(
             f"{listener.__qualname__} returned {result!r}; a callback must return the TrainerControl that it "

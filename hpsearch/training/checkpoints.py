@@ -87,7 +87,7 @@ def _write(trainer: Hooks, folder: Path, streams: list[Any]) -> None:
         save_state(run, partial / STATE_FILE)
 
 
-def save_tensors(value: Any, path: Path) -> None:
+def save_tensors(value: object, path: Path) -> None:
     """Write what `torch.load` reads.
 
     Raises:

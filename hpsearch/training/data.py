@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .run import TrainingRun
 
 
-def default_collator(processing_class: Any) -> Callable[..., Any]:
+def default_collator(processing_class: object) -> Callable[..., Any]:
     """Return the collator for a processing class: padding for tokenizers and sequence features, else plain stacking."""
     if isinstance(processing_class, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
         return DataCollatorWithPadding(processing_class)

@@ -146,7 +146,7 @@ def add_speed_metrics(run: TrainingRun, output: EvalLoopOutput, prefix: str, sta
     output.metrics.update(speed_metrics(prefix, start_time, num_samples=output.num_samples, num_steps=steps))
 
 
-def with_prefix(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def with_prefix(metrics: Mapping[str, object], prefix: str) -> dict[str, Any]:
     """Return the metrics, every key starting with ``<prefix>_``."""
     named = {key: value for key, value in metrics.items() if key.startswith(f"{prefix}_")}
     named.update({f"{prefix}_{key}": value for key, value in metrics.items() if not key.startswith(f"{prefix}_")})
@@ -177,7 +177,7 @@ def _batch_metrics(trainer: Hooks, batch: Batch, is_last: bool) -> dict[str, Any
     return checked_metrics(metrics) if is_last else metrics
 
 
-def checked_metrics(metrics: Any) -> dict[str, Any]:
+def checked_metrics(metrics: object) -> dict[str, Any]:
     """Return the checked result of `compute_metrics`.
 
     Raises:
@@ -191,7 +191,7 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
     return metrics
 
 
-def _logits(outputs: Any, ignored: list[str], first: int = 0) -> Any:
+def _logits(outputs: object, ignored: list[str], first: int = 0) -> Any:
     if isinstance(outputs, dict):
         kept = tuple(value for key, value in outputs.items() if key not in ignored)
     else:

@@ -59,7 +59,7 @@ class Share:
         """How many rows of this process are samples."""
         return self.counts[self.run.args.process_index] if len(self.counts) > 1 else self.counts[0]
 
-    def without_padding(self, inputs: Any) -> Any:
+    def without_padding(self, inputs: object) -> Any:
         """Return the samples alone; a process that has none keeps one row, without a label, so that it takes part."""
         if self.samples == self.size:
             return inputs
@@ -70,7 +70,7 @@ class Share:
             rows["labels"] = torch.full_like(labels, -100)
         return rows
 
-    def gather_rows(self, rows: Any) -> Any:
+    def gather_rows(self, rows: object) -> Any:
         """Return the rows of all processes, those that are samples, in the order of the data."""
         accelerator = self.run.accelerator
         if self.run.args.eval_use_gather_object:

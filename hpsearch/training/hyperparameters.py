@@ -52,7 +52,7 @@ _REASONS = {
 _ONLY_AT_THE_START = ("initial_accumulator_value",)
 
 
-def check_changeable(name: str, args: TrainingArguments, optimizer: Any = None, is_for_model: bool = False) -> None:
+def check_changeable(name: str, args: TrainingArguments, optimizer: object = None, is_for_model: bool = False) -> None:
     """Check that a run can resume from a checkpoint with another value of `name`, and that it takes effect.
 
     Those of `CHANGEABLE` can, numbers that the optimizer takes (`optim.momentum`), and arguments that a class derived
@@ -182,7 +182,7 @@ def _rates_by_metric(schedule: Any, groups: list[dict[str, Any]], bases: list[An
     return rates
 
 
-def _check_switch(name: str, value: Any, restored: Any, source: str) -> None:
+def _check_switch(name: str, value: object, restored: object, source: str) -> None:
     """Refuse another value of what decides which state an optimizer keeps."""
     is_switch = isinstance(value, bool) or isinstance(restored, bool) or (value is None) != (restored is None)
     if is_switch and value != restored:

@@ -96,7 +96,7 @@ def _train_epoch(
     _end_epoch(trainer, length, ignore_keys)
 
 
-def _update(trainer: Hooks, micro_batches: list[Any], items: Any, length: TrainingLength, after: Position) -> bool:
+def _update(trainer: Hooks, micro_batches: list[Any], items: object, length: TrainingLength, after: Position) -> bool:
     """Accumulate the gradients of `micro_batches`, then step; return False if a callback stopped it before."""
     run = trainer.run
     args, state, handler = run.args, run.state, run.callback_handler
@@ -213,7 +213,9 @@ def store_flos(run: TrainingRun) -> None:
     run.state.total_flos += counted
 
 
-def _start_batches(run: TrainingRun, loader: Any, epoch: int, seen: int, resume: ResumePoint | None) -> Iterator[Any]:
+def _start_batches(
+    run: TrainingRun, loader: object, epoch: int, seen: int, resume: ResumePoint | None
+) -> Iterator[Any]:
     if resume is not None and seen > 0:
         run.epoch_streams = resume.epoch_streams
         return resume_epoch(loader, epoch, seen, resume)

@@ -14,7 +14,7 @@ from ..errors import InvalidInputError
 from .hooks import Hooks
 
 
-def make_label_smoother(args: TrainingArguments, model: Any) -> LabelSmoother | None:
+def make_label_smoother(args: TrainingArguments, model: torch.nn.Module) -> LabelSmoother | None:
     """Return the smoother that `args.label_smoothing_factor` asks for, or None."""
     if args.label_smoothing_factor == 0:
         return None
@@ -60,7 +60,7 @@ def compute_loss(
     model: torch.nn.Module,
     inputs: dict[str, Any],
     return_outputs: bool = False,
-    num_items_in_batch: Any = None,
+    num_items_in_batch: object = None,
 ) -> Any:
     """Return the loss of one micro-batch: `compute_loss_func`, label smoothing, or the model's own.
 
@@ -136,7 +136,7 @@ class LossWindow:
         else:
             self._sum = self._sum + loss
 
-    def drain(self, accelerator: Any, global_step: int) -> float:
+    def drain(self, accelerator: object, global_step: int) -> float:
         """Return the mean loss per update since the last call, over all processes, and start a new window."""
         window = float(self._mean_over_processes(accelerator))
         steps = global_step - self.last_logged_step
@@ -145,7 +145,7 @@ class LossWindow:
         self.last_logged_step = global_step
         return window / steps
 
-    def mean(self, accelerator: Any, global_step: int) -> float:
+    def mean(self, accelerator: object, global_step: int) -> float:
         """Return the mean loss per update over the whole run, over all processes."""
         return (self._total + float(self._mean_over_processes(accelerator))) / max(global_step - self.first_step, 0.001)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from transformers.trainer_pt_utils import metrics_format
 
 from ..system.files import read_json, write_json
 
 
-def metrics_table(split: str, metrics: Mapping[str, Any]) -> str:
+def metrics_table(split: str, metrics: Mapping[str, object]) -> str:
     """Return an aligned table headed ``***** <split> metrics *****``: memory in MB, run times as h:mm:ss.cc.
 
     >>> print(metrics_table("train", {"train_loss": 0.123456, "train_runtime": 61.5}))
@@ -26,7 +25,7 @@ def metrics_table(split: str, metrics: Mapping[str, Any]) -> str:
     return "\n".join([f"***** {split} metrics *****", *rows])
 
 
-def save_metrics(folder: str, split: str, metrics: Mapping[str, Any], combined: bool) -> None:
+def save_metrics(folder: str, split: str, metrics: Mapping[str, object], combined: bool) -> None:
     """Write `<split>_results.json`; with `combined`, merge the metrics into `all_results.json` as well."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     write_json(Path(folder, f"{split}_results.json"), dict(sorted(metrics.items())))

@@ -86,7 +86,7 @@ def _body(summary: TrainingSummary, trainer: Hooks) -> str:
     return text
 
 
-def _metadata(summary: TrainingSummary, model: Any, earlier: dict[str, Any]) -> dict[str, Any]:
+def _metadata(summary: TrainingSummary, model: object, earlier: dict[str, Any]) -> dict[str, Any]:
     metadata = summary.create_metadata()
     if hasattr(model, "peft_config"):
         metadata["library_name"] = "peft"
@@ -114,12 +114,12 @@ def _core(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "peft_config") else model
 
 
-def _base_model(core: Any) -> str | None:
+def _base_model(core: object) -> str | None:
     name = getattr(getattr(core, "config", None), "_name_or_path", None)
     return name if name and not Path(name).is_dir() else None
 
 
-def _with_a_name(dataset: Any) -> Any:
+def _with_a_name(dataset: object) -> Any:
     """Return `dataset` unless it is an in-memory one of datasets, which a card would call "None"."""
     return None if getattr(dataset, "builder_name", "") is None else dataset
 

@@ -24,7 +24,7 @@ class ModelHooks:
         ArgumentError: `debug="underflow_overflow"` is asked for with several GPUs in one process.
     """
 
-    def __init__(self, model: torch.nn.Module, args: TrainingArguments, accelerator: Any) -> None:
+    def __init__(self, model: torch.nn.Module, args: TrainingArguments, accelerator: object) -> None:
         self._model, self._accelerator = model, accelerator
         self._noise: Any = None
         self._detector: DebugUnderflowOverflow | None = None

@@ -41,7 +41,7 @@ def check_model_init(model_init: Callable[..., Any]) -> None:
         )
 
 
-def _is_model(value: Any) -> bool:
+def _is_model(value: object) -> bool:
     """Return whether a value is a model; there is none before torch is imported, which takes seconds."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)

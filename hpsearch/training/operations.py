@@ -58,7 +58,7 @@ def operations_per_token(model: torch.nn.Module) -> int:
     return total + (_operations(output, is_above_trained) if id(output) in looked_up else 0)
 
 
-def flos_per_token(model: Any) -> int:
+def flos_per_token(model: object) -> int:
     """Return the operations that `state.total_flos` counts per value of the main input; 0 for other models."""
     if not hasattr(model, "num_parameters"):
         return 0
@@ -66,7 +66,7 @@ def flos_per_token(model: Any) -> int:
     return all_of_them * int(model.num_parameters(exclude_embeddings=True))
 
 
-def takes_ids(model: Any) -> bool:
+def takes_ids(model: torch.nn.Module) -> bool:
     """Return whether the main input of a model is ids: then its values are tokens, else those of images or features."""
     return str(getattr(model, "main_input_name", "input_ids")).endswith("_ids")
 
@@ -92,6 +92,6 @@ def _operations(weight: Any, is_above_trained: bool) -> int:
     return int(per_weight * weight.numel())
 
 
-def _output_weight(model: Any) -> torch.Tensor | None:
+def _output_weight(model: torch.nn.Module) -> torch.Tensor | None:
     find = getattr(model, "get_output_embeddings", None)
     return None if find is None else getattr(find(), "weight", None)

@@ -39,7 +39,9 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float, decayed: list[
     ]
 
 
-def optimizer_class_and_kwargs(args: TrainingArguments, model: Any = None) -> tuple[Any, dict[str, Any]]:
+def optimizer_class_and_kwargs(
+    args: TrainingArguments, model: torch.nn.Module | None = None
+) -> tuple[Any, dict[str, Any]]:
     """Return the optimizer class that `args.optim` names and the arguments it takes from `args`."""
     return transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
 
@@ -108,7 +110,7 @@ def _bad_schedule(args: TrainingArguments, reason: str) -> ArgumentError:
     )
 
 
-def follows_a_metric(schedule: Any) -> bool:
+def follows_a_metric(schedule: object) -> bool:
     """Return whether the schedule steps on an evaluation metric rather than on every update."""
     return isinstance(schedule, (torch.optim.lr_scheduler.ReduceLROnPlateau, transformers.optimization.GreedyLR))
 

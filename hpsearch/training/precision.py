@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from ..arguments import TrainingArguments
 
 
-def unwrap_forward(model: Any) -> None:
+def unwrap_forward(model: torch.nn.Module) -> None:
     """Take accelerate's autocast off the model's `forward`, and its mark, so that another run can prepare the model.
 
     The wrapper refers to the model, which would outlive the run; a model with the mark is never prepared again.

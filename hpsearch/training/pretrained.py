@@ -42,7 +42,7 @@ class FromPretrained:
         >>> model_init = FromPretrained(AutoModelForSequenceClassification, "answerdotai/ModernBERT-base", num_labels=2)
     """
 
-    def __init__(self, model_class: Any, name_or_path: Any, **options: Any) -> None:
+    def __init__(self, model_class: object, name_or_path: object, **options: Any) -> None:
         if not hasattr(model_class, "from_pretrained"):
             raise InvalidInputError(f"model_class must be a model class of transformers, but got {model_class!r}.")
         for name in ("config", "state_dict", "output_loading_info", "device_map"):

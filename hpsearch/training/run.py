@@ -77,10 +77,10 @@ class TrainingRun:
     def __init__(
         self,
         args: TrainingArguments,
-        processing_class: Any,
+        processing_class: object,
         build_model: Callable[[], torch.nn.Module],
         callbacks: list[TrainerCallback],
-        trial: Any = None,
+        trial: object = None,
     ) -> None:
         self.args = args
         self.trial = trial
@@ -178,7 +178,7 @@ class TrainingRun:
             self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
             self._is_prepared = True
 
-    def eval_loader(self, dataset: Any, make: Callable[[], DataLoader[Any]]) -> DataLoader[Any]:
+    def eval_loader(self, dataset: object, make: Callable[[], DataLoader[Any]]) -> DataLoader[Any]:
         """Return a loader of `dataset`: a new one, or, where its workers persist, the one made for it before."""
         if not (self.args.dataloader_persistent_workers and self.args.dataloader_num_workers):
             return make()

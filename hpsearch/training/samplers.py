@@ -74,7 +74,7 @@ class _EpochSeeded(Sampler[int]):
 
 
 def _length_grouped(
-    trainer: Hooks, dataset: Any, group: int, generator: torch.Generator | None
+    trainer: Hooks, dataset: object, group: int, generator: torch.Generator | None
 ) -> LengthGroupedSampler:
     return LengthGroupedSampler(
         group,
@@ -107,7 +107,7 @@ def _batch_rebalanced(trainer: Hooks, dataset: Any) -> BatchRebalanceSampler:
     )
 
 
-def _length_column(trainer: Hooks, dataset: Any) -> Any:
+def _length_column(trainer: Hooks, dataset: object) -> Any:
     column = trainer.run.args.length_column_name
     return dataset[column] if isinstance(dataset, datasets.Dataset) and column in dataset.column_names else None
 

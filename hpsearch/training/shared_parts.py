@@ -29,7 +29,7 @@ class EarlierParts:
     def __reduce__(self) -> Any:
         return EarlierParts, ()
 
-    def check(self, code: str, model: Any, others: Mapping[str, Any] | None = None) -> None:
+    def check(self, code: str, model: torch.nn.Module, others: Mapping[str, object] | None = None) -> None:
         """Check that nothing is of an earlier trial, and keep in mind that it is of this one.
 
         Of a model: the model itself, a base model with adapters of PEFT in it, and trained weights; also weights that

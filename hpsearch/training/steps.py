@@ -13,7 +13,7 @@ from .hooks import Hooks, takes_argument
 
 
 def training_step(
-    trainer: Hooks, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    trainer: Hooks, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: object = None
 ) -> torch.Tensor:
     """Compute the loss of one micro-batch and its gradients; return the detached loss.
 

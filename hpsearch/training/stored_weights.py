@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path, PurePath
-from typing import Any
 
 import safetensors
 import torch
@@ -105,7 +104,7 @@ def _check_torch(file: Path) -> None:
             raise _damaged(file, error) from error
 
 
-def _damaged(file: Path, reason: Any) -> CheckpointError:
+def _damaged(file: Path, reason: object) -> CheckpointError:
     shown = str(reason).strip() or type(reason).__name__
     return CheckpointError(
         f"{str(file)!r} is damaged, as by a copy that was cut off ({shown}). Use another checkpoint."

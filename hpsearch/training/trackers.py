@@ -118,7 +118,7 @@ class TensorBoardTracker(TensorBoardCallback, Tracker):
             self.tb_writer.file_writer.add_summary(begin)
             self.tb_writer.flush()
 
-    def _init_summary_writer(self, args: Any) -> None:
+    def _init_summary_writer(self, args: object) -> None:
         if self.trial is not None:
             self.logging_dir = str(self._folder)
         super()._init_summary_writer(args)
@@ -155,7 +155,7 @@ class MLflowTracker(MLflowCallback, Tracker):
     def _nested_run(self, value: bool) -> None:
         self._asks_for_nested_run = value
 
-    def setup(self, args: Any, state: Any, model: Any) -> None:
+    def setup(self, args: Any, state: Any, model: object) -> None:
         """Begin the run, and log the arguments and a trial's parameters."""
         trial = TrackedTrial.of(args, state) if state.is_world_process_zero else None
         if trial is not None:
@@ -193,7 +193,7 @@ class WandbTracker(WandbCallback, Tracker):
     """
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: object = None, **kwargs: Any
     ) -> None:
         """Begin the run; the arguments stay as they are."""
         trial = TrackedTrial.of(args, state)
@@ -252,7 +252,7 @@ def end_trial(callbacks: Iterable[Any], state: str, reason: str | None = None) -
                 logger.warning("%s could not end the run of a trial: %s", type(tracker).__name__, error)
 
 
-def _hparams(params: dict[str, Any]) -> Any:
+def _hparams(params: Mapping[str, object]) -> Any:
     """Return TensorBoard's summaries of hyperparameters: the columns, the beginning and the end of a session.
 
     Of the two packages that write events, the one that `TensorBoardCallback` takes.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from ..search.trial import TrialRecord
 
@@ -16,7 +15,7 @@ _ACTING = re.compile(
 _LOCAL_TRACKERS = ("none", "tensorboard")
 
 
-def acts_outside(name: str, value: Any) -> bool:
+def acts_outside(name: str, value: object) -> bool:
     """Return whether a training argument uploads, reports to a server, or opens files that it names.
 
     >>> [acts_outside(*each) for each in (("push_to_hub", True), ("report_to", "none"), ("learning_rate", 0.1))]
@@ -46,7 +45,7 @@ def reaching_out(record: TrialRecord, asked_for: Collection[str] = ()) -> str | 
     return next(acting, None)
 
 
-def names_a_place(value: Any) -> bool:
+def names_a_place(value: object) -> bool:
     """Return whether a value, or a part of it, may be the path of a file or an address.
 
     >>> names_a_place("cosine"), names_a_place({"config": "~/ds.json"}), names_a_place(["a", "https://host"])

@@ -154,7 +154,7 @@ class Execution:
         checkpoint = weights.finish(so_far.reports)
         return replace(so_far, state=TrialState.STOPPED, reason=verdict.stop, checkpoint=checkpoint)
 
-    def check_changes(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    def check_changes(self, before: Mapping[str, object], after: Mapping[str, object]) -> None:
         """Check that the trial can resume from a checkpoint that was trained with other arguments.
 
         Raises:

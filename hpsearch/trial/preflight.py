@@ -184,7 +184,7 @@ class _Preflight:
             return self._evaluate(found, callback)
 
     def _evaluate(self, found: PreflightTrainer, callback: _OneStep) -> str:
-        def judge(evaluate: Callable[[], Any]) -> None:
+        def judge(evaluate: Callable[[], object]) -> None:
             callback.metrics.clear()
             evaluate()
             _check_metrics(self._study, callback)
@@ -206,7 +206,7 @@ class _Preflight:
             return "one step and the whole evaluation work; two batches are not enough for its metrics"
         return f"one step and an evaluation of {BATCHES} batches work"
 
-    def _do(self, doing: str, action: Callable[[], Result], left_out: Sequence[Any] = ()) -> Result:
+    def _do(self, doing: str, action: Callable[[], Result], left_out: Sequence[object] = ()) -> Result:
         """Act together with the other processes; an error of any of them is raised in all.
 
         The user's callbacks that are `left_out` might prevent it.
@@ -298,7 +298,7 @@ class _OneStep(TrainerCallback):
 class _Failed(Exception):
     """Something failed, perhaps only with these parameters, or without the user's callbacks `left_out`."""
 
-    def __init__(self, doing: str, error: Exception, left_out: Sequence[Any] = ()) -> None:
+    def __init__(self, doing: str, error: Exception, left_out: Sequence[object] = ()) -> None:
         super().__init__(doing)
         self.doing, self.error, self.left_out = doing, error, left_out
 
@@ -311,7 +311,7 @@ def _acts_on_evaluations(callback: Any) -> bool:
     return type(callback).on_evaluate is not TrainerCallback.on_evaluate
 
 
-def _named(callbacks: Sequence[Any]) -> str:
+def _named(callbacks: Sequence[object]) -> str:
     return ", ".join(type(each).__name__ for each in callbacks)
 
 

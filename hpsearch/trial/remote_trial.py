@@ -41,7 +41,7 @@ class Line(ABC):
     interruption: Interruption
 
     @abstractmethod
-    def ask(self, message: Any) -> Any:
+    def ask(self, message: object) -> Any:
         """Send the search a message, and wait for its answer.
 
         Raises:

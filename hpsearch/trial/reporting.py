@@ -110,7 +110,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return dict(self.state()["attributes"]["so_far"])
 
     @so_far.setter
-    def so_far(self, kept: dict[str, Any]) -> None:
+    def so_far(self, kept: Mapping[str, object]) -> None:
         kept = so_far_from_json(kept)
         self.reports = list(kept["reports"])
         self.schedule = list(kept["schedule"])
@@ -344,7 +344,7 @@ class SoFar(NamedTuple):
     fallbacks: Sequence[dict[str, Any]] = ()
 
 
-def so_far_in(state: Mapping[str, Any]) -> SoFar:
+def so_far_in(state: Mapping[str, object]) -> SoFar:
     """Return the part of a trial's record in the saved trainer state of a checkpoint.
 
     Raises:
@@ -360,7 +360,7 @@ def so_far_in(state: Mapping[str, Any]) -> SoFar:
     return SoFar(read["reports"], dict(schedule[-1]["arguments"]) if schedule else None, read.get("fallbacks", ()))
 
 
-def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def plain(arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return arguments as they come back from a JSON file; one that JSON does not know is given as text."""
     return dict(json.loads(json.dumps(dict(arguments), default=str)))
 

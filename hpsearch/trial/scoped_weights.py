@@ -22,7 +22,7 @@ class SavesWeights(Protocol):
     def capture_weights(self) -> Any:
         """Return a copy of the model's present weights."""
 
-    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
+    def save_weights(self, folder: object, state_dict: object = None) -> None:
         """Write the weights, or those captured earlier, with what is needed to load them."""
 
 

@@ -21,7 +21,7 @@ class LeavesOutTokens:
     `hf auth login` has written.
     """
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         """Reduce training arguments to their attributes without the token; leave all else to the pickler."""
         if isinstance(value, transformers.TrainingArguments):
             token, reduced = _token_here(), value.__reduce_ex__(5)
@@ -30,7 +30,7 @@ class LeavesOutTokens:
         return super().reducer_override(value)  # type: ignore[misc]
 
 
-def _with_placeholders(values: Mapping[str, Any], token: str) -> dict[str, Any]:
+def _with_placeholders(values: Mapping[str, object], token: str) -> dict[str, Any]:
     """Replace the token in arguments, and in what they keep of how they were given."""
     return {
         name: _with_placeholders(value, token)

@@ -64,7 +64,7 @@ class CannotBeWritten(Exception):
     """The file of a payload cannot be written: the disk is full, or permission is missing."""
 
 
-def pack(value: Any, file: Path) -> Payload:
+def pack(value: object, file: Path) -> Payload:
     """Pickle an object into `file`.
 
     Raises:
@@ -118,12 +118,12 @@ class Pickler(LeavesOutTokens, cloudpickle.Pickler):
         program: the functions and classes of `__main__` so far, by name.
     """
 
-    def __init__(self, stream: Any, buffer_callback: Any) -> None:
+    def __init__(self, stream: object, buffer_callback: object) -> None:
         super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
         self.program: dict[str, Any] = {}
         self._storages: dict[tuple[int, int], _Storage] = {}
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         """Reduce a tensor to its storage and its shape; leave all else to cloudpickle."""
         if type(value) is torch.Tensor and _is_plain(value):
             parts = (value.storage_offset(), tuple(value.shape), value.stride())
@@ -152,7 +152,7 @@ class _Storage:
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8).set_(storage)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return _storage, (pickle.PickleBuffer(self._bytes.numpy()),)  # type: ignore[arg-type]
 
 

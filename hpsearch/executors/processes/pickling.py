@@ -37,7 +37,7 @@ def check_objectives(study: Study, where: str) -> None:
                 )
 
 
-def culprit(recipe: Any) -> tuple[str, str] | None:
+def culprit(recipe: object) -> tuple[str, str] | None:
     """Return the innermost attribute of a trainer that cannot be pickled and can be named, and the reason.
 
     Return None if the trainer can be pickled. A recipe that adapts a trainer has it as `trainer`.
@@ -56,7 +56,7 @@ def culprit(recipe: Any) -> tuple[str, str] | None:
     return type(recipe).__name__, whole
 
 
-def problem(value: Any) -> str | None:
+def problem(value: object) -> str | None:
     """Return the reason why a value cannot be pickled, or None. The pickle, which may be large, is not kept."""
     try:
         Pickler(_Nowhere(), buffer_callback=lambda buffer: False).dump(value)
@@ -78,7 +78,7 @@ def first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _parts(value: object) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of an object, or the elements of a list or dict, each with its expression."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", each) for key, each in value.items())
@@ -88,5 +88,5 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{key}", each) for key, each in getattr(value, "__dict__", {}).items())
 
 
-def _nothing(trial: Any) -> None:
+def _nothing(trial: object) -> None:
     """Take the place of a search space in a worker, which needs none."""

@@ -79,7 +79,7 @@ class Worker:
         """Whether the process has ended."""
         return self._process.exitcode is not None
 
-    def send(self, message: Any) -> bool:
+    def send(self, message: object) -> bool:
         """Send a message; return False if the process has ended, which `receive` reports too."""
         try:
             send(self.connection, message)

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import transformers
 
@@ -103,7 +103,7 @@ class LoggingSettings:
         transformers.logging.set_verbosity(self.verbosity)
 
 
-def _is_plain(formatter: Any) -> TypeGuard[logging.Formatter]:
+def _is_plain(formatter: object) -> TypeGuard[logging.Formatter]:
     """Return whether a formatter can format any record, with a %-style format."""
     if type(formatter) is not logging.Formatter or type(formatter._style) is not logging.PercentStyle:
         return False

@@ -6,7 +6,6 @@ import sys
 import sysconfig
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 _FOLDERS_OF_LIBRARIES = {"site-packages", "dist-packages"}
 # Some install these in place (`pip install -e`). hpsearch has imported them, so no file of the program has these names.
@@ -16,7 +15,7 @@ _LIBRARIES |= {"safetensors", "numpy", "optuna", "ray", "peft", "trl"}
 _OF_CYTHON = ("_cython_", "cython_runtime")
 
 
-def is_of_program(name: str, module: Any) -> bool:
+def is_of_program(name: str, module: object) -> bool:
     """Return whether the program brings this module: it is neither Python's nor installed.
 
     A module without a file is of the same kind as its package. Without a package it is the program's if no loader has
@@ -36,7 +35,7 @@ def is_of_program(name: str, module: Any) -> bool:
     return values.get("__spec__") is None and not name.startswith(_OF_CYTHON)
 
 
-def _file(module: Any) -> str | None:
+def _file(module: object) -> str | None:
     """Return the file of a module, or a path in the folder of a package without one."""
     values = getattr(module, "__dict__", {})  # a lazy module would import something if it were asked
     if values.get("__file__"):

@@ -84,7 +84,7 @@ class Unusable:
     reason: str
 
 
-def send(connection: Connection, message: Any) -> None:
+def send(connection: Connection, message: object) -> None:
     """Send a message, which may hold functions and classes of the program itself."""
     connection.send_bytes(cloudpickle.dumps(message))
 
@@ -157,7 +157,7 @@ class _SearchingProcess(Line):
         self.interruption = Interruption()
         self._looked_at = self._reported_at = time.monotonic()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         """Send a message."""
         send(self._connection, message)
 
@@ -165,7 +165,7 @@ class _SearchingProcess(Line):
         """Wait for a message."""
         return pickle.loads(self._received.get())  # noqa: S301 - from our own process
 
-    def ask(self, message: Any) -> Any:
+    def ask(self, message: object) -> Any:
         """Send the message, and wait for the answer."""
         self.send(message)
         while self._obey(answer := self.receive()):
@@ -184,7 +184,7 @@ class _SearchingProcess(Line):
             self._reported_at = now
             self.send(Progress(self.step, self.max_steps))
 
-    def _obey(self, message: Any) -> bool:
+    def _obey(self, message: object) -> bool:
         """Obey a message if it is an order; return whether it is one.
 
         Raises:

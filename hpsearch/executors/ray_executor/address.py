@@ -77,7 +77,7 @@ def is_same(address: str, other: str) -> bool:
     return _resolved(address) == _resolved(other)
 
 
-def _named(address: Any) -> tuple[Any, str]:
+def _named(address: object) -> tuple[Any, str]:
     """Return the address that an argument means, and where it comes from."""
     variable = os.environ.get("RAY_ADDRESS")
     if address == AUTO and variable:
@@ -85,7 +85,7 @@ def _named(address: Any) -> tuple[Any, str]:
     return address, f"address={address!r}"
 
 
-def _host_and_port(address: Any, origin: str) -> tuple[str, int]:
+def _host_and_port(address: object, origin: str) -> tuple[str, int]:
     with contextlib.suppress(ValueError, TypeError, AttributeError):
         parts = urllib.parse.urlsplit(f"//{address}")
         if isinstance(address, str) and parts.hostname and parts.port and "/" not in address:

@@ -66,7 +66,7 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def choices_of(values: Sequence[Any]) -> dict[Scalar, Any]:
+def choices_of(values: Sequence[object]) -> dict[Scalar, Any]:
     """Return the values by what a study can store of each: themselves, or a text."""
     if not values:
         raise SpaceError("the list of choices is empty; give at least one.")
@@ -94,7 +94,7 @@ def grid_values(entry: Any) -> list[Any]:
     return list(map(_plain, values))
 
 
-def check_flat(value: Any) -> None:
+def check_flat(value: object) -> None:
     """Check that there is no domain inside a value."""
     if holds_ray(value):
         raise SpaceError(
@@ -113,7 +113,7 @@ def check_can_be_drawn(domain: Any) -> None:
         raise SpaceError(f"Ray cannot draw from {type(domain).__name__}{domain.domain_str}: {error}") from error
 
 
-def is_grid(entry: Any) -> bool:
+def is_grid(entry: object) -> bool:
     """Return whether an entry is a grid: `tune.grid_search` gives a dict."""
     if isinstance(entry, sample.Domain):
         return isinstance(entry.sampler, sample.Grid)
@@ -125,7 +125,7 @@ def has_entries_of_ray(space: Mapping[Any, Any]) -> bool:
     return any(map(holds_ray, space.values()))
 
 
-def holds_ray(value: Any) -> bool:
+def holds_ray(value: object) -> bool:
     """Return whether a value is, or holds at any depth, something that Ray would replace."""
     if isinstance(value, sample.Domain) or is_grid(value):
         return True
@@ -172,7 +172,7 @@ def _domain(name: str, parameter: Parameter) -> Any:
     return sample.choice([_at(parameter, place) for place in range(n_values)])
 
 
-def from_searcher(name: str, parameter: Parameter, value: Any) -> Any:
+def from_searcher(name: str, parameter: Parameter, value: object) -> Any:
     """Return the proposal of a Ray searcher as a value of `parameter`.
 
     Searchers give numbers of numpy, whole numbers as floats, and bounds with rounding errors. Some know no steps: what
@@ -207,6 +207,6 @@ def _at(parameter: Float | Int, place: int) -> float | int:
     return float(Decimal(str(parameter.low)) + Decimal(str(parameter.step)) * place)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a scalar of numpy as Python's; everything else as it is."""
     return value.item() if isinstance(value, np.generic) else value

@@ -139,7 +139,7 @@ def _ask(
     return seen
 
 
-def _problem(folder: Path, answer: str, told: Mapping[str, Any]) -> str:
+def _problem(folder: Path, answer: str, told: Mapping[str, object]) -> str:
     """Return the problem with the folder on a node; empty if the node's file is visible here."""
     if told["problem"]:
         return str(told["problem"])

@@ -29,7 +29,7 @@ class _Pickler(LeavesOutTokens, CloudPickler):
     """Ray's pickler, without tokens."""
 
 
-def put(recipe: Any) -> ray.ObjectRef[Sent]:
+def put(recipe: object) -> ray.ObjectRef[Sent]:
     """Put a trainer into Ray's object store, from where each worker takes it once.
 
     Raises:

@@ -49,7 +49,7 @@ def check_perturbations(scheduler: TrialScheduler | None, recipe: TakesParameter
         raise StudyError("\n  ".join([f"{about} what it cannot:", *refused]))
 
 
-def _check_mutation(name: str, values: Any, recipe: TakesParameters) -> None:
+def _check_mutation(name: str, values: object, recipe: TakesParameters) -> None:
     """Raise an error whose message continues after the name, if a parameter cannot be perturbed with these values."""
     if isinstance(values, Mapping):
         raise StudyError(" with a dict; give each parameter in it its own name, such as 'optim.momentum'.")
@@ -82,7 +82,7 @@ def check_perturbed(scheduler: TrialScheduler, known: Collection[str]) -> None:
             )
 
 
-def _known_values(values: Any) -> list[Any]:
+def _known_values(values: object) -> list[Any]:
     if isinstance(values, (list, tuple)):
         if not values:
             raise StudyError(" with an empty list; give at least one value.")
@@ -96,7 +96,7 @@ def _known_values(values: Any) -> list[Any]:
     return [] if parameter is None else list(parameter.edges())
 
 
-def with_perturbed(hp_space: Any, scheduler: TrialScheduler | None) -> Any:
+def with_perturbed(hp_space: object, scheduler: TrialScheduler | None) -> Any:
     """Return a search space in which the parameters are that only a scheduler names, as Ray adds them to a config.
 
     A list is a choice, a domain stays one, a function is drawn from for each trial.
@@ -122,7 +122,7 @@ def with_perturbed(hp_space: Any, scheduler: TrialScheduler | None) -> Any:
 class _WithPerturbed:
     """A user's function of a trial, which returns the parameters too that only the scheduler names."""
 
-    def __init__(self, function: Callable[[Trial], Any], entries: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[[Trial], Any], entries: Mapping[str, object]) -> None:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__wrapped__ = function
         self._entries = entries
@@ -151,14 +151,14 @@ def _entry(values: Any) -> Any:
 class _Drawn:
     """A function without arguments, in a form that Ray's `sample_from` never passes a config to."""
 
-    def __init__(self, function: Callable[[], Any]) -> None:
+    def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
 
     def __call__(self) -> Any:
         return self._function()
 
 
-def _all_names(space: Mapping[str, Any]) -> set[str]:
+def _all_names(space: Mapping[str, object]) -> set[str]:
     """Return the names of a space, those in branches included."""
     found = set(space)
     for entry in space.values():

@@ -29,7 +29,7 @@ from .draws import Draw
 logger = logging.getLogger(__name__)
 
 
-def from_ray(hp_space: Any, seed: int) -> Any:
+def from_ray(hp_space: object, seed: int) -> Any:
     """Return `hp_space` without domains of Ray Tune; a space that has none is returned unchanged.
 
     A mapping becomes a `SearchSpace` if each entry has an exact counterpart, otherwise a `RaySpace`. A function stays a
@@ -59,7 +59,7 @@ def from_ray(hp_space: Any, seed: int) -> Any:
     return RayFunction(hp_space, seed)
 
 
-def drawn(space: Any) -> list[str]:
+def drawn(space: object) -> list[str]:
     """Return the names that are drawn at random and not learned; of a user's function, those it has returned so far.
 
     Args:
@@ -93,7 +93,7 @@ class RaySpace:
         SpaceError: an entry holds no value, has a domain inside it, or cannot be drawn from.
     """
 
-    def __init__(self, entries: Mapping[str, Any], seed: int) -> None:
+    def __init__(self, entries: Mapping[str, object], seed: int) -> None:
         self.__name__ = "hp_space"
         self._seed = seed
         self._names = list(entries)
@@ -115,7 +115,7 @@ class RaySpace:
                 raise SpaceError(f"{name!r} is {entries[name]!r}, and a parameter of a branch as well; drop one.")
         self.drawn = tuple(self._domains)
 
-    def _add(self, name: str, entry: Any, parameters: dict[str, Parameter]) -> None:
+    def _add(self, name: str, entry: object, parameters: dict[str, Parameter]) -> None:
         if is_grid(entry):
             self.grids[name] = grid_values(entry)
         elif isinstance(entry, sample.Categorical):

@@ -246,7 +246,7 @@ class RemoteFolders(RunFolders):
                 return json.loads(stream.readall())
         return None
 
-    def _write(self, run: str, name: str, value: Any) -> None:
+    def _write(self, run: str, name: str, value: object) -> None:
         store = self._store()
         store.create_dir(self._place(run), recursive=True)
         for copy in _COPIES:

@@ -63,7 +63,7 @@ class Resources:
         return described(self.as_bundle())
 
 
-def as_resources(given: Any) -> Resources | None:
+def as_resources(given: object) -> Resources | None:
     """Return the resources that a search's argument `resources_per_trial` asks for; None if it is None.
 
     Args:
@@ -114,7 +114,7 @@ def _check_amount(name: str, amount: Any) -> None:
         raise StudyError(f"resources_per_trial[{name!r}]={amount!r} is too little: Ray counts in steps of {_LEAST}.")
 
 
-def _bundle_of(given: Any) -> Mapping[str, float]:
+def _bundle_of(given: object) -> Mapping[str, float]:
     """Return the one bundle of a `PlacementGroupFactory`; such an object implies that Ray Tune is imported."""
     tune = sys.modules.get("ray.tune")
     if tune is None or not isinstance(given, tune.PlacementGroupFactory):

@@ -41,7 +41,7 @@ _INSTEAD = {
 _IN_EVERY_RESULT = (TIME_TOTAL_S, TIME_THIS_ITER_S, "time_since_restore", "iterations_since_restore", TIMESTAMP)
 
 
-def as_scheduler(scheduler: Any) -> TrialScheduler | None:
+def as_scheduler(scheduler: object) -> TrialScheduler | None:
     """Return a copy of a scheduler of Ray, or one by name; None for None, and for one that lets all trials run.
 
     Schedulers remember trials, so that of another search would take those for trials of this one.
@@ -148,7 +148,7 @@ def tell_metric(scheduler: TrialScheduler, metric: str | None, mode: str | None)
     scheduler.set_search_properties(None if scheduler.metric else metric, None if own_mode else mode)
 
 
-def check_report(scheduler: TrialScheduler, result: Mapping[str, Any]) -> None:
+def check_report(scheduler: TrialScheduler, result: Mapping[str, object]) -> None:
     """Check that a report has what a scheduler looks at; many of them do nothing if it is not there.
 
     Raises:
@@ -158,7 +158,7 @@ def check_report(scheduler: TrialScheduler, result: Mapping[str, Any]) -> None:
         check_reported(_made(scheduler), option, key, result)
 
 
-def check_reported(what: str, option: str, key: str, result: Mapping[str, Any]) -> None:
+def check_reported(what: str, option: str, key: str, result: Mapping[str, object]) -> None:
     """Check that a report has a key; the arguments are those of `check_key`.
 
     Raises:

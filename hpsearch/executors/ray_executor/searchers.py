@@ -28,7 +28,7 @@ _RANDOM = (
 )
 
 
-def as_searcher(search_alg: Any) -> Searcher | None:
+def as_searcher(search_alg: object) -> Searcher | None:
     """Return a copy of a searcher of Ray, or one by name; None for None.
 
     Searchers remember trials, so that of another search would take those for trials of this one.
@@ -125,24 +125,24 @@ class Proposals:
         self._repeated += 1
         self._complete(self._names.pop(number), known, _last_metrics(known))
 
-    def receive(self, number: int, result: Mapping[str, Any]) -> None:
+    def receive(self, number: int, result: Mapping[str, object]) -> None:
         """Send a report to the searcher."""
         if number in self._names:
             self._searcher.on_trial_result(self._names[number], dict(result))
 
-    def end(self, record: TrialRecord, result: Mapping[str, Any]) -> None:
+    def end(self, record: TrialRecord, result: Mapping[str, object]) -> None:
         """Send the end of a trial to the searcher."""
         if record.number in self._names:
             self._complete(self._names[record.number], record, result)
         else:
             self._add(record)
 
-    def _complete(self, name: str, record: TrialRecord, result: Mapping[str, Any]) -> None:
+    def _complete(self, name: str, record: TrialRecord, result: Mapping[str, object]) -> None:
         last = {} if record.value is None else {OBJECTIVE: record.value}
         has_failed = record.state is TrialState.FAILED or not (result or last)
         self._searcher.on_trial_complete(name, None if has_failed else {**result, **last}, has_failed)
 
-    def _in_space(self, proposed: Mapping[str, Any]) -> dict[str, Any]:
+    def _in_space(self, proposed: Mapping[str, object]) -> dict[str, Any]:
         """Return the searcher's proposal as values of the space, if the space is known."""
         if self._space is None:
             return dict(proposed)

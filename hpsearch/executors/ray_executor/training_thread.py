@@ -62,7 +62,7 @@ class TrainingThread:
         self._waits = not isinstance(event, Ended)
         return event
 
-    def tell(self, answer: Any) -> None:
+    def tell(self, answer: object) -> None:
         """Give the answer that the trial waits for: the `Verdict` on its report, or the value of a parameter."""
         self._answer = answer
 
@@ -113,7 +113,7 @@ class _Line(Line):
         self.error: BaseException | None = None
         self._run, self._folders, self._checked = run, folders, time.monotonic()
 
-    def ask(self, event: Any) -> Any:
+    def ask(self, event: object) -> Any:
         """Send an event, and wait for the answer."""
         self.look()
         self.events.put(event)

@@ -139,7 +139,7 @@ class TuneDispatch:
         """Return the number of the trial that one of Tune's is."""
         return self._numbers[tune_id]
 
-    def receive(self, tune_id: str, message: Message, result: Mapping[str, Any]) -> Any:
+    def receive(self, tune_id: str, message: Message, result: Mapping[str, object]) -> Any:
         """Receive what a running trial reports, and what Tune made of it; return the answer to a question."""
         number = self._numbers[tune_id]
         self._last_news = time.monotonic()
@@ -162,12 +162,12 @@ class TuneDispatch:
         """Return the limit of the study for which a trial stops that has reported; None if it continues."""
         return self._coordinator.reason_to_stop(message)
 
-    def end(self, tune_id: str, event: Ended | Unusable, result: Mapping[str, Any]) -> None:
+    def end(self, tune_id: str, event: Ended | Unusable, result: Mapping[str, object]) -> None:
         """Record a trial that has ended."""
         ended = _unbegun(self._trial(tune_id), event) if isinstance(event, Unusable) else event
         self._finish(tune_id, ended, result)
 
-    def end_waiting(self, tune_id: str, verdict: Verdict, result: Mapping[str, Any]) -> None:
+    def end_waiting(self, tune_id: str, verdict: Verdict, result: Mapping[str, object]) -> None:
         """Record a trial that is stopped while it waits: there is no worker that could end it."""
         self._artifacts.fetch(self._trial(tune_id).so_far)
         record = self._coordinator.stop_paused(self._leave(tune_id), verdict)
@@ -231,7 +231,7 @@ class TuneDispatch:
         self._paused.discard(tune_id)
         return self._numbers.pop(tune_id)
 
-    def _finish(self, tune_id: str, ended: Ended, result: Mapping[str, Any] | None = None) -> None:
+    def _finish(self, tune_id: str, ended: Ended, result: Mapping[str, object] | None = None) -> None:
         """Bring what a trial has left into the study's folder, and record that it has ended."""
         ended = replace(ended, record=self._artifacts.fetch(ended.record))
         self._leave(tune_id)

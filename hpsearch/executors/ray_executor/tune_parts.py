@@ -30,7 +30,7 @@ class StaysHere:
     def __reduce__(self) -> Any:
         return (object, ())
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         return self
 
 
@@ -71,10 +71,10 @@ class StudySearcher(Guarded, Searcher):
         """Return the config of the next trial; None if there is none now."""
         return self._dispatch.next(trial_id)
 
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: object = None, error: bool = False) -> None:
         """Do nothing: the scheduler receives the event."""
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: Any, **spec: Any) -> bool:
+    def set_search_properties(self, metric: str | None, mode: str | None, config: object, **spec: Any) -> bool:
         """Take what Tune says; the study knows better."""
         return True
 

@@ -92,7 +92,7 @@ class TrialWorker(tune.Trainable):
             self._numbers = _numbers(event)
         return {**self._numbers, KEY: event, "done": isinstance(event, (Ended, Unusable))}
 
-    def tell(self, answer: Any) -> None:
+    def tell(self, answer: object) -> None:
         """Answer the event of the last step; the trial continues with the next one."""
         if self._training is not None:
             self._training.tell(answer)

@@ -38,7 +38,7 @@ class Metrics(dict[str, float]):
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in self.added
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         """Return a metric by name, also an added one; `default` if there is none."""
         try:
             return self[name]

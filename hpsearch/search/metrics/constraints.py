@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Union
 
 from ...errors import ObjectiveError
 from .objective import metric_key, number_from
@@ -96,7 +96,7 @@ class Constraint:
         return self.at_least - value
 
 
-def resolve_constraints(constraints: Any) -> tuple[Constraint, ...]:
+def resolve_constraints(constraints: object) -> tuple[Constraint, ...]:
     """Return the constraints that a search's argument asks for: texts, `Constraint`s, or a list of these; or None.
 
     Raises:

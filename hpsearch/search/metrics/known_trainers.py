@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .objective import Objective, resolve_objectives, sum_of_losses
 
@@ -104,7 +103,7 @@ def is_rewarded(trainer: type) -> bool:
     return _derives_from(trainer, "trl", _REWARDED)
 
 
-def reward_of(trainer: type, direction: Any) -> Objective:
+def reward_of(trainer: type, direction: object) -> Objective:
     """Return the default objective of such a trainer.
 
     Raises:

@@ -156,7 +156,7 @@ def metric_key(name: str) -> str:
 
 
 def resolve_objectives(
-    compute_objective: Any, direction: Any, has_metrics: bool, eval_sets: int = 1
+    compute_objective: object, direction: object, has_metrics: bool, eval_sets: int = 1
 ) -> tuple[Objective, ...]:
     """Return the objectives that a search's arguments ask for; most often one.
 
@@ -203,7 +203,7 @@ def resolve_objectives(
     return tuple(resolved)
 
 
-def resolve_pruning(metric: Any, objectives: tuple[Objective, ...]) -> Objective | None:
+def resolve_pruning(metric: object, objectives: tuple[Objective, ...]) -> Objective | None:
     """Return the objective that prunes trials of several objectives: one of them, or another metric, by name.
 
     Another metric has its natural direction; one whose name implies none is maximised.
@@ -249,7 +249,7 @@ class _Several:
         return values
 
 
-def _resolve_components(function: Callable[[Any], Any], directions: Sequence[Any]) -> tuple[Objective, ...]:
+def _resolve_components(function: Callable[[Any], Any], directions: Sequence[object]) -> tuple[Objective, ...]:
     """Return the objectives of a function that returns as many values as there are directions."""
     several = _Several(function, len(directions))
     return tuple(
@@ -262,11 +262,11 @@ def _resolve_components(function: Callable[[Any], Any], directions: Sequence[Any
     )
 
 
-def _name_of(function: Any) -> str:
+def _name_of(function: object) -> str:
     return str(getattr(function, "__name__", "objective")).replace("<lambda>", "objective")
 
 
-def _resolve(compute_objective: Any, direction: Any, has_metrics: bool, eval_sets: int) -> Objective:
+def _resolve(compute_objective: object, direction: object, has_metrics: bool, eval_sets: int) -> Objective:
     if direction is not None and direction not in DIRECTIONS:
         raise ObjectiveError(
             f"direction={direction!r} is not a direction; allowed: 'minimize', 'maximize'."

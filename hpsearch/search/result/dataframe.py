@@ -82,6 +82,6 @@ def _row(record: TrialRecord, objectives: Sequence[Objective], names: Sequence[s
     return [record.number, record.state.value, *values, last, *parameters, *figures]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text.replace("|", "\\|").replace("\n", " ")

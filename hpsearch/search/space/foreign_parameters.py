@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 _RAY, _OPTUNA = "ray.tune.", "optuna.distributions"
 _OURS = {
     "Float": "Float(low, high), or Float(low, high, log=True) for loguniform",
@@ -15,7 +13,7 @@ _OURS = {
 }
 
 
-def what_is_foreign(value: Any) -> str | None:
+def what_is_foreign(value: object) -> str | None:
     """Return a description of a parameter of Ray Tune or Optuna, with its replacement; None for other values.
 
     Nothing is imported.

@@ -15,7 +15,7 @@ DEFAULTS = "defaults"
 
 
 def resolve_start(
-    start_with: Any, space: SearchSpace | Callable[[Trial], Any], args: Any
+    start_with: object, space: SearchSpace | Callable[[Trial], Any], args: object
 ) -> tuple[Mapping[str, Any], ...]:
     """Return the parameters of the first trials, checked against a static space.
 
@@ -36,7 +36,7 @@ def resolve_start(
     return tuple(_resolve(each, space, args) for each in given)
 
 
-def _resolve(given: Any, space: SearchSpace | Callable[[Trial], Any], args: Any) -> Mapping[str, Any]:
+def _resolve(given: object, space: SearchSpace | Callable[[Trial], Any], args: object) -> Mapping[str, Any]:
     if given == DEFAULTS:
         return _defaults(space, args) if isinstance(space, SearchSpace) else _defaults_of_function(space, args)
     if not isinstance(given, Mapping):
@@ -55,7 +55,7 @@ def _resolve(given: Any, space: SearchSpace | Callable[[Trial], Any], args: Any)
     return dict(given)
 
 
-def _check_branches(given: Mapping[str, Any], space: SearchSpace) -> None:
+def _check_branches(given: Mapping[str, object], space: SearchSpace) -> None:
     """Check that parameters exist together: not one of a branch that another one closes."""
     places: dict[str, list[dict[str, Any]]] = {}
     for name, _, conditions in space.walk():
@@ -66,7 +66,7 @@ def _check_branches(given: Mapping[str, Any], space: SearchSpace) -> None:
             raise SpaceError(f"start_with gives {name}={value!r}, which exists only under {under}; give that too.")
 
 
-def _defaults(space: SearchSpace, args: Any) -> dict[str, Any]:
+def _defaults(space: SearchSpace, args: object) -> dict[str, Any]:
     """Return the default of each parameter: its own, else the trainer's argument where the parameter can take it."""
     found: dict[str, Any] = {}
     for name, parameter, conditions in space.walk():
@@ -84,7 +84,7 @@ class _AsksForDefaults(Trial):
     It is never trained.
     """
 
-    def __init__(self, args: Any) -> None:
+    def __init__(self, args: object) -> None:
         super().__init__(0)
         self._args = args
         self.found: dict[str, Any] = {}
@@ -105,7 +105,7 @@ class _AsksForDefaults(Trial):
         return value
 
 
-def _defaults_of_function(space: Callable[[Trial], Any], args: Any) -> dict[str, Any]:
+def _defaults_of_function(space: Callable[[Trial], Any], args: object) -> dict[str, Any]:
     """Return the trainer's arguments for what a define-by-run function asks for; it is called once for that."""
     trial = _AsksForDefaults(args)
     try:
@@ -118,7 +118,7 @@ def _defaults_of_function(space: Callable[[Trial], Any], args: Any) -> dict[str,
     return trial.found
 
 
-def _default(name: str, parameter: Parameter, args: Any) -> Any:
+def _default(name: str, parameter: Parameter, args: object) -> Any:
     """Return a parameter's own default, else the trainer's argument of that name; it may lie outside."""
     value = parameter.default if parameter.default is not None else getattr(args, name, None)
     if isinstance(parameter, Categorical) and not parameter.contains(value):

@@ -190,7 +190,7 @@ class Categorical:
             if value is not None and not self.contains(value):
                 raise SpaceError(f"Categorical {name}={value!r} is not one of the choices {choices!r}.")
 
-    def contains(self, value: Any) -> bool:
+    def contains(self, value: object) -> bool:
         """Return whether `value` is one of the choices, of the same type."""
         return any(type(value) is type(choice) and value == choice for choice in self.choices)
 
@@ -220,7 +220,7 @@ def _check_range(parameter: Float | Int) -> None:
             raise SpaceError(f"{name}: {what}={given!r} is outside {allowed}.")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -91,7 +91,7 @@ class SearchSpace(Mapping[str, Parameter]):
         """
         return {name: each.prior for name, each in self.all_parameters().items() if each.prior is not None}
 
-    def contains(self, values: Mapping[str, Any]) -> bool:
+    def contains(self, values: Mapping[str, object]) -> bool:
         """Return whether `values` are a complete set of values of this space, with none that does not exist."""
         expected = _draw_existing(self._parameters, values)
         return expected is not None and expected == set(values)
@@ -101,7 +101,7 @@ class SearchSpace(Mapping[str, Parameter]):
         return {name: _describe(parameter) for name, parameter in self._parameters.items()}
 
     @classmethod
-    def from_description(cls, described: Mapping[str, Any]) -> SearchSpace:
+    def from_description(cls, described: Mapping[str, object]) -> SearchSpace:
         """Return the space that `describe` gave the description of, also after a journey through JSON.
 
         Raises:
@@ -205,7 +205,7 @@ def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     return values
 
 
-def _draw_existing(parameters: Mapping[str, Parameter], values: Mapping[str, Any]) -> set[str] | None:
+def _draw_existing(parameters: Mapping[str, Parameter], values: Mapping[str, object]) -> set[str] | None:
     """Return the names that exist under `values`, or None if one is absent or out of range."""
     existing: set[str] = set()
     for name, parameter in parameters.items():
@@ -253,7 +253,7 @@ def _describe(parameter: Parameter) -> dict[str, Any]:
 _KINDS: dict[str, type[Float | Int | Categorical]] = {"Float": Float, "Int": Int, "Categorical": Categorical}
 
 
-def _parameter(name: str, described: Any) -> Parameter:
+def _parameter(name: str, described: object) -> Parameter:
     """Return the parameter that a mapping with its `kind` and its arguments describes."""
     values = dict(described) if isinstance(described, Mapping) else {}
     kind = _KINDS.get(str(values.pop("kind", "")))

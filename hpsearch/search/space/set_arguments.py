@@ -12,7 +12,7 @@ from ..trial import Trial
 from .parameters import Categorical
 
 
-def without_set_arguments(hp_space: Any, arguments: Mapping[str, Any]) -> tuple[Any, list[str]]:
+def without_set_arguments(hp_space: object, arguments: Mapping[str, object]) -> tuple[Any, list[str]]:
     """Return a space without the arguments that are set, and the names of those it had; a choice leaves its branch.
 
     Args:
@@ -53,7 +53,7 @@ def without_set_arguments(hp_space: Any, arguments: Mapping[str, Any]) -> tuple[
     return left, found
 
 
-def all_names(hp_space: Any) -> set[str]:
+def all_names(hp_space: object) -> set[str]:
     """Return the names of all parameters of a space, those in branches included; none of a function."""
     space = as_space(hp_space) if hp_space is None else hp_space
     if not isinstance(space, Mapping):
@@ -61,7 +61,7 @@ def all_names(hp_space: Any) -> set[str]:
     return {*space, *(name for each in space.values() for name in _in_branches(each))}
 
 
-def start_without(start_with: Any, names: Collection[str]) -> Any:
+def start_without(start_with: object, names: Collection[str]) -> Any:
     """Return the parameters that a search starts with, without those of these names; what has no others is left out.
 
     Args:
@@ -79,7 +79,7 @@ def start_without(start_with: Any, names: Collection[str]) -> Any:
     return start_with
 
 
-def _in_branches(parameter: Any) -> Iterator[str]:
+def _in_branches(parameter: object) -> Iterator[str]:
     """Yield the names in the branches of a parameter; in them may be domains of Ray."""
     for branch in getattr(parameter, "branches", {}).values():
         for name, each in branch.items():

@@ -12,7 +12,7 @@ from ..study import SET_BY_THE_SEARCH, known_space
 class TakesParameters(Protocol):
     """The recipe of the trials, which knows what a parameter can be."""
 
-    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+    def check_parameter(self, name: str, value: object, conditions: Mapping[str, object] | None = None) -> None:
         """Raise an ArgumentError if a trial could not set `name` to `value` under `conditions`."""
 
     def check_changeable(self, name: str) -> None:
@@ -54,7 +54,7 @@ def check_trainer(trainer: Checkable) -> None:
         raise StudyError("A search compares evaluations, so the Trainer needs an eval_dataset; it has none.")
 
 
-def check_space(space: Any, trainer: TakesParameters) -> None:
+def check_space(space: object, trainer: TakesParameters) -> None:
     """Check that trials could take the values of a static space: its bounds and every choice, in their branch.
 
     A define-by-run function is checked as it suggests, in the first trial; its known `parameters` are checked here.

@@ -110,7 +110,7 @@ class TriedSoFar:
 
 
 def choose(
-    trial: Trial, suggest: Suggest, arguments: Mapping[str, Any], tried: Tried, stream: str
+    trial: Trial, suggest: Suggest, arguments: Mapping[str, object], tried: Tried, stream: str
 ) -> Mapping[str, Any]:
     """Return the arguments of a trial; where its configuration is known, those of another one that is proposed.
 
@@ -139,7 +139,7 @@ def choose(
     return suggest(trial)
 
 
-def is_among(configurations: Collection[str], trial: Trial, arguments: Mapping[str, Any]) -> bool:
+def is_among(configurations: Collection[str], trial: Trial, arguments: Mapping[str, object]) -> bool:
     """Return whether what a trial proposes is one of these configurations; False where nothing was suggested."""
     suggested = trial.params.values_by_name
     return bool(suggested) and configuration({**suggested, **arguments}) in configurations

@@ -35,7 +35,7 @@ def printable(text: str) -> str:
     return _NOT_PRINTABLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return any value of JSON; its texts are made printable, and its whole numbers fit into 64 bits."""
     if isinstance(value, str):
         return printable(value)
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
     return as_written(value)
 
 
-def as_written(value: Any) -> Any:
+def as_written(value: object) -> Any:
     """Return any value of JSON as it is, if its whole numbers fit into 64 bits; its texts may not be printable."""
     parts = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
     for each in parts:
@@ -56,14 +56,14 @@ def as_written(value: Any) -> Any:
     return value
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """Return a text, made printable."""
     if not isinstance(value, str):
         raise _refused(value, "text")
     return printable(value)
 
 
-def number(value: Any) -> Any:
+def number(value: object) -> Any:
     """Return a number, which may be NaN or infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refused(value, "a number")
@@ -97,7 +97,7 @@ def is_folder_name(value: Any) -> bool:
 def one_of(allowed: Collection[str]) -> Check:
     """Return a check that a text is one of these."""
 
-    def check(value: Any) -> str:
+    def check(value: object) -> str:
         if not isinstance(value, str) or value not in allowed:
             raise _refused(value, f"one of {', '.join(sorted(allowed))}")
         return value
@@ -113,7 +113,7 @@ def optional(check: Check) -> Check:
 def items(check: Check) -> Check:
     """Return a check of every item of a list; it gives a tuple."""
 
-    def check_all(value: Any) -> tuple[Any, ...]:
+    def check_all(value: object) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise _refused(value, "a list")
         return tuple(_within(f"item {place}", check, each) for place, each in enumerate(value))
@@ -124,7 +124,7 @@ def items(check: Check) -> Check:
 def mapping(check: Check, name: Check = text) -> Check:
     """Return a check of every value of an object, and of every name in it."""
 
-    def check_all(value: Any) -> dict[str, Any]:
+    def check_all(value: object) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _refused(value, "an object")
         return {name(key): _within(repr(key), check, each) for key, each in value.items()}
@@ -132,7 +132,7 @@ def mapping(check: Check, name: Check = text) -> Check:
     return check_all
 
 
-def fields(value: Any, checks: Mapping[str, Check], required: Collection[str]) -> dict[str, Any]:
+def fields(value: object, checks: Mapping[str, Check], required: Collection[str]) -> dict[str, Any]:
     """Return an object whose fields are checked one by one; those without a check are `plain`.
 
     Raises:
@@ -146,18 +146,18 @@ def fields(value: Any, checks: Mapping[str, Check], required: Collection[str]) -
     return {printable(name): _within(repr(name), checks.get(name, plain), each) for name, each in value.items()}
 
 
-def _within(where: str, check: Check, value: Any) -> Any:
+def _within(where: str, check: Check, value: object) -> Any:
     try:
         return check(value)
     except Unreadable as error:
         raise Unreadable(f"{printable(where)}: {error}") from None
 
 
-def _refused(value: Any, allowed: str) -> Unreadable:
+def _refused(value: object, allowed: str) -> Unreadable:
     return Unreadable(f"it must be {allowed}, but is {shown(value)}")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value in a few characters that a terminal can show."""
     try:
         shown = printable(repr(value)).replace("\n", "\\n")

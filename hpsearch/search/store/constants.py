@@ -40,7 +40,7 @@ _SETS_ANY = {"setattr", "__setattr__", "__dict__", "vars"}
 _BARE = ("abc", "builtins", "typing")
 
 
-def content_of(value: Any) -> Any:
+def content_of(value: object) -> Any:
     """Describe an object that is a value, such as a path or an array; None for other objects."""
     kind = type(value)
     if isinstance(value, re.Pattern):
@@ -75,12 +75,12 @@ def _content(array: Any) -> str:
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-def is_changeable(value: Any) -> bool:
+def is_changeable(value: object) -> bool:
     """Return whether a value can be changed in place."""
     return isinstance(value, (list, set, dict, bytearray)) or is_array(value)
 
 
-def init_arguments(value: Any) -> Iterator[tuple[str, Any]]:
+def init_arguments(value: object) -> Iterator[tuple[str, Any]]:
     """Yield the arguments that an object was made with, where it keeps them under their names.
 
     Not the files of an object of a package, such as a tokenizer's: they lie elsewhere on another machine.
@@ -99,7 +99,7 @@ def init_arguments(value: Any) -> Iterator[tuple[str, Any]]:
                 break
 
 
-def kept_attributes(value: Any) -> dict[str, Any]:
+def kept_attributes(value: object) -> dict[str, Any]:
     """Return the attributes of an object of the user; where a package may add some, those that its class sets."""
     kind = type(value)
     held = dict(getattr(value, "__dict__", {}))
@@ -151,6 +151,6 @@ def _methods_of(kind: type) -> Iterator[tuple[str, Uses]]:
                 yield name, uses_of(function.__code__)
 
 
-def is_model_config(value: Any) -> bool:
+def is_model_config(value: object) -> bool:
     """Return whether an object is a model's configuration of transformers, which is a dataclass since version 5."""
     return any(each.__name__ in ("PretrainedConfig", "PreTrainedConfig") for each in type(value).__mro__)

@@ -39,7 +39,7 @@ _OF_TRANSFORMERS = (
 _SHOWING = ("__repr__", "__str__", "__eq__", "__hash__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
-def fingerprints(functions: Mapping[str, Any]) -> dict[str, str]:
+def fingerprints(functions: Mapping[str, object]) -> dict[str, str]:
     """Return the fingerprints of functions by name; without those that cannot be looked at.
 
     What one of the functions changes while it runs is a constant of none of them.
@@ -56,7 +56,7 @@ def fingerprints(functions: Mapping[str, Any]) -> dict[str, str]:
     return {name: each for name, each in described.items() if each is not None}
 
 
-def function_fingerprint(function: Any) -> str | None:
+def function_fingerprint(function: object) -> str | None:
     """Return a text that is the same while a function, a class or a callable object is; None if nothing is known.
 
     Of what a package defines, its name. Else a hash, after the version of Python whose code it is of.
@@ -110,7 +110,7 @@ class _State:
         return self.read is None or self.reads_all or name in self.read
 
 
-def _looked_at(function: Any) -> _State | None:
+def _looked_at(function: object) -> _State | None:
     """Return what a function, and all that it refers to, reads and changes; None if it cannot be looked at."""
     looking = _Description(_State())
     try:
@@ -120,7 +120,7 @@ def _looked_at(function: Any) -> _State | None:
     return looking.found
 
 
-def _text_of(function: Any, state: _State) -> str | None:
+def _text_of(function: object, state: _State) -> str | None:
     try:
         described = _Description(state).of(function)
     except Exception:
@@ -149,7 +149,7 @@ class _Description:
         self._depth = depth
         self._items = 0
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> Any:
         """Return the description of anything; of an object whose inside is not known, its class."""
         if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
             return repr(value)
@@ -165,7 +165,7 @@ class _Description:
         finally:
             self._depth -= 1
 
-    def _of_new(self, value: Any) -> Any:
+    def _of_new(self, value: object) -> Any:
         if isinstance(value, enum.Enum):
             return self.of(value.value)
         if isinstance(value, functools.partial):
@@ -206,7 +206,7 @@ class _Description:
         is_ordered = isinstance(value, (tuple, list))
         return [type(value).__name__, *(inside if is_ordered else sorted(inside, key=json.dumps))]
 
-    def _alone(self, value: Any, seen: dict[int, Any]) -> Any:
+    def _alone(self, value: object, seen: dict[int, Any]) -> Any:
         """Describe a value as if it were the first one after those that were seen."""
         other = _Description(self._state, seen, self._depth)
         described = other.of(value)
@@ -240,7 +240,7 @@ class _Description:
             "names": {name: self._referred_to(each, uses) for name, each in named.items()},
         }
 
-    def _note(self, function: types.FunctionType, uses: Uses, known: Mapping[str, Any]) -> None:
+    def _note(self, function: types.FunctionType, uses: Uses, known: Mapping[str, object]) -> None:
         """Note what a function reads, stores and changes."""
         found = self.found
         if function.__name__ not in _SHOWING:
@@ -258,22 +258,22 @@ class _Description:
         self.found.read.update(names)
         self.found.reads_all |= is_all
 
-    def _is_constant(self, place: Any, value: Any) -> bool:
+    def _is_constant(self, place: object, value: object) -> bool:
         """Return whether no code gives a variable another value or changes what it holds."""
         return place not in self._state.assigned and not (place in self._state.changed and is_changeable(value))
 
-    def _is_constant_attribute(self, name: str, value: Any) -> bool:
+    def _is_constant_attribute(self, name: str, value: object) -> bool:
         """Return whether no code gives an attribute of that name another value or changes what it holds."""
         if _is_code(value):
             return True
         is_changed = name in self._state.changed_attributes and is_changeable(value)
         return name not in self._state.stored and not is_changed
 
-    def _is_constant_of_class(self, name: str, value: Any) -> bool:
+    def _is_constant_of_class(self, name: str, value: object) -> bool:
         is_changed = name in self._state.changed_own and is_changeable(value)
         return self._is_constant_attribute(name, value) and not is_changed
 
-    def _referred_to(self, value: Any, uses: Uses) -> Any:
+    def _referred_to(self, value: object, uses: Uses) -> Any:
         """Describe a value that code refers to; of modules, the attributes that it may read."""
         if isinstance(value, types.ModuleType):
             if is_of_package(value.__name__, getattr(value, "__file__", None) or ""):
@@ -334,13 +334,13 @@ class _Description:
         return [*described, {name: self.of(each) for name, each in constant.items()}]
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> Any:
     if isinstance(value, frozenset):
         return sorted(map(repr, value))
     return repr(value) if isinstance(value, (*_PLAIN, tuple)) else type(value).__name__
 
 
-def _is_code(value: Any) -> bool:
+def _is_code(value: object) -> bool:
     kinds = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property, type)
     return isinstance(value, kinds)
 
@@ -360,7 +360,7 @@ def _place(function: types.FunctionType, name: str) -> tuple[int, str]:
     return id(function.__globals__), name
 
 
-def _changes_arguments(function: Any) -> bool:
+def _changes_arguments(function: object) -> bool:
     return isinstance(function, types.FunctionType) and uses_of(function.__code__).changes_arguments
 
 

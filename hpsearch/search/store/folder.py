@@ -128,7 +128,7 @@ class StudyFolder:
         return read_settings(self.path)
 
     def write_settings(
-        self, environment: Mapping[str, Any], about: Mapping[str, Any], records: Sequence[TrialRecord] = ()
+        self, environment: Mapping[str, object], about: Mapping[str, object], records: Sequence[TrialRecord] = ()
     ) -> None:
         """Write `study.json`; the caller holds the lock.
 

@@ -21,7 +21,7 @@ WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_
 
 
 def describe_environment(
-    args: Any, data: Mapping[str, Any], functions: Mapping[str, Any] | None = None
+    args: Any, data: Mapping[str, object], functions: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
     """Return arguments, package versions, machine and fingerprints of data and functions, for `study.json`.
 
@@ -46,18 +46,18 @@ def describe_environment(
     }
 
 
-def is_known(session: Mapping[str, Any]) -> bool:
+def is_known(session: Mapping[str, object]) -> bool:
     """Return whether a session is described; what took place under a `study.json` that is lost is not."""
     return any(session.get(group) for group in ("arguments", "versions", "data"))
 
 
-def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differences(earlier: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Return in what two descriptions differ, in words; what only one of them knows is left out."""
     return [*_changed_values(earlier, now, ("arguments", "versions", "data")), *_changed_functions(earlier, now)]
 
 
 def differences_in_results(
-    earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = (HP_SPACE, CALLBACKS)
+    earlier: Mapping[str, object], now: Mapping[str, object], but: Collection[str] = (HP_SPACE, CALLBACKS)
 ) -> list[str]:
     """Return in what two descriptions differ for which a trial with the same parameters may have other results.
 
@@ -94,7 +94,7 @@ def _changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any], groups: 
     return found
 
 
-def without_secrets(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def without_secrets(arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return arguments with their secrets hidden, also those that an earlier version has recorded."""
     return {name: hidden(name, value) for name, value in arguments.items()}
 
@@ -129,7 +129,7 @@ def _hash_of(dataset: Any, places: list[int]) -> str | None:
         return None
 
 
-def _bytes_of(value: Any) -> bytes:
+def _bytes_of(value: object) -> bytes:
     if isinstance(value, Mapping):
         pairs = (repr(key).encode() + b":" + _bytes_of(value[key]) for key in sorted(value, key=str))
         return b"{" + b",".join(pairs) + b"}"

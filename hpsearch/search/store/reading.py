@@ -100,7 +100,7 @@ def read_own_json(path: Path) -> Any:
         raise Unreadable(f"it is not JSON ({printable(str(error))})") from error
 
 
-def _checked_settings(values: Any) -> dict[str, Any]:
+def _checked_settings(values: object) -> dict[str, Any]:
     try:
         read = fields(values, _SETTINGS, _REQUIRED)
     except RecursionError as error:
@@ -115,7 +115,7 @@ def _checked_settings(values: Any) -> dict[str, Any]:
     return {**read, "sessions": list(read["sessions"])}
 
 
-def _folder_name(value: Any) -> str:
+def _folder_name(value: object) -> str:
     if not is_folder_name(value):
         raise Unreadable(f"{plain(value)!r} cannot be the name of a study")
     return str(value)
@@ -131,7 +131,7 @@ def _at_least_one(value: Any) -> int:
     return int(value)
 
 
-def _constraint(value: Any) -> str:
+def _constraint(value: object) -> str:
     metric, _, bound = text(value).rpartition(" <= " if " <= " in text(value) else " >= ")
     try:
         float(bound)
@@ -142,7 +142,7 @@ def _constraint(value: Any) -> str:
     return text(value)
 
 
-def _space(value: Any) -> Any:
+def _space(value: object) -> Any:
     """Return a described space as it is written, if it describes one."""
     if value == DEFINE_BY_RUN:
         return value
@@ -153,20 +153,20 @@ def _space(value: Any) -> Any:
     return plain(value)
 
 
-def _session(value: Any) -> dict[str, Any]:
+def _session(value: object) -> dict[str, Any]:
     values = mapping(plain)
     checks = {"machine": optional(values), "versions": values, "arguments": values, "data": values}
     checks |= {"functions": mapping(text), "fingerprint_scheme": optional(text)}
     return {"versions": {}, "arguments": {}, "data": {}, **fields(value, checks, ())}
 
 
-def _is_true_or_false(value: Any) -> bool:
+def _is_true_or_false(value: object) -> bool:
     if not isinstance(value, bool):
         raise Unreadable(f"it must be true or false, but is {plain(value)!r}")
     return value
 
 
-def _budget(value: Any) -> float:
+def _budget(value: object) -> float:
     try:
         check_budget(value)
     except StudyError as error:
@@ -174,7 +174,7 @@ def _budget(value: Any) -> float:
     return float(number(value))
 
 
-def _ladder(value: Any) -> dict[str, Any]:
+def _ladder(value: object) -> dict[str, Any]:
     checks = {"fractions": items(number), "reduction_factor": whole, "complete_first": whole, "complete_every": whole}
     read = fields(value, checks, tuple(checks))
     try:
@@ -183,7 +183,7 @@ def _ladder(value: Any) -> dict[str, Any]:
         raise Unreadable(str(error)) from error
 
 
-def _defaults(value: Any) -> dict[str, Any]:
+def _defaults(value: object) -> dict[str, Any]:
     checks = {"ladder": _ladder, "at_random": optional(whole), "models_in_full": _is_true_or_false}
     return fields(value, checks, tuple(checks))
 

@@ -31,7 +31,7 @@ _MOST_TRIALS = 1_000_000
 _OF_FALLBACKS = ("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size")
 
 
-def record_from_json(values: Any, folder: Path) -> TrialRecord:
+def record_from_json(values: object, folder: Path) -> TrialRecord:
     """Return the record that `TrialRecord.to_json` gave, from the run folder `folder`; no file is looked at.
 
     Raises:
@@ -69,13 +69,13 @@ def _trial_number(value: Any) -> int:
     return int(value)
 
 
-def _run_name(value: Any) -> str:
+def _run_name(value: object) -> str:
     if not is_folder_name(value):
         raise Unreadable(f"{shown(value)} cannot be the name of a run")
     return str(value)
 
 
-def _checkpoint_name(value: Any) -> str:
+def _checkpoint_name(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"(checkpoint|selected)-[0-9]+", value):
         raise Unreadable(f"{shown(value)} cannot be the name of a checkpoint")
     return value
@@ -87,17 +87,17 @@ def _parameter_name(value: str) -> str:
     return printable(value)
 
 
-def _metric(value: Any) -> Any:
+def _metric(value: object) -> Any:
     return value if isinstance(value, bool) else number(value)
 
 
-def _report(value: Any) -> Report:
+def _report(value: object) -> Report:
     read = fields(value, _FIELDS_OF_A_REPORT, ("values", "resource", "step", "epoch", "metrics"))
     _check_known(read, Report)
     return Report(**read)
 
 
-def _span(value: Any) -> Span:
+def _span(value: object) -> Span:
     if not isinstance(value, list) or not 2 <= len(value) <= 3:
         raise Unreadable(f"it must be a begin, an end and a place, but is {shown(value)}")
     times = [amount(each) for each in value[:2]]
@@ -106,15 +106,15 @@ def _span(value: Any) -> Span:
     return Span(*times, *map(text, value[2:]))
 
 
-def _part(value: Any) -> dict[str, Any]:
+def _part(value: object) -> dict[str, Any]:
     return fields(value, {"trial": whole, "step": whole, "arguments": _PARAMETERS}, ("trial", "step", "arguments"))
 
 
-def _fallback(value: Any) -> dict[str, Any]:
+def _fallback(value: object) -> dict[str, Any]:
     return fields(value, {"arguments": _batches, "reason": text}, ("arguments",))
 
 
-def _batches(value: Any) -> dict[str, int]:
+def _batches(value: object) -> dict[str, int]:
     """Return the changes of a trial that has run out of memory: smaller batches, and nothing else."""
     return dict(mapping(_at_least_one, one_of(_OF_FALLBACKS))(value))
 
@@ -125,7 +125,7 @@ def _at_least_one(value: Any) -> int:
     return int(value)
 
 
-def _flag(value: Any) -> bool:
+def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Unreadable(f"it must be true or false, but is {shown(value)}")
     return value

@@ -136,7 +136,7 @@ class ExactResume(TrainerCallback):
         return f"exact_resume_{self._trainer.args.process_index}.pth"
 
     @property
-    def _attributes(self) -> dict[str, Any]:
+    def _attributes(self) -> dict[str, object]:
         present = vars(self._trainer)
         return {name: present[name] for name in _ATTRIBUTES if name in present}
 
@@ -153,7 +153,7 @@ class ExactResume(TrainerCallback):
         return restore_generators(loader, self._saved["generators"])
 
 
-def generator_states(loader: object) -> dict[str, Any]:
+def generator_states(loader: object) -> dict[str, object]:
     """Return the states of all generators that a loader and its samplers own, by the path of attributes to them."""
     return {path: _state(getattr(owner, name)) for path, (owner, name) in _places(loader).items()}
 
@@ -194,13 +194,13 @@ def _places(loader: object, is_made: bool = True) -> dict[str, tuple[Any, str]]:
     return found
 
 
-def _state(generator: Any) -> Any:
+def _state(generator: Any) -> object:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
 
 
-def _new_generator(state: Any) -> Any:
+def _new_generator(state: Any) -> object:
     """Return a generator of the kind that a state is of."""
     if isinstance(state, torch.Tensor):
         return torch.Generator()

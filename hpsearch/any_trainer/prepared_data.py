@@ -60,7 +60,7 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def map_once(*args: Any, **kwargs: Any) -> Any:
+    def map_once(*args: Any, **kwargs: Any) -> object:
         given = signature.bind(*args, **kwargs).arguments
         dataset = given.pop("self")
         if _is_decided(given) or any(folder not in Path(each["filename"]).parents for each in dataset.cache_files):
@@ -108,7 +108,7 @@ def _key(dataset: Dataset, given: Mapping[str, object]) -> str | None:
         return None
 
 
-def _globals_of(function: object) -> list[dict[str, Any]]:
+def _globals_of(function: object) -> list[dict[str, object]]:
     """Return the values of the global variables that functions of modules refer to.
 
     `datasets` hashes such a function by its name, all others by what they are made of. Large values count whole here.

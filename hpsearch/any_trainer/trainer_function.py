@@ -341,7 +341,7 @@ def _samples(trainer: transformers.Trainer) -> int | None:
     return len(data) if has_length(data) and not draws_by_itself else None
 
 
-def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str, Any]:
+def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str, object]:
     """Let a space suggest to a trial, and return its parameters; they are not read yet."""
     try:
         returned = space.suggest(trial) if isinstance(space, SearchSpace) else space(trial)

@@ -320,11 +320,15 @@ class _Relay(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
         return self.reporting.on_step_end(args, state, control, **kwargs)
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> object:
         self._store_operations()  # transformers does so only before it logs and saves
         return self.reporting.on_evaluate(args, state, control, **kwargs)
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> object:
         return self.reporting.on_epoch_end(args, state, control, **kwargs)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -359,7 +363,7 @@ def _be_quiet(trainer: Any) -> None:
             trainer.remove_callback(callback)
 
 
-def _take_trackers(trainer: Any) -> list[Any]:
+def _take_trackers(trainer: Any) -> list[object]:
     """Take off the trackers, and return those to put in their place: ours know where a trial begins and ends.
 
     One that was given a writer of its own stays.

@@ -115,5 +115,5 @@ def _range(described: dict[str, Any] | None) -> str:
     return f"{described['low']} to {described['high']}{', log' if described.get('log') else ''}"
 
 
-def _at(values: tuple[float, ...], place: int) -> Any:
+def _at(values: tuple[float, ...], place: int) -> object:
     return values[place] if place < len(values) else "-"

@@ -102,7 +102,7 @@ def _options(
     devices: str | None,
     time: str | None,
     **others: Any,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the arguments of the search that were given; a timeout that is None lifts the limit."""
     given = {
         "n_trials": n_trials,

@@ -95,7 +95,7 @@ def _checked(found: object) -> Command:
     return Command(file, folder, arguments, search, left_out)
 
 
-def _mapping(name: str, value: object) -> dict[str, Any]:
+def _mapping(name: str, value: object) -> dict[str, object]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} is {value!r}, which must be a mapping")
     return dict(value)

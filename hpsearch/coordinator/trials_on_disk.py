@@ -175,7 +175,7 @@ class TrialsOnDisk:
                 record = execution.record(TrialState.RUNNING)
                 trial.name = self._folder.begin_run(record, name or f"run-{trial.number}")
 
-    def _not_known(self, trial: Trial, suggested: dict[str, Any]) -> dict[str, Any]:
+    def _not_known(self, trial: Trial, suggested: dict[str, Any]) -> dict[str, object]:
         """Return the arguments of a new trial; of another configuration, if the result of this one is known."""
         if self._study.goes_by_number or isinstance(trial, FixedTrial):  # a replay's parameters are given
             return suggested

@@ -62,7 +62,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
         self.trials: Sequence[TrialRecord] = ()
         self._lock = threading.RLock()  # a program may optimize with a study of Optuna in several threads
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: each for name, each in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Choose values for these parameters together; none to choose at random."""
         if not search_space:
             return {}
@@ -142,7 +142,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
+    ) -> object:
         """Return the prior, if no other trial of this study has had the parameter; else draw a value at random."""
         with self._lock:
             is_first = param_name in self._priors and not self._data.has_had(param_name, study, trial.number)

@@ -144,7 +144,7 @@ class OptunaTrial(Trial):
         with self._talking():
             return self._chosen(name, parameter)
 
-    def _chosen(self, name: str, parameter: Parameter) -> Any:
+    def _chosen(self, name: str, parameter: Parameter) -> object:
         if name not in self._known and not self._is_sampled_together:
             self._sampling.seed_for(self.number, attempt=self._attempt)
             _ = self.engine_trial.relative_params  # those that a sampler chooses together, whichever comes first
@@ -166,7 +166,7 @@ class OptunaTrial(Trial):
             raise SpaceError(f"Trial {self.number} was given {name}={value!r}, which is not in {parameter!r}.")
         return value
 
-    def _suggest(self, name: str, parameter: Parameter) -> Any:
+    def _suggest(self, name: str, parameter: Parameter) -> object:
         trial = self.engine_trial
         if isinstance(parameter, Categorical):
             return trial.suggest_categorical(name, parameter.choices)

@@ -329,7 +329,7 @@ class _Ended:
         return self._counted, [trials[number] for number in self._unfinished]
 
 
-def attributes_of(record: TrialRecord, place: int | None) -> dict[str, Any]:
+def attributes_of(record: TrialRecord, place: int | None) -> dict[str, object]:
     """Return the user attributes of a trial that is known from its record only; see `Ledger`.
 
     Args:

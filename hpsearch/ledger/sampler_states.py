@@ -64,7 +64,7 @@ def _states_of(attributes: dict[str, Any]) -> list[str]:
 class _Reader(pickle.Unpickler):
     """Loads what consists of optimizers and arrays."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         """Return a class or function; see above which are allowed."""
         package, is_plain = module.partition(".")[0], "." not in name
         if is_plain and _MODULES_OF_NUMPY.fullmatch(module) and name in _OF_NUMPY:

@@ -148,7 +148,7 @@ class _Number:
     def encode(self, value: float) -> Array:
         return self._to_unit(np.array([value], dtype=float))
 
-    def decode(self, side: Array) -> Any:
+    def decode(self, side: Array) -> object:
         return self._kind(self._values(side)[0])
 
     def valid(self, sides: Array) -> Array:
@@ -179,7 +179,7 @@ class _Choice:
         chosen: Array = self._corners[int(self._distribution.to_internal_repr(value))]
         return chosen
 
-    def decode(self, sides: Array) -> Any:
+    def decode(self, sides: Array) -> object:
         return self._distribution.choices[int(sides.argmax())]
 
     def valid(self, sides: Array) -> Array:

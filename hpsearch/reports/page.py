@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -145,7 +144,7 @@ def _settings(summary: SearchSummary) -> str:
     return json.dumps({name: each for name, each in settings.items() if name != "sessions"}, indent=2, default=str)
 
 
-def _sessions(summary: SearchSummary) -> list[dict[str, Any]]:
+def _sessions(summary: SearchSummary) -> list[dict[str, object]]:
     """Return the arguments of the trials, without the secrets that an earlier version has recorded."""
     sessions = getattr(summary.study, "settings", {}).get("sessions", [])
     return [{**each, "arguments": without_secrets(each.get("arguments", {}))} for each in sessions]

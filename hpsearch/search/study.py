@@ -174,7 +174,7 @@ class Study:
         trial.params.read.clear()
         return arguments
 
-    def _ask_space(self, trial: Trial) -> dict[str, Any]:
+    def _ask_space(self, trial: Trial) -> dict[str, object]:
         if isinstance(self.space, SearchSpace):
             return self.space.suggest(trial)
         try:

@@ -173,7 +173,7 @@ class TrialRecord:
     session: int = 0
     schedule: tuple[dict[str, Any], ...] = ()
     spans: tuple[Span, ...] = ()
-    user_attrs: dict[str, Any] = field(default_factory=dict)
+    user_attrs: dict[str, object] = field(default_factory=dict)
     fraction: float | None = None
 
     @property
@@ -239,7 +239,7 @@ def configuration(params: Mapping[str, object]) -> str:
     return json.dumps({name: _rounded(value) for name, value in params.items()}, sort_keys=True, default=str)
 
 
-def _rounded(value: object) -> Any:
+def _rounded(value: object) -> object:
     """Return a number without the last digits, in which two ways of computing it may differ."""
     return float(f"{value:.12g}") if isinstance(value, float) and math.isfinite(value) else value
 
@@ -273,7 +273,7 @@ class _ReadParams(Mapping[str, Any]):
     read: set[str] = field(default_factory=set)
     of_all_branches: frozenset[str] = frozenset()
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         if name not in self.values_by_name:
             if name in self.of_all_branches:
                 raise KeyError(name)
@@ -327,7 +327,7 @@ class Trial(ABC):
         self.params = _ReadParams({})
         self.user_attrs: dict[str, Any] = {} if earlier is None else dict(earlier.user_attrs)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         """Return a parameter, as `params` does: a trial can be read like the dict that Ray gives to `model_init`.
 
         Raises:
@@ -383,7 +383,7 @@ class Trial(ABC):
         """Suggest a whole number between `low` and `high`, both included."""
         return int(self.suggest(name, Int(low, high, step=step, log=log)))
 
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> object:
         """Suggest one of `choices`."""
         return self.suggest(name, Categorical(tuple(choices)))
 

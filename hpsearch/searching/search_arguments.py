@@ -77,8 +77,8 @@ class SearchArguments:
     sampler: Any = None
     pruner: Any = RUNGS
     storage: Any = None
-    terminator: Any = None
-    start_from: Any = None
+    terminator: object = None
+    start_from: object = None
     n_jobs: int | None = 1
     devices: Sequence[int] | None = None
     trials_per_device: int | None = None

@@ -22,13 +22,13 @@ from .randomness import RandomStreams
 from .resume import ResumePoint
 
 
-def start_epoch(loader: Any, epoch: int) -> Iterator[Any]:
+def start_epoch(loader: Any, epoch: int) -> Iterator[object]:
     """Start iterating over an epoch."""
     _set_epoch(loader, epoch)
     return iter(loader)
 
 
-def resume_epoch(loader: Any, epoch: int, seen: int, point: ResumePoint) -> Iterator[Any]:
+def resume_epoch(loader: Any, epoch: int, seen: int, point: ResumePoint) -> Iterator[object]:
     """Continue an epoch after `seen` micro-batches: same order of samples, same seeds of the loader's workers.
 
     The random streams are put back to where they were at the checkpoint. A checkpoint by transformers does not hold the
@@ -69,7 +69,7 @@ class Drawn(Iterator[Any]):
         self._batches = batches
         self.count = count
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         batch = next(self._batches)
         self.count += 1
         return batch
@@ -138,7 +138,7 @@ def _past(loader: DataLoader[Any], seen: int, epoch_streams: RandomStreams | Non
     return rest
 
 
-def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None) -> Iterator[Any]:
+def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None) -> Iterator[object]:
     """Put the streams back once iteration has begun: accelerate's loaders draw the workers' seed only then."""
     place = -1
     for place, batch in enumerate(batches):

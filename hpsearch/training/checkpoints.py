@@ -128,7 +128,7 @@ def _write_together(trainer: Hooks, folder: Path) -> None:
             save_tensors(run.accelerator.scaler.state_dict(), folder / SCALER_FILE)
 
 
-def _run_state(run: TrainingRun) -> dict[str, Any]:
+def _run_state(run: TrainingRun) -> dict[str, object]:
     last = run.last_update
     groups = run.optimizer.param_groups if follows_a_metric(run.lr_scheduler) else ()
     return {
@@ -156,7 +156,7 @@ def save_state(run: TrainingRun, path: Path) -> None:
     run.state.save_to_json(str(path))
 
 
-def _streams(run: TrainingRun) -> dict[str, Any]:
+def _streams(run: TrainingRun) -> dict[str, object]:
     states = (run.interrupted_streams or RandomStreams.capture()).to_dict()
     if run.epoch_streams is not None:
         states["epoch_start"] = run.epoch_streams.to_dict()

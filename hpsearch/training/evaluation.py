@@ -153,7 +153,7 @@ def with_prefix(metrics: Mapping[str, object], prefix: str) -> dict[str, Any]:
     return named
 
 
-def _whole_metrics(trainer: Hooks, kept: Outputs) -> dict[str, Any]:
+def _whole_metrics(trainer: Hooks, kept: Outputs) -> dict[str, object]:
     predictions, labels = kept.predictions.get_arrays(), kept.labels.get_arrays()
     if trainer.compute_metrics is None or predictions is None or labels is None:
         return {}
@@ -163,7 +163,7 @@ def _whole_metrics(trainer: Hooks, kept: Outputs) -> dict[str, Any]:
     return checked_metrics(trainer.compute_metrics(prediction))
 
 
-def _batch_metrics(trainer: Hooks, batch: Batch, is_last: bool) -> dict[str, Any] | None:
+def _batch_metrics(trainer: Hooks, batch: Batch, is_last: bool) -> dict[str, object] | None:
     if trainer.compute_metrics is None or batch.predictions is None or batch.labels is None:
         return None
     wanted = trainer.run.args.include_for_metrics
@@ -177,7 +177,7 @@ def _batch_metrics(trainer: Hooks, batch: Batch, is_last: bool) -> dict[str, Any
     return checked_metrics(metrics) if is_last else metrics
 
 
-def checked_metrics(metrics: object) -> dict[str, Any]:
+def checked_metrics(metrics: object) -> dict[str, object]:
     """Return the checked result of `compute_metrics`.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 
-def first_samples(dataset: Any, count: int) -> Any:
+def first_samples(dataset: Any, count: int) -> object:
     """Return a dataset of at most the first `count` samples; of a dict of datasets, a dict of such.
 
     Of a stream, whose beginning is read again each time, and of one of the datasets library, a dataset of that kind.

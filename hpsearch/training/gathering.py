@@ -70,7 +70,7 @@ class Share:
             rows["labels"] = torch.full_like(labels, -100)
         return rows
 
-    def gather_rows(self, rows: object) -> Any:
+    def gather_rows(self, rows: object) -> object:
         """Return the rows of all processes, those that are samples, in the order of the data."""
         accelerator = self.run.accelerator
         if self.run.args.eval_use_gather_object:
@@ -102,8 +102,8 @@ class Share:
 class Batch:
     """The outputs of one batch, from all processes; None where there are none."""
 
-    losses: Any = None
-    predictions: Any = None
+    losses: object = None
+    predictions: object = None
     labels: Any = None
     inputs: Any = None
 
@@ -177,7 +177,7 @@ class Outputs:
         return float(values.mean())
 
 
-def _main_input(run: TrainingRun, inputs: Any) -> Any:
+def _main_input(run: TrainingRun, inputs: Any) -> object:
     name = run.traits.main_input_name
     if name not in inputs:
         raise InvalidInputError(

@@ -105,7 +105,7 @@ class HubRepository:
         self.repo_id = made.repo_id
         return self.repo_id
 
-    def upload_output(self, message: str, token: str | None, revision: str | None, blocking: bool) -> Any:
+    def upload_output(self, message: str, token: str | None, revision: str | None, blocking: bool) -> object:
         """Upload the output folder and return the `CommitInfo`, or its future if not `blocking`."""
         self._make_branch(revision, token)
         studies = [f"{glob.escape(path.parent.name)}/*" for path in Path(self.args.output_dir).glob(f"*/{STUDY_FILE}")]
@@ -258,7 +258,7 @@ def push(
     revision: str | None,
     private: bool | None,
     card: dict[str, Any],
-) -> Any:
+) -> object:
     """Save the model, write its card and upload the output folder; None on all processes but the main one."""
     run = trainer.run
     run.control = run.callback_handler.on_push_begin(run.args, run.state, run.control)

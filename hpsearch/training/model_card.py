@@ -86,7 +86,7 @@ def _body(summary: TrainingSummary, trainer: Hooks) -> str:
     return text
 
 
-def _metadata(summary: TrainingSummary, model: object, earlier: dict[str, Any]) -> dict[str, Any]:
+def _metadata(summary: TrainingSummary, model: object, earlier: dict[str, Any]) -> dict[str, object]:
     metadata = summary.create_metadata()
     if hasattr(model, "peft_config"):
         metadata["library_name"] = "peft"
@@ -97,7 +97,7 @@ def _metadata(summary: TrainingSummary, model: object, earlier: dict[str, Any]) 
     return {**kept, **metadata, "tags": tags}
 
 
-def _earlier_metadata(path: Path) -> dict[str, Any]:
+def _earlier_metadata(path: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     try:
@@ -119,7 +119,7 @@ def _base_model(core: object) -> str | None:
     return name if name and not Path(name).is_dir() else None
 
 
-def _with_a_name(dataset: object) -> Any:
+def _with_a_name(dataset: object) -> object:
     """Return `dataset` unless it is an in-memory one of datasets, which a card would call "None"."""
     return None if getattr(dataset, "builder_name", "") is None else dataset
 
@@ -142,5 +142,5 @@ def _same_columns(lines: list[dict[str, Any]] | None) -> list[dict[str, Any]] | 
     return [{name: line.get(name, "") for name in columns} for line in lines]
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[object]:
     return [] if value is None else [value] if isinstance(value, str) else list(value)

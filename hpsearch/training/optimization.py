@@ -29,7 +29,7 @@ def decay_parameter_names(model: torch.nn.Module) -> list[str]:
     return get_parameter_names(model, [torch.nn.LayerNorm], _NO_DECAY_NAMES)
 
 
-def parameter_groups(model: torch.nn.Module, weight_decay: float, decayed: list[str]) -> list[dict[str, Any]]:
+def parameter_groups(model: torch.nn.Module, weight_decay: float, decayed: list[str]) -> list[dict[str, object]]:
     """Return two groups of trainable parameters: those in `decayed` with `weight_decay`, the others with none."""
     names = set(decayed)
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

@@ -92,7 +92,7 @@ class FromPretrained:
             model.generation_config = copy.deepcopy(self._generation)
         return model
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Load the weights first, so they are pickled too and no other process reads the files again."""
         self._load()
         return dict(vars(self))
@@ -133,7 +133,7 @@ class FromPretrained:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             raise SpaceError(f"The pretrained weights do not fit {values}: they have no {lost[0]}{more}.")
 
-    def _changed(self, changes: dict[str, Any]) -> Any:
+    def _changed(self, changes: dict[str, Any]) -> object:
         """Return the configuration of a model with parameters in place of its own values."""
         config = copy.deepcopy(self._config)
         for name, value in changes.items():

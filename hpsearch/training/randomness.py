@@ -53,7 +53,7 @@ class RandomStreams:
         if self.cuda and torch.cuda.is_available() and len(self.cuda) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(self.cuda)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the states under the names transformers gives them in `rng_state.pth`."""
         states = {"python": self.python, "numpy": self.numpy, "cpu": self.cpu}
         if self.cuda:

@@ -71,7 +71,7 @@ def refers_to_model(function: Callable[..., Any]) -> bool:
     return any(isinstance(each, torch.nn.Module) for each in values)
 
 
-def _values_of(function: Any) -> Iterator[Any]:
+def _values_of(function: Any) -> Iterator[object]:
     """Yield what a function encloses, reads of its module, has as defaults, or keeps in the object that it is of."""
     while isinstance(function, functools.partial):
         yield from (*function.args, *function.keywords.values())

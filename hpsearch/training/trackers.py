@@ -205,7 +205,7 @@ class WandbTracker(WandbCallback, Tracker):
             self.trial = trial
         self.setup(args, state, model, **kwargs)
 
-    def _begin(self, trial: TrackedTrial) -> Any:
+    def _begin(self, trial: TrackedTrial) -> object:
         """Begin the trial's run, or continue the one it had before."""
         self._wandb.finish()
         earlier = trial.earlier_run("wandb")

@@ -29,13 +29,13 @@ class Assignment:
     params: dict[str, Any]
     arguments: dict[str, Any]
     suggested_by_space: set[str]
-    fixed: dict[str, Any]
+    fixed: dict[str, object]
     earlier: TrialRecord | None
     others: PeerTrials
     seconds: float | None
     preflight: PreflightPlan | None
     of_all_branches: frozenset[str]
-    user_attrs: dict[str, Any]
+    user_attrs: dict[str, object]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"  # engines name trials by their settings

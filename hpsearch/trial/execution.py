@@ -292,7 +292,7 @@ class Execution:
         schedule = [] if self._reporting is None else self._reporting.schedule
         return tuple(schedule) if len(schedule) > 1 else ()
 
-    def _hyperparameters(self, step: int | None) -> dict[str, Any]:
+    def _hyperparameters(self, step: int | None) -> dict[str, object]:
         """Return the last arguments of the weights after step `step`, and what `model_init` suggested."""
         arguments = self._trial.arguments
         for part in self._schedule:

@@ -176,7 +176,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> Any:
+    ) -> object:
         """Report the evaluation, once all evaluation sets are done; other prefixes are not the trial's."""
         if not any(name.startswith("eval_") for name in metrics or {}):
             return control
@@ -197,7 +197,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self._leave_if_interrupted(state, control)
         return control
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> object:
         """Skip the last evaluation of a stopped trial: it has been evaluated, or resumes in the next session.
 
         A whole epoch that was not evaluated is the exception.

@@ -84,7 +84,7 @@ def choices_of(values: Sequence[object]) -> dict[Scalar, Any]:
     return found
 
 
-def grid_values(entry: Any) -> list[Any]:
+def grid_values(entry: Any) -> list[object]:
     """Return the values of a grid."""
     values: Any = entry["grid_search"] if isinstance(entry, dict) else entry.categories
     values = values.tolist() if isinstance(values, np.ndarray) else values
@@ -136,7 +136,7 @@ def holds_ray(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(map(holds_ray, value))
 
 
-def to_ray(space: SearchSpace) -> dict[str, Any]:
+def to_ray(space: SearchSpace) -> dict[str, object]:
     """Return a space as domains of Ray Tune, for the `set_search_properties` of a searcher.
 
     Steps from a multiple of the step become quantized domains; others become choices, since Ray has no other steps.
@@ -148,7 +148,7 @@ def to_ray(space: SearchSpace) -> dict[str, Any]:
     return {name: _domain(name, parameter) for name, parameter in space.items()}
 
 
-def _domain(name: str, parameter: Parameter) -> Any:
+def _domain(name: str, parameter: Parameter) -> object:
     if isinstance(parameter, Categorical):
         if any(parameter.branches.values()):
             raise SpaceError(
@@ -172,7 +172,7 @@ def _domain(name: str, parameter: Parameter) -> Any:
     return sample.choice([_at(parameter, place) for place in range(n_values)])
 
 
-def from_searcher(name: str, parameter: Parameter, value: object) -> Any:
+def from_searcher(name: str, parameter: Parameter, value: object) -> object:
     """Return the proposal of a Ray searcher as a value of `parameter`.
 
     Searchers give numbers of numpy, whole numbers as floats, and bounds with rounding errors. Some know no steps: what

@@ -43,7 +43,7 @@ class Draw:
                 self._asking.remove(name)
         return self._values[name]
 
-    def _drawn(self, name: str, domain: sample.Domain) -> Any:
+    def _drawn(self, name: str, domain: sample.Domain) -> object:
         seed = int.from_bytes(hashlib.sha256(f"{self._stream}/{name}".encode()).digest()[:4], "big")
         if not isinstance(domain, sample.Function):
             return domain.sample(random_state=np.random.default_rng(seed))
@@ -70,7 +70,7 @@ class _Config(Mapping[str, Any]):
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         return self if name == "config" and name not in self._draw.names() else self._draw.value(name)
 
     def __getattr__(self, name: str) -> Any:

@@ -17,7 +17,7 @@ from ...system.spelling import nearest_name
 from .domains import counterpart
 
 
-def mutations_of(scheduler: TrialScheduler | None) -> dict[str, Any]:
+def mutations_of(scheduler: TrialScheduler | None) -> dict[str, object]:
     """Return the mutations of a scheduler of population-based training: names to lists, domains or functions.
 
     PB2 has bounds in place of lists; they become domains.
@@ -82,7 +82,7 @@ def check_perturbed(scheduler: TrialScheduler, known: Collection[str]) -> None:
             )
 
 
-def _known_values(values: object) -> list[Any]:
+def _known_values(values: object) -> list[object]:
     if isinstance(values, (list, tuple)):
         if not values:
             raise StudyError(" with an empty list; give at least one value.")
@@ -96,7 +96,7 @@ def _known_values(values: object) -> list[Any]:
     return [] if parameter is None else list(parameter.edges())
 
 
-def with_perturbed(hp_space: object, scheduler: TrialScheduler | None) -> Any:
+def with_perturbed(hp_space: object, scheduler: TrialScheduler | None) -> object:
     """Return a search space in which the parameters are that only a scheduler names, as Ray adds them to a config.
 
     A list is a choice, a domain stays one, a function is drawn from for each trial.
@@ -140,7 +140,7 @@ class _WithPerturbed:
         return repr(self.__wrapped__)
 
 
-def _entry(values: Any) -> Any:
+def _entry(values: Any) -> object:
     if isinstance(values, (list, tuple)):
         return sample.choice(list(values))
     if isinstance(values, sample.Domain):

@@ -163,7 +163,7 @@ class RaySpace:
         groups = {"suggested": self.parameters, "drawn": self.drawn, "grid": self.grids, "constant": self.constants}
         return f"RaySpace({'; '.join(f'{kind}: ' + ', '.join(names) for kind, names in groups.items() if names)})"
 
-    def _point(self, number: int) -> dict[str, Any]:
+    def _point(self, number: int) -> dict[str, object]:
         """Return a point of the grids, in the order of Ray: the first by name changes fastest."""
         point = {}
         for name in sorted(self.grids):

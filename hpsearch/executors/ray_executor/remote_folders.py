@@ -68,7 +68,7 @@ class RemoteFolders(RunFolders):
         return self._root
 
     @property
-    def filesystem_for_tune(self) -> Any:
+    def filesystem_for_tune(self) -> object:
         """The file system of that place: Tune itself knows those of pyarrow only."""
         return self._store()
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...search.store.folder import remove_leftovers
 from ...search.store.retention import CHECKPOINT, SELECTED
@@ -47,7 +47,7 @@ class RunFolders(ABC):
         """The location of Tune's folder."""
 
     @property
-    def filesystem_for_tune(self) -> Any:
+    def filesystem_for_tune(self) -> object:
         """What `url_for_tune` is on; None: it says so itself."""
         return None
 

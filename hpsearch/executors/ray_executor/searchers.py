@@ -142,7 +142,7 @@ class Proposals:
         has_failed = record.state is TrialState.FAILED or not (result or last)
         self._searcher.on_trial_complete(name, None if has_failed else {**result, **last}, has_failed)
 
-    def _in_space(self, proposed: Mapping[str, object]) -> dict[str, Any]:
+    def _in_space(self, proposed: Mapping[str, object]) -> dict[str, object]:
         """Return the searcher's proposal as values of the space, if the space is known."""
         if self._space is None:
             return dict(proposed)

@@ -37,7 +37,7 @@ class _Tune:
         """Return the trials that have not ended; Tune's own list keeps those that have failed."""
         return [each for each in self._controller.get_live_trials() if not each.is_finished()]
 
-    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Any:
+    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> object:
         return trial.temporary_state.saving_to or self._controller._schedule_trial_save(trial, result=result)
 
 

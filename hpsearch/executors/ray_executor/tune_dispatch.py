@@ -175,7 +175,7 @@ class TuneDispatch:
         if self._proposals is not None:
             self._proposals.end(record, result)
 
-    def own_config(self, tune_id: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    def own_config(self, tune_id: str, config: Mapping[str, Any]) -> dict[str, object]:
         """Return the config of a trial to which a scheduler has given that of another one, with its own changes.
 
         Raises:

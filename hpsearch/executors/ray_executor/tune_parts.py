@@ -30,7 +30,7 @@ class StaysHere:
     def __reduce__(self) -> Any:
         return (object, ())
 
-    def __deepcopy__(self, memo: object) -> Any:
+    def __deepcopy__(self, memo: object) -> object:
         return self
 
 
@@ -181,7 +181,7 @@ class WorkerEvents(Guarded, tune.Callback):
         self._dispatch.lost(trial.trial_id, Loss(_reason(trial), had_worker, is_creation, is_new))
 
 
-def _error(trial: Trial) -> Any:
+def _error(trial: Trial) -> object:
     """Return the last error of a trial, which Tune has written to a file of this machine."""
     path = trial.pickled_error_file
     if path is None or not Path(path).exists():

@@ -147,7 +147,7 @@ class TrialWorker(tune.Trainable):
             self._training = None
 
 
-def _numbers(event: Reported) -> dict[str, Any]:
+def _numbers(event: Reported) -> dict[str, object]:
     """Return the values that Tune's schedulers and searchers may read."""
     report = event.report
     return {

@@ -226,10 +226,10 @@ class _Several:
         self.__wrapped__, self._count = function, count
         self._latest: tuple[dict[str, float], Sequence[Any]] | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_latest": None}
 
-    def component(self, index: int, metrics: Mapping[str, float]) -> Any:
+    def component(self, index: int, metrics: Mapping[str, float]) -> object:
         """Return one of the values that the function makes of the metrics of an evaluation.
 
         Raises:

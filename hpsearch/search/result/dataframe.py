@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..metrics.objective import Objective
 from ..metrics.selection import ranking
@@ -70,7 +70,7 @@ def _columns(objectives: Sequence[Objective], names: Sequence[str]) -> list[str]
     return ["number", "state", *values, "last_report", *parameters, *figures]
 
 
-def _row(record: TrialRecord, objectives: Sequence[Objective], names: Sequence[str]) -> list[Any]:
+def _row(record: TrialRecord, objectives: Sequence[Objective], names: Sequence[str]) -> list[object]:
     nothing = float("nan")
     values = record.values if record.state.has_result and record.values else (nothing,) * len(objectives)
     last = record.reports[-1].value if record.reports else nothing

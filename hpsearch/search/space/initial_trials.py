@@ -36,7 +36,7 @@ def resolve_start(
     return tuple(_resolve(each, space, args) for each in given)
 
 
-def _resolve(given: object, space: SearchSpace | Callable[[Trial], Any], args: object) -> Mapping[str, Any]:
+def _resolve(given: object, space: SearchSpace | Callable[[Trial], Any], args: object) -> Mapping[str, object]:
     if given == DEFAULTS:
         return _defaults(space, args) if isinstance(space, SearchSpace) else _defaults_of_function(space, args)
     if not isinstance(given, Mapping):
@@ -66,7 +66,7 @@ def _check_branches(given: Mapping[str, object], space: SearchSpace) -> None:
             raise SpaceError(f"start_with gives {name}={value!r}, which exists only under {under}; give that too.")
 
 
-def _defaults(space: SearchSpace, args: object) -> dict[str, Any]:
+def _defaults(space: SearchSpace, args: object) -> dict[str, object]:
     """Return the default of each parameter: its own, else the trainer's argument where the parameter can take it."""
     found: dict[str, Any] = {}
     for name, parameter, conditions in space.walk():
@@ -105,7 +105,7 @@ class _AsksForDefaults(Trial):
         return value
 
 
-def _defaults_of_function(space: Callable[[Trial], Any], args: object) -> dict[str, Any]:
+def _defaults_of_function(space: Callable[[Trial], Any], args: object) -> dict[str, object]:
     """Return the trainer's arguments for what a define-by-run function asks for; it is called once for that."""
     trial = _AsksForDefaults(args)
     try:
@@ -118,7 +118,7 @@ def _defaults_of_function(space: Callable[[Trial], Any], args: object) -> dict[s
     return trial.found
 
 
-def _default(name: str, parameter: Parameter, args: object) -> Any:
+def _default(name: str, parameter: Parameter, args: object) -> object:
     """Return a parameter's own default, else the trainer's argument of that name; it may lie outside."""
     value = parameter.default if parameter.default is not None else getattr(args, name, None)
     if isinstance(parameter, Categorical) and not parameter.contains(value):

@@ -180,7 +180,7 @@ def _walk(
                 yield from _walk(branch, {**conditions, name: choice})
 
 
-def _suggest(parameters: Mapping[str, Parameter], trial: Trial) -> dict[str, Any]:
+def _suggest(parameters: Mapping[str, Parameter], trial: Trial) -> dict[str, object]:
     values: dict[str, Any] = {}
     for name, parameter in parameters.items():
         values[name] = trial.suggest(name, parameter)
@@ -188,7 +188,7 @@ def _suggest(parameters: Mapping[str, Parameter], trial: Trial) -> dict[str, Any
     return values
 
 
-def _draw(parameters: Mapping[str, Parameter], choose: Any) -> dict[str, Any]:
+def _draw(parameters: Mapping[str, Parameter], choose: Any) -> dict[str, object]:
     values: dict[str, Any] = {}
     for name, parameter in parameters.items():
         values[name] = choose(parameter)
@@ -196,7 +196,7 @@ def _draw(parameters: Mapping[str, Parameter], choose: Any) -> dict[str, Any]:
     return values
 
 
-def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, object]:
     values: dict[str, Any] = {}
     for name, parameter in parameters.items():
         if parameter.default is not None:
@@ -222,7 +222,7 @@ def _branch(parameter: Parameter, value: Any) -> Mapping[str, Parameter]:
     return parameter.branches.get(value, {}) if isinstance(parameter, Categorical) else {}
 
 
-def _draw_one(parameter: Parameter, generator: random.Random) -> Any:
+def _draw_one(parameter: Parameter, generator: random.Random) -> object:
     if isinstance(parameter, Categorical):
         return generator.choice(parameter.choices)
     if parameter.step is not None and not parameter.log:
@@ -236,7 +236,7 @@ def _draw_one(parameter: Parameter, generator: random.Random) -> Any:
     return round(value) if isinstance(parameter, Int) else value
 
 
-def _describe(parameter: Parameter) -> dict[str, Any]:
+def _describe(parameter: Parameter) -> dict[str, object]:
     kind = type(parameter).__name__
     if isinstance(parameter, Categorical):
         branches = [

@@ -61,7 +61,7 @@ def all_names(hp_space: object) -> set[str]:
     return {*space, *(name for each in space.values() for name in _in_branches(each))}
 
 
-def start_without(start_with: object, names: Collection[str]) -> Any:
+def start_without(start_with: object, names: Collection[str]) -> object:
     """Return the parameters that a search starts with, without those of these names; what has no others is left out.
 
     Args:

@@ -111,7 +111,7 @@ class TriedSoFar:
 
 def choose(
     trial: Trial, suggest: Suggest, arguments: Mapping[str, object], tried: Tried, stream: str
-) -> Mapping[str, Any]:
+) -> Mapping[str, object]:
     """Return the arguments of a trial; where its configuration is known, those of another one that is proposed.
 
     The sampler is asked up to ten times. A sampler of the user has the last word; in place of the default one, a

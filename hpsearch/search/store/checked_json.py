@@ -46,7 +46,7 @@ def plain(value: object) -> Any:
     return as_written(value)
 
 
-def as_written(value: object) -> Any:
+def as_written(value: object) -> object:
     """Return any value of JSON as it is, if its whole numbers fit into 64 bits; its texts may not be printable."""
     parts = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
     for each in parts:
@@ -113,7 +113,7 @@ def optional(check: Check) -> Check:
 def items(check: Check) -> Check:
     """Return a check of every item of a list; it gives a tuple."""
 
-    def check_all(value: object) -> tuple[Any, ...]:
+    def check_all(value: object) -> tuple[object, ...]:
         if not isinstance(value, list):
             raise _refused(value, "a list")
         return tuple(_within(f"item {place}", check, each) for place, each in enumerate(value))
@@ -124,7 +124,7 @@ def items(check: Check) -> Check:
 def mapping(check: Check, name: Check = text) -> Check:
     """Return a check of every value of an object, and of every name in it."""
 
-    def check_all(value: object) -> dict[str, Any]:
+    def check_all(value: object) -> dict[str, object]:
         if not isinstance(value, dict):
             raise _refused(value, "an object")
         return {name(key): _within(repr(key), check, each) for key, each in value.items()}
@@ -146,7 +146,7 @@ def fields(value: object, checks: Mapping[str, Check], required: Collection[str]
     return {printable(name): _within(repr(name), checks.get(name, plain), each) for name, each in value.items()}
 
 
-def _within(where: str, check: Check, value: object) -> Any:
+def _within(where: str, check: Check, value: object) -> object:
     try:
         return check(value)
     except Unreadable as error:

@@ -40,7 +40,7 @@ _SETS_ANY = {"setattr", "__setattr__", "__dict__", "vars"}
 _BARE = ("abc", "builtins", "typing")
 
 
-def content_of(value: object) -> Any:
+def content_of(value: object) -> object:
     """Describe an object that is a value, such as a path or an array; None for other objects."""
     kind = type(value)
     if isinstance(value, re.Pattern):
@@ -99,7 +99,7 @@ def init_arguments(value: object) -> Iterator[tuple[str, Any]]:
                 break
 
 
-def kept_attributes(value: object) -> dict[str, Any]:
+def kept_attributes(value: object) -> dict[str, object]:
     """Return the attributes of an object of the user; where a package may add some, those that its class sets."""
     kind = type(value)
     held = dict(getattr(value, "__dict__", {}))

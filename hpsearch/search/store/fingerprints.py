@@ -165,7 +165,7 @@ class _Description:
         finally:
             self._depth -= 1
 
-    def _of_new(self, value: object) -> Any:
+    def _of_new(self, value: object) -> object:
         if isinstance(value, enum.Enum):
             return self.of(value.value)
         if isinstance(value, functools.partial):
@@ -191,7 +191,7 @@ class _Description:
         constant = content_of(value)
         return self._of_object(value) if constant is None else constant
 
-    def _of_container(self, value: Any) -> Any:
+    def _of_container(self, value: Any) -> object:
         self._depth += 1
         self._items += len(value)
         try:
@@ -206,7 +206,7 @@ class _Description:
         is_ordered = isinstance(value, (tuple, list))
         return [type(value).__name__, *(inside if is_ordered else sorted(inside, key=json.dumps))]
 
-    def _alone(self, value: object, seen: dict[int, Any]) -> Any:
+    def _alone(self, value: object, seen: dict[int, Any]) -> object:
         """Describe a value as if it were the first one after those that were seen."""
         other = _Description(self._state, seen, self._depth)
         described = other.of(value)
@@ -214,7 +214,7 @@ class _Description:
         self._note_read(other.found.read or (), other.found.reads_all)
         return described
 
-    def _of_function(self, function: types.FunctionType) -> Any:
+    def _of_function(self, function: types.FunctionType) -> object:
         if is_of_package(function.__module__, function.__code__.co_filename):
             wrapped = getattr(function, "__wrapped__", None)  # a function of the user that a package has decorated
             inside = None if wrapped is None else self.of(wrapped)
@@ -273,7 +273,7 @@ class _Description:
         is_changed = name in self._state.changed_own and is_changeable(value)
         return self._is_constant_attribute(name, value) and not is_changed
 
-    def _referred_to(self, value: object, uses: Uses) -> Any:
+    def _referred_to(self, value: object, uses: Uses) -> object:
         """Describe a value that code refers to; of modules, the attributes that it may read."""
         if isinstance(value, types.ModuleType):
             if is_of_package(value.__name__, getattr(value, "__file__", None) or ""):
@@ -289,7 +289,7 @@ class _Description:
             return ["module", {name: self.of(each) for name, each in constant.items()}]
         return self.of(value)
 
-    def _of_code(self, code: types.CodeType) -> Any:
+    def _of_code(self, code: types.CodeType) -> object:
         """Describe the instructions; docstrings are never loaded, positions are in none of them."""
         found: list[Any] = [list(arguments_of(code)), code.co_posonlyargcount, code.co_flags & 0x2C]
         for instruction in dis.get_instructions(code):
@@ -301,7 +301,7 @@ class _Description:
             found.append([instruction.opname, self._of_code(argument) if is_code else _constant(argument)])
         return found
 
-    def _of_class(self, kind: type) -> Any:
+    def _of_class(self, kind: type) -> object:
         if is_package_class(kind):
             return name_of(kind)
         members = {
@@ -312,7 +312,7 @@ class _Description:
         }
         return {"class": members, "bases": [self.of(each) for each in kind.__bases__]}
 
-    def _of_object(self, value: Any) -> Any:
+    def _of_object(self, value: Any) -> object:
         """Describe an object by its class and the attributes that code reads, but no model: that is trained."""
         described: list[Any] = ["object", self.of(type(value))]
         if is_model_config(value):
@@ -334,7 +334,7 @@ class _Description:
         return [*described, {name: self.of(each) for name, each in constant.items()}]
 
 
-def _constant(value: object) -> Any:
+def _constant(value: object) -> object:
     if isinstance(value, frozenset):
         return sorted(map(repr, value))
     return repr(value) if isinstance(value, (*_PLAIN, tuple)) else type(value).__name__
@@ -345,7 +345,7 @@ def _is_code(value: object) -> bool:
     return isinstance(value, kinds)
 
 
-def _defaults(function: types.FunctionType) -> dict[str, Any]:
+def _defaults(function: types.FunctionType) -> dict[str, object]:
     """Return the defaults of the arguments of a function, by name."""
     defaults, count = function.__defaults__ or (), function.__code__.co_argcount
     positional = function.__code__.co_varnames[count - len(defaults) : count]

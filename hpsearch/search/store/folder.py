@@ -215,7 +215,7 @@ class StudyFolder:
             write_json(path, best if len(self._study.objectives) > 1 else best[0])
             self._best = best, version_of(path)
 
-    def _described(self, record: TrialRecord) -> dict[str, Any]:
+    def _described(self, record: TrialRecord) -> dict[str, object]:
         is_single = len(self._study.objectives) == 1
         return {
             "trial": record.number,

@@ -183,7 +183,7 @@ def _ladder(value: object) -> dict[str, Any]:
         raise Unreadable(str(error)) from error
 
 
-def _defaults(value: object) -> dict[str, Any]:
+def _defaults(value: object) -> dict[str, object]:
     checks = {"ladder": _ladder, "at_random": optional(whole), "models_in_full": _is_true_or_false}
     return fields(value, checks, tuple(checks))
 

@@ -106,11 +106,11 @@ def _span(value: object) -> Span:
     return Span(*times, *map(text, value[2:]))
 
 
-def _part(value: object) -> dict[str, Any]:
+def _part(value: object) -> dict[str, object]:
     return fields(value, {"trial": whole, "step": whole, "arguments": _PARAMETERS}, ("trial", "step", "arguments"))
 
 
-def _fallback(value: object) -> dict[str, Any]:
+def _fallback(value: object) -> dict[str, object]:
     return fields(value, {"arguments": _batches, "reason": text}, ("arguments",))
 
 

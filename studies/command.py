@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpsearch import SearchInterrupted
-from hpsearch.system.environment import ctrl_c_as_interruption
+from hpsearch.system.ctrl_c import ctrl_c_as_interruption
 
 # Where a study's data lie. `hpsearch run` has no option of a study's own, so there the variable says it.
 DATA = os.environ.get("STUDY_DATA")

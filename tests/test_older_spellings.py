@@ -23,7 +23,8 @@ from transformers.debug_utils import DebugOption
 
 import hpsearch
 from hpsearch import Categorical, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
-from hpsearch.arguments import argument_names, older_spellings
+from hpsearch.arguments import older_spellings
+from hpsearch.arguments.casting import argument_names
 from hpsearch.errors import ArgumentError, InvalidInputError, SpaceError, UnknownArgumentError
 from tests.support.models import Line, bert_classifier, classification_data, line_data, small_tokenizer
 from tests.support.small_trainer import small_trainer
@@ -173,8 +174,10 @@ def test_every_spelling_of_the_table_has_its_cases_here() -> None:
 
 
 def test_no_spelling_is_a_present_argument_and_every_successor_is_one() -> None:
-    assert not set(older_spellings._ARGUMENTS) & set(argument_names())
-    assert {successor for _, _, successors in ACCEPTED for successor in successors} <= set(argument_names())
+    assert not set(older_spellings._ARGUMENTS) & set(argument_names(TrainingArguments))
+    assert {successor for _, _, successors in ACCEPTED for successor in successors} <= set(
+        argument_names(TrainingArguments)
+    )
 
 
 @pytest.mark.feature(18, 35, 37, 39, 40, 41, 50, 51, 53, "P1", "P14")
@@ -193,7 +196,7 @@ def test_an_accepted_value_is_taken_for_its_successor_with_one_warning_at_the_ca
     args, caught = warned(lambda: make(**{name: value}))
     assert_one_warning(caught, name, shown)
     plain = quietly(lambda: make(**copy.deepcopy(successors)))
-    for each in argument_names():
+    for each in argument_names(TrainingArguments):
         assert same(getattr(args, each), getattr(plain, each)), each
     if name == "dispatch_batches" and value:
         assert args.accelerator_config.dispatch_batches is True
@@ -346,7 +349,7 @@ def test_a_subclass_keeps_its_own_fields_beside_older_spellings() -> None:
 
 
 def test_positional_arguments_stay_where_they_are() -> None:
-    second = list(argument_names())[1]
+    second = list(argument_names(TrainingArguments))[1]
     default = getattr(make(), second)
     args = quietly(lambda: TrainingArguments("elsewhere", default, no_cuda=True, evaluation_strategy="epoch"))
     assert (args.output_dir, getattr(args, second)) == ("elsewhere", default)
@@ -389,7 +392,7 @@ def test_a_translated_value_can_be_replaced_and_derives_others_again() -> None:
 def test_the_signature_shows_the_present_arguments_to_those_who_ask() -> None:
     import inspect
 
-    assert tuple(inspect.signature(TrainingArguments).parameters) == argument_names()
+    assert tuple(inspect.signature(TrainingArguments).parameters) == argument_names(TrainingArguments)
     assert "extra" in inspect.signature(WithField).parameters
 
 

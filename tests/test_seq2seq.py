@@ -30,7 +30,8 @@ from transformers import (
 )
 
 from hpsearch import ArgumentError, Categorical, InvalidInputError, Seq2SeqTrainer, Seq2SeqTrainingArguments
-from hpsearch.arguments import TrainingArguments, adopt, cast_argument
+from hpsearch.arguments import TrainingArguments, adopt
+from hpsearch.arguments.casting import cast_argument
 from tests.support.launch import start
 
 LETTERS = "abcde"

@@ -7,7 +7,8 @@ import string
 
 import pytest
 
-from hpsearch.arguments import Seq2SeqTrainingArguments, argument_names
+from hpsearch.arguments import Seq2SeqTrainingArguments
+from hpsearch.arguments.casting import argument_names
 from hpsearch.search.metrics.selection import SCOPES
 from hpsearch.system.spelling import edit_distance, nearest, nearest_name
 

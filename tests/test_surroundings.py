@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpsearch.system.environment import at_ctrl_c, ctrl_c_as_interruption
+from hpsearch.system.ctrl_c import at_ctrl_c, ctrl_c_as_interruption
 
 
 def press() -> None:

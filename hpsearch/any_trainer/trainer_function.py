@@ -24,11 +24,11 @@ from ..search.space.search_space import SearchSpace
 from ..search.store.provenance import fingerprint
 from ..search.study import SpaceLike, as_space
 from ..search.trial import FixedTrial, Trial, TrialRecord
-from ..searching.hyperparameter_search import search
 from ..searching.replay import Replay, replay
+from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, SearchArguments
 from ..searching.searched_recipe import Evaluation
-from ..system.environment import ctrl_c_as_interruption
+from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.progress_bars import no_progress_bars
 from ..system.spelling import nearest_name
 from ..training.callbacks import ExportableState

@@ -10,8 +10,8 @@ from ..coordinator.coordinator import Coordinator
 from ..coordinator.search_session import SearchSession
 from ..executors.inline import run_inline
 from ..executors.processes.parallel import Parallel
-from ..ledger.choices import Given
 from ..ledger.optuna_study import OptunaStudy
+from ..ledger.sampler_and_pruner import Given
 from ..search.decisions.ladder import RUNGS
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.study import Study

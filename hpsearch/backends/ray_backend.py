@@ -30,15 +30,15 @@ from ..executors.ray_executor.trial_artifacts import TrialArtifacts
 from ..executors.ray_executor.tune_dispatch import TuneDispatch
 from ..executors.ray_executor.tune_parts import StudySearcher, StudyStopper, StudyTrials, WorkerEvents
 from ..executors.ray_executor.tune_worker import OBJECTIVE, Shared, TrialWorker
-from ..ledger.choices import Given
 from ..ledger.optuna_study import OptunaStudy
 from ..ledger.pruning import is_rungs
+from ..ledger.sampler_and_pruner import Given
 from ..search.decisions.ladder import RUNGS
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.space.static_checks import TakesParameters
 from ..search.study import Study, check_whole
 from ..search.trial import TrialRecord
-from ..system.environment import at_ctrl_c
+from ..system.ctrl_c import at_ctrl_c
 from ..trial.searchable import Searchable
 from .base import Backend
 from .engine_options import EngineOption

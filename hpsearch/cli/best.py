@@ -19,7 +19,7 @@ from ..errors import NoCompletedTrialError, StudyError
 from ..reports.tables import format_value
 from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
-from ..search.store.folder import COMMAND_FILE
+from ..search.store.study_folder import COMMAND_FILE
 from ..search.trial import TrialRecord
 from ..searching.stored_studies import open_study
 from ..system.files import whole_folder, write_json

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from ..errors import HpsearchError, InvalidInputError, MissingPackageError, SearchInterrupted
 from ..search.store.checked_json import printable
-from ..system.environment import ctrl_c_as_interruption
+from ..system.ctrl_c import ctrl_c_as_interruption
 from ..version import __version__
 from . import best, compare, dashboard, doctor, init, promote, ready_made, report, show
 from . import replay_command as replay
-from . import run_command as run
+from . import run_and_resume as run
 
 # Typer has a click of its own in newer versions.
 _ClickException: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")

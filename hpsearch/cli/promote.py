@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..search.store.folder import read_records
 from ..search.store.manual_promotion import promote as promote_by_hand
+from ..search.store.study_folder import read_records
 from ..search.trial import TrialState
 from .which_study import study_folder, trial_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError, one_of
-from ..search.store.folder import COMMAND_FILE
 from ..search.store.reading import read_own_json
+from ..search.store.study_folder import COMMAND_FILE
 from ..system.spelling import nearest_name
 from .study_file import Command
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..any_trainer.search_plan import SearchPlan
 from ..errors import HpsearchError, StudyError
 from ..search.listener import PassingListener, SearchListener
-from ..search.store.folder import COMMAND_FILE
+from ..search.store.study_folder import COMMAND_FILE
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..system.files import write_json

@@ -9,7 +9,7 @@ from rich.console import Console
 from ..errors import StudyError
 from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
-from ..search.store.folder import STUDY_FILE
+from ..search.store.study_folder import STUDY_FILE
 from ..search.trial import TrialRecord
 
 _DEPTH = 3

@@ -16,7 +16,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.optuna_study import OptunaStudy
 from ..ledger.proposer import Proposer
 from ..search.space.parameters import Parameter
-from ..search.store.folder import remove_leftovers
+from ..search.store.study_folder import remove_leftovers
 from ..search.trial import Trial, TrialRecord, TrialState, Verdict
 from ..system.interruption import Interruption
 from ..trial.assignment import Assignment

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CommunicationError
-from ..search.budgets import SearchBudget, TrialBudget
 from ..search.ranks import Ranks
 from ..search.study import Study
+from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
 from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..system.sockets import keeping_sockets

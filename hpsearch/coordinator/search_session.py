@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from ..search.listener import SearchListener
 from ..search.ranks import Ranks
-from ..search.store.folder import StudyFolder
+from ..search.store.study_folder import StudyFolder
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..trial.local_trials import LocalTrials
 from ..trial.searchable import Searchable
-from .limits import Limits
 from .model_size import ModelSize
+from .reasons_to_end import Limits
 from .study_records import StudyRecords
 from .trials_on_disk import TrialsOnDisk
 

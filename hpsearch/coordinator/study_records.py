@@ -10,12 +10,12 @@ from operator import attrgetter
 from ..errors import SpaceError
 from ..search.by_number import updated, with_number
 from ..search.metrics.selection import best_records
-from ..search.peer_trials import PeerTrials
+from ..search.peer_summary import PeerTrials
 from ..search.space.tried_configurations import Tried, TriedSoFar, is_everything_tried
-from ..search.store.folder import StudyFolder, remove_leftovers
+from ..search.store.live_sessions import Session
 from ..search.store.memory_of_0_8_0 import copy_to_disk
 from ..search.store.retention import kept_records, remove_surplus
-from ..search.store.sessions import Session
+from ..search.store.study_folder import StudyFolder, remove_leftovers
 from ..search.study import Study
 from ..search.trial import FixedTrial, TrialRecord, TrialState, configuration
 from ..system.files import remove_partial

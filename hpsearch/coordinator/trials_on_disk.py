@@ -10,8 +10,8 @@ from typing import Any
 from ..errors import CannotResumeError
 from ..search.space.search_space import SearchSpace
 from ..search.space.tried_configurations import choose
-from ..search.store.folder import StudyFolder, remove_leftovers
 from ..search.store.own_files import hide_checkpoints_outside
+from ..search.store.study_folder import StudyFolder, remove_leftovers
 from ..search.study import Study
 from ..search.trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict
 from ..trial.acting_arguments import reaching_out
@@ -21,7 +21,7 @@ from ..trial.execution import Execution
 from ..trial.local_trials import LocalTrials
 from ..trial.preflight import PreflightPlan, plan_preflight
 from ..trial.searchable import Searchable
-from .limits import Limits
+from .reasons_to_end import Limits
 from .study_records import StudyRecords
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..coordinator.coordinator import Coordinator
 from ..search.trial import TrialRecord, Verdict
-from ..system.environment import ignoring_ctrl_c
+from ..system.ctrl_c import ignoring_ctrl_c
 from ..trial.local_trials import LocalTrials
 from ..trial.messages import Reported
 

@@ -8,7 +8,7 @@ import optuna
 
 from ..search.decisions.agreement import describe
 from ..search.decisions.ladder import Ladder
-from ..search.decisions.rungs import Rating, Rungs
+from ..search.decisions.promotion_at_rungs import Rating, Rungs
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from .curve_sampler import CurveSampler

@@ -19,15 +19,15 @@ from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..trial.searchable import Searchable
 from .at_rungs import AtRungs
-from .choices import Choices, Given
-from .defaults import DEFAULTS
 from .importances import importances
 from .ledger import Ledger
 from .pruning import PruningByOneObjective
 from .quiet import quiet_optuna
 from .ranges import check_ranges
 from .rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_made_in
+from .recorded_defaults import DEFAULTS
 from .same_study import check_same_trials, check_stored, note_of_another_study
+from .sampler_and_pruner import Choices, Given
 from .sampler_states import check_sampler_states
 from .sampling import RepeatableSampling
 from .storage import check_storage, dashboard_command, is_in_study_folder, naming_the_storage, open_storage, storage_url

@@ -11,7 +11,7 @@ import optuna
 from optuna.trial import TrialState
 
 from ..errors import StudyError
-from ..search.store.folder import STUDY_FILE
+from ..search.store.study_folder import STUDY_FILE
 from ..system.redaction import redacted_url
 from ..system.spelling import nearest_name
 from .quiet import quiet_optuna

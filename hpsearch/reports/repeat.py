@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..search.store.folder import COMMAND_FILE
 from ..search.store.reading import read_own_json
+from ..search.store.study_folder import COMMAND_FILE
 from ..system.redaction import holds_secret
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,9 @@ from ..search.metrics.objective import Objective, resolve_objectives
 from ..search.metrics.older_metric_names import named_as_recorded
 from ..search.ranks import Ranks
 from ..search.store.checked_json import Unreadable, whole
-from ..search.store.folder import (
+from ..search.store.provenance import WITHOUT_EFFECT, describe_environment, differences, is_known, without_secrets
+from ..search.store.reading import read_own_json
+from ..search.store.study_folder import (
     BEST_FILE,
     REPLAYS_FOLDER,
     STUDY_FILE,
@@ -27,8 +29,6 @@ from ..search.store.folder import (
     read_records,
     read_settings,
 )
-from ..search.store.provenance import WITHOUT_EFFECT, describe_environment, differences, is_known, without_secrets
-from ..search.store.reading import read_own_json
 from ..search.study import Study, check_name
 from ..search.trial import FixedTrial, TrialRecord, TrialState, Verdict
 from ..system.files import remove_folder
@@ -39,8 +39,8 @@ from ..training.randomness import preserved_streams
 from ..trial.acting_arguments import acts_outside, reaching_out
 from ..trial.ending import TrialEndedSearch
 from ..trial.messages import Reported
-from .hyperparameter_search import ending_for_all_ranks
 from .processes import ranks_of
+from .run_search import ending_for_all_ranks
 from .search_arguments import DEFAULT_STUDY_NAME, Metric, listener_of, objectives_of
 from .searched_recipe import SearchedRecipe
 

@@ -20,7 +20,7 @@ from ..search.metrics.known_trainers import LOSS, is_rewarded, notices_about_los
 from ..search.metrics.objective import Objective, resolve_objectives, resolve_pruning
 from ..search.metrics.older_metric_names import named_as_recorded, notice_of_older_name
 from ..search.space.initial_trials import resolve_start
-from ..search.store.folder import check_place, read_settings
+from ..search.store.study_folder import check_place, read_settings
 from ..search.study import SpaceLike, Study, as_space, check_name, known_space
 from ..search.study_callbacks import StudyCallback
 from .searched_recipe import SearchedRecipe

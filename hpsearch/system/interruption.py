@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SearchInterrupted
-from .environment import put_back
+from .ctrl_c import put_back
 from .redaction import holds_secret
 
 # SIGTERM: preemption, `kill`, the end of a container. SIGUSR1: what Slurm's --signal sends by convention.

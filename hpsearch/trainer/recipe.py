@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import torch
 import transformers
 
-from ..arguments import TrainingArguments, adopt, argument_names, cast_argument
+from ..arguments import TrainingArguments, adopt
+from ..arguments.casting import argument_names, cast_argument
 from ..arguments.older_spellings import successor_of_argument
 from ..errors import ArgumentError, InvalidInputError, UnknownArgumentError
 from ..search.trial import FixedTrial

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.trainer_utils import has_length
 
-from ..arguments import TrainingArguments, is_of_library
+from ..arguments import TrainingArguments
+from ..arguments.casting import is_of_library
 from ..search.space.static_checks import check_trainer
 from ..search.store.code_origin import is_package_class
 from ..search.store.provenance import CALLBACKS

@@ -27,8 +27,8 @@ from ..search.metrics.constraints import Constraint
 from ..search.result.best_run import BestRun
 from ..search.study import SpaceLike
 from ..search.study_callbacks import StudyCallback
-from ..searching.hyperparameter_search import search
 from ..searching.replay import Replay, replay
+from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, Metric, SearchArguments
 from ..system.spelling import nearest_name
 from ..training import (

@@ -16,7 +16,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..arguments import TrainingArguments, argument_names, is_of_library
+from ..arguments import TrainingArguments
+from ..arguments.casting import argument_names, is_of_library
 from ..errors import ArgumentError, CheckpointError, InvalidInputError, UnknownArgumentError
 from ..system.spelling import nearest_name
 from .optimization import follows_a_metric, optimizer_class_and_kwargs

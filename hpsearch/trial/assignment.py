@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..search.peer_trials import PeerTrials
+from ..search.peer_summary import PeerTrials
 from ..search.space.parameters import Parameter
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from .preflight import PreflightPlan

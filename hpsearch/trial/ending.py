@@ -19,7 +19,7 @@ from ..errors import (
     StudyError,
 )
 from ..search.trial import TrialRecord, TrialState
-from ..system.environment import ctrl_c_as_interruption
+from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.files import disk_problem, is_disk_of
 from ..system.machine import whereabouts
 from .execution import Execution, described, without_frames

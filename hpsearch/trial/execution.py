@@ -21,15 +21,15 @@ from ..errors import (
     UnknownArgumentError,
     WeightsMismatchError,
 )
-from ..search.budgets import TrialBudget
 from ..search.metrics.selection import select_report
-from ..search.peer_trials import PeerTrials
+from ..search.peer_summary import PeerTrials
 from ..search.ranks import OneProcess, Ranks
 from ..search.space.read_parameters import check_read
 from ..search.store.checked_json import Unreadable
 from ..search.study import Study
+from ..search.time_and_epoch_limits import TrialBudget
 from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
-from ..system.environment import ctrl_c_as_interruption
+from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.files import remove_folder
 from ..system.spelling import nearest_name
 from ..training.batch_size import is_out_of_memory

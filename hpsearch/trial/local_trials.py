@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from ..search.budgets import SearchBudget, TrialBudget
-from ..search.peer_trials import PeerTrials
+from ..search.peer_summary import PeerTrials
 from ..search.ranks import Ranks
 from ..search.study import Study
+from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
 from ..search.trial import Trial, TrialState
 from ..system.sockets import keeping_sockets
 from .assignment import Assignment

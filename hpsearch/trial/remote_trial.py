@@ -11,10 +11,10 @@ from typing import Any
 import cloudpickle
 
 from ..errors import HpsearchError
-from ..search.budgets import SearchBudget, TrialBudget
 from ..search.ranks import OneProcess
 from ..search.space.parameters import Parameter
 from ..search.study import Study
+from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
 from ..search.trial import TrialRecord, Verdict
 from ..system.interruption import Interruption
 from .assignment import AssignedTrial, Assignment

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MissingMetricError
-from ..search.budgets import Stop, TrialBudget
 from ..search.metrics.added_metrics import Metrics, recorded, with_num_parameters
 from ..search.metrics.objective import Objective
-from ..search.peer_trials import PeerTrials
+from ..search.peer_summary import PeerTrials
 from ..search.ranks import Ranks
 from ..search.store.stored_record import so_far_from_json
 from ..search.study import Study
+from ..search.time_and_epoch_limits import Stop, TrialBudget
 from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
 from ..training.callbacks import ExportableState, TrainerCallback
 from .agreed_interruption import AgreedInterruption

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..search.metrics.selection import select_report
-from ..search.peer_trials import PeerTrials
+from ..search.peer_summary import PeerTrials
 from ..search.ranks import Ranks
 from ..search.store.retention import CHECKPOINT, SELECTED, is_worth_keeping, remove_checkpoints
 from ..search.study import Study

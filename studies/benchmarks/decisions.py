@@ -36,9 +36,9 @@ from hpsearch.coordinator.search_session import SearchSession
 from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.ledger.branches import branches_of
 from hpsearch.ledger.curve_sampler import CurveSampler
-from hpsearch.ledger.defaults import Defaults
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.ledger.ledger import Ledger
+from hpsearch.ledger.recorded_defaults import Defaults
 from hpsearch.ledger.sampling import RepeatableSampling
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.parameters import Categorical, Float, Parameter

@@ -18,7 +18,7 @@ from optuna.trial import TrialState as EngineState
 from hpsearch.search.decisions.decide import Prune, Resume, Rules, Snapshot, Start, decide, judge
 from hpsearch.search.decisions.ladder import Ladder, ladder_for
 from hpsearch.search.decisions.paused_limit import PausedLimit
-from hpsearch.search.decisions.rungs import Rating, Rungs
+from hpsearch.search.decisions.promotion_at_rungs import Rating, Rungs
 from hpsearch.search.learning_curves.cost import WorkModel, work_model
 from hpsearch.search.learning_curves.curves import Curve, LatestModel, count_at_random, propose
 from hpsearch.search.metrics.objective import resolve_objectives

@@ -22,7 +22,7 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import BestRun, SearchInterrupted, TrialRecord, TrialState
-from hpsearch.search.store.folder import StudyFolder
+from hpsearch.search.store.study_folder import StudyFolder
 from tests.support.models import weights_of
 from tests.support.searching import (
     RATE,

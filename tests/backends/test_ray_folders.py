@@ -19,8 +19,8 @@ import tests.support.shelf  # registers shelf://  # noqa: F401
 from hpsearch import StorageError, StudyError, TrialRecord, TrialState
 from hpsearch.executors.ray_executor.remote_folders import RemoteFolders, check_place, remote_name
 from hpsearch.executors.ray_executor.run_folders import RunFolders, SharedFolder
-from hpsearch.search.store.folder import write_record
-from hpsearch.search.store.sessions import Session
+from hpsearch.search.store.live_sessions import Session
+from hpsearch.search.store.study_folder import write_record
 
 pytestmark = pytest.mark.ray
 

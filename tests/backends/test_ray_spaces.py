@@ -39,7 +39,7 @@ from hpsearch.coordinator.study_records import StudyRecords
 from hpsearch.executors.ray_executor.domains import from_searcher, to_ray
 from hpsearch.executors.ray_executor.ray_spaces import RaySpace, drawn, from_ray
 from hpsearch.search.space.initial_trials import resolve_start
-from hpsearch.search.store.folder import StudyFolder
+from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import Study, as_space
 from tests.support.searching import AtStep, interrupt
 from tests.support.small_trainer import small_trainer

@@ -22,7 +22,7 @@ from hpsearch import (
     StudyError,
     TrialState,
 )
-from hpsearch.search.store.folder import StudyFolder
+from hpsearch.search.store.study_folder import StudyFolder
 from tests.backends.contract import Searching
 from tests.support.clock import Clock
 from tests.support.clock import clock as clock

@@ -14,7 +14,7 @@ import pytest
 from optuna.terminator import BaseTerminator
 
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0, Ladder
-from hpsearch.search.store.sessions import SILENCE_SECONDS
+from hpsearch.search.store.live_sessions import SILENCE_SECONDS
 from tests.support.search_processes import (
     Hold,
     Searches,

@@ -25,7 +25,7 @@ from hpsearch import (
     TrainingArguments,
 )
 from hpsearch.ledger.quiet import quiet_optuna
-from hpsearch.search.store.folder import make_place
+from hpsearch.search.store.study_folder import make_place
 from tests.support.models import accuracy
 from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 

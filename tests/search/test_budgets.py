@@ -11,11 +11,11 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from hpsearch.search.budgets import SearchBudget, Stop, TrialBudget
 from hpsearch.search.metrics.objective import resolve_objectives
-from hpsearch.search.peer_trials import PeerTrials
+from hpsearch.search.peer_summary import PeerTrials
 from hpsearch.search.space.search_space import default_space
 from hpsearch.search.study import Study
+from hpsearch.search.time_and_epoch_limits import SearchBudget, Stop, TrialBudget
 from hpsearch.search.trial import FixedTrial, TrialState, Verdict
 from hpsearch.system.interruption import Interruption
 from hpsearch.trainer.searchable_trainer import SearchableTrainer

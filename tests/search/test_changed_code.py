@@ -28,8 +28,8 @@ from hpsearch import (
     WeightsMismatchError,
     tune,
 )
-from hpsearch.search.store.folder import read_records
 from hpsearch.search.store.provenance import describe_environment, differences, differences_in_results
+from hpsearch.search.store.study_folder import read_records
 from hpsearch.search.trial import TrialState
 from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from tests.support.searching import AtStep, Events, HearsNotices, interrupt, states, without_result

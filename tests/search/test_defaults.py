@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Int, SearchSpace, StudyError
-from hpsearch.ledger.defaults import DEFAULTS, Defaults
+from hpsearch.ledger.recorded_defaults import DEFAULTS, Defaults
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.store.reading import read_settings

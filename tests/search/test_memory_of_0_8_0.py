@@ -12,8 +12,8 @@ from transformers import TrainerCallback
 
 from hpsearch import Float, SearchInterrupted, StudyError, TrialRecord, TrialState, tune
 from hpsearch.search.store import memory_of_0_8_0
+from hpsearch.search.store.live_sessions import SESSIONS_FOLDER
 from hpsearch.search.store.memory_of_0_8_0 import copy_to_disk
-from hpsearch.search.store.sessions import SESSIONS_FOLDER
 from hpsearch.system.files import write_json
 from tests.support.searching import Events, HearsNotices
 from tests.support.small_trainer import CountsModels, small_trainer

@@ -15,7 +15,7 @@ from hpsearch.cli import main
 from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.reports.page import write_report
 from hpsearch.search.decisions.agreement import Agreement, describe
-from hpsearch.search.decisions.rungs import Rungs
+from hpsearch.search.decisions.promotion_at_rungs import Rungs
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.rung_agreements import agreement_sentences
 from hpsearch.search.space.search_space import SearchSpace

@@ -26,7 +26,7 @@ from hpsearch.search.space.tried_configurations import (
     untried,
     values_of,
 )
-from hpsearch.search.store.folder import StudyFolder
+from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import Study
 from tests.support.searching import AtStep, HearsNotices, interrupt, states
 from tests.support.short_searches import params_of, search

@@ -15,10 +15,10 @@ from transformers import TrainerCallback
 
 from hpsearch import NoCompletedTrialError, SearchInterrupted, TooManyFailuresError, TrialRecord
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
-from hpsearch.search.decisions.rungs import Rungs
+from hpsearch.search.decisions.promotion_at_rungs import Rungs
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
-from hpsearch.search.store.sessions import Session
+from hpsearch.search.store.live_sessions import Session
 from hpsearch.search.study import Study
 from hpsearch.search.trial import Report, TrialState
 from tests.support.at_rungs import EPOCHS, GO_ON, PAUSE, PRUNE, RATE, rungs, running, trial

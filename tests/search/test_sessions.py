@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hpsearch.search.store import sessions
-from hpsearch.search.store.sessions import SESSIONS_FOLDER, Session
+from hpsearch.search.store import live_sessions as sessions
+from hpsearch.search.store.live_sessions import SESSIONS_FOLDER, Session
 from hpsearch.system.liveness import is_alive
 from tests.support.forked import Forked
 

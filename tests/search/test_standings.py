@@ -13,7 +13,7 @@ import pytest
 from hpsearch import Ladder, TrialRecord
 from hpsearch.ledger.curve_data import CurveData
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
-from hpsearch.search.decisions.rungs import Rungs
+from hpsearch.search.decisions.promotion_at_rungs import Rungs
 from hpsearch.search.decisions.standings import Standings
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace

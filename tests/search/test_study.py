@@ -31,7 +31,7 @@ from hpsearch import (
 from hpsearch.backends import get_backend
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import default_space
-from hpsearch.search.store.folder import StudyFolder
+from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import as_space, check_name
 
 SPACE = SearchSpace({"x": Int(0, 4), "y": Categorical({"a": {"z": Float(0.0, 1.0)}, "b": {}})})

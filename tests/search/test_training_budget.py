@@ -18,7 +18,7 @@ from hpsearch.search.decisions.ladder import Ladder
 from hpsearch.search.decisions.training_budget import TrainingBudget, full_runs, full_runs_of, progress_in_words
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
-from hpsearch.search.store.sessions import Session
+from hpsearch.search.store.live_sessions import Session
 from hpsearch.search.store.stored_study import StoredStudy
 from hpsearch.search.study import Study
 from hpsearch.search.trial import TrialState

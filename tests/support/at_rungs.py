@@ -7,7 +7,7 @@ from typing import Any
 
 from hpsearch import Float, Ladder, TrialRecord
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
-from hpsearch.search.decisions.rungs import Rungs
+from hpsearch.search.decisions.promotion_at_rungs import Rungs
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpsearch.searching import hyperparameter_search as searching
+from hpsearch.searching import run_search as searching
 
 
 class Clock:

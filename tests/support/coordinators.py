@@ -22,7 +22,7 @@ from hpsearch.search.decisions.ladder import Ladder
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.ranks import OneProcess
 from hpsearch.search.space.search_space import SearchSpace
-from hpsearch.search.store.folder import StudyFolder
+from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import Study
 from hpsearch.search.trial import TrialRecord, TrialState
 from hpsearch.trial.ending import Ended

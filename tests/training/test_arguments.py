@@ -18,7 +18,8 @@ from transformers import IntervalStrategy, PrinterCallback, ProgressCallback, Sc
 from transformers.training_args import ParallelMode
 
 from hpsearch import Trainer, TrainingArguments
-from hpsearch.arguments import adopt, argument_names, cast_argument
+from hpsearch.arguments import adopt
+from hpsearch.arguments.casting import argument_names, cast_argument
 from hpsearch.errors import ArgumentError, UnknownArgumentError
 from hpsearch.training.acceleration import make_accelerator
 from tests.support.models import (
@@ -99,7 +100,7 @@ def test_replacing_nothing_gives_equal_arguments() -> None:
     ],
 )
 def test_a_value_that_loses_nothing_is_taken_as_the_type_of_its_field(name: str, value: Any, expected: Any) -> None:
-    cast = cast_argument(name, value)
+    cast = cast_argument(name, value, TrainingArguments)
     assert cast == expected
     kind = str if isinstance(expected, str) else type(expected)
     assert isinstance(cast, kind)
@@ -132,7 +133,7 @@ def test_a_value_that_loses_nothing_is_taken_as_the_type_of_its_field(name: str,
 )
 def test_a_value_that_would_be_bent_is_refused_and_named(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=name):
-        cast_argument(name, value)
+        cast_argument(name, value, TrainingArguments)
     with pytest.raises(ArgumentError, match=name):
         make().replace(**{name: value})
 
@@ -152,9 +153,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one(name: str, neares
 
 @pytest.mark.parametrize("name", ["to_dict", "device", "_given", "n_gpu", "train_batch_size"])
 def test_a_name_that_is_not_an_argument_of_the_constructor_is_unknown(name: str) -> None:
-    assert name not in argument_names()
+    assert name not in argument_names(TrainingArguments)
     with pytest.raises(UnknownArgumentError):
-        cast_argument(name, 1)
+        cast_argument(name, 1, TrainingArguments)
 
 
 @pytest.mark.feature(38, 47)

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassificatio
 
 from hpsearch import Float, Trainer, TrainingArguments
 from hpsearch.errors import ArgumentError
-from hpsearch.search.store import folder as study_folder
+from hpsearch.search.store import study_folder
 from hpsearch.system.files import PARTIAL_MARK
 from hpsearch.training import hub as hub_module
 from tests.support.hub_server import TOKEN, USER, HubServer

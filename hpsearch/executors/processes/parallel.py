@@ -13,7 +13,7 @@ from ...coordinator.coordinator import Coordinator
 from ...coordinator.lost_worker import Loss
 from ...errors import HpsearchError, StorageError, StudyError
 from ...search.study import Study, check_whole
-from ...system.environment import at_ctrl_c, ignoring_ctrl_c
+from ...system.ctrl_c import at_ctrl_c, ignoring_ctrl_c
 from ...system.machine import memory
 from ...system.temporary_folders import scratch_folder
 from ...trial.ending import Ended

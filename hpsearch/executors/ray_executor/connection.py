@@ -15,7 +15,8 @@ import psutil
 import ray
 
 from ...errors import StudyError
-from ...system.environment import environment, put_back, restored_signals
+from ...system.ctrl_c import put_back, restored_signals
+from ...system.environment_variables import environment
 from .address import check_is_node, how_to_join
 from .driver_process import restored_levels
 from .internals import loopback_only, reread_environment

@@ -6,7 +6,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
-from ...system.environment import environment, put_back, restored_signals
+from ...system.ctrl_c import put_back, restored_signals
+from ...system.environment_variables import environment
 
 _TUNE_LOGGERS = ("ray.tune", "ray.train", "ray.air")
 

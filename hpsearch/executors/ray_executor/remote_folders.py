@@ -16,8 +16,8 @@ import fsspec
 from pyarrow import fs as filesystems
 
 from ...errors import StorageError, StudyError
-from ...search.store.folder import has_ended
-from ...search.store.sessions import has_signed_in
+from ...search.store.live_sessions import has_signed_in
+from ...search.store.study_folder import has_ended
 from ...system.files import remove_folder, whole_folder, write_text
 from ...system.redaction import redacted_text, redacted_url, safe_cause
 from ...system.temporary_folders import Scratch

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ...search.store.folder import remove_leftovers
+from ...search.store.live_sessions import has_signed_in
 from ...search.store.retention import CHECKPOINT, SELECTED
-from ...search.store.sessions import has_signed_in
+from ...search.store.study_folder import remove_leftovers
 from ...system.files import entries, remove_folder, whole_folder, write_text
 
 # The number of copies of each trial that stay: the trial that takes one may have to wait for a worker.

@@ -19,7 +19,7 @@ from operator import attrgetter
 
 from ..trial import TrialRecord, TrialState, Verdict
 from .paused_limit import PausedLimit
-from .rungs import Rating, Rungs
+from .promotion_at_rungs import Rating, Rungs
 from .training_budget import Account, TrainingBudget
 
 

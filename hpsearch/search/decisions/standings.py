@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..budgets import OF_THE_TRIAL
 from ..metrics.objective import MINIMIZE
 from ..metrics.selection import cost_of, loss_of, says_how_good, select_report
 from ..store.stored_study import StoredStudy
 from ..study import Study
+from ..time_and_epoch_limits import OF_THE_TRIAL
 from ..trial import Report, TrialRecord, TrialState
 from .agreement import Agreement, agreement
 from .ladder import Ladder

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import SpaceError
-from ..budgets import was_cut_short
 from ..study import Study
+from ..time_and_epoch_limits import was_cut_short
 from ..trial import Trial, TrialRecord, TrialState, configuration
 from .parameters import Categorical, Int, Parameter
 from .search_space import SearchSpace

@@ -8,8 +8,8 @@ from pathlib import Path
 from ...errors import StudyError, one_of
 from ...system.files import write_text
 from ..trial import TrialRecord, TrialState
-from .folder import STUDY_FILE, read_records, read_settings
 from .stored_study import TRIALS_WAIT
+from .study_folder import STUDY_FILE, read_records, read_settings
 
 # In the folder of a run.
 _MARK = "promoted"

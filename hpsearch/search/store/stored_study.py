@@ -15,8 +15,8 @@ from ..metrics.constraints import Constraint
 from ..metrics.objective import Objective
 from ..study import describe
 from ..trial import TrialRecord
-from .folder import STUDY_FILE, read_settings, read_trials
 from .reading import Trials
+from .study_folder import STUDY_FILE, read_settings, read_trials
 
 # In `study.json`: whether trials wait at rungs.
 TRIALS_WAIT = "trials_wait"

@@ -18,9 +18,9 @@ from ..search.study import Study
 from ..trial.searchable import Searchable
 from .branches import branches_of
 from .curve_sampler import CurveSampler
-from .defaults import DEFAULTS, Defaults
 from .named_samplers import TPE, as_sampler, sampler_kind
 from .pruning import as_pruner, is_rungs
+from .recorded_defaults import DEFAULTS, Defaults
 from .terminators import STAGNATION, as_terminator
 
 # They take a paused trial for one that is not done, and try the same again.

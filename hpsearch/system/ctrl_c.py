@@ -1,9 +1,8 @@
-"""Temporary changes in this process: environment variables, and signal handlers."""
+"""Ctrl-C while a block runs: an action, an interruption, or ignored; and signal handlers put back after it."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -105,18 +104,3 @@ def put_back(handlers: Mapping[int, Any]) -> None:
     for number, handler in handlers.items():
         if handler is not None:  # None: not set by Python
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def environment(settings: Mapping[str, str], *others: str) -> Iterator[None]:
-    """Set variables of the environment; put back these and `others` afterwards."""
-    before = {name: os.environ.get(name) for name in (*settings, *others)}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

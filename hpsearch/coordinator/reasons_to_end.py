@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..search.budgets import SearchBudget
 from ..search.study import Study
+from ..search.time_and_epoch_limits import SearchBudget
 from ..search.trial import TrialRecord, TrialState
 from ..system.interruption import Interruption
 from .study_records import StudyRecords

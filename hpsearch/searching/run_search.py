@@ -23,7 +23,6 @@ from ..errors import (
     SearchInterrupted,
     TooManyFailuresError,
 )
-from ..search.budgets import SearchBudget
 from ..search.decisions.evaluation_points import points_of
 from ..search.decisions.training_budget import TrainingBudget, is_exhausted, progress_in_words
 from ..search.listener import SearchListener
@@ -31,13 +30,14 @@ from ..search.metrics.selection import best_records
 from ..search.ranks import Ranks
 from ..search.result.best_run import BestRun, Engine, SearchSummary, best_runs
 from ..search.space.static_checks import check_space
-from ..search.store.folder import StudyFolder
 from ..search.store.mended import UNCOUNTED_BEFORE, count_uncounted
 from ..search.store.provenance import describe_environment, differences, differences_in_results
+from ..search.store.study_folder import StudyFolder
 from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
+from ..search.time_and_epoch_limits import SearchBudget
 from ..search.trial import TrialRecord
-from ..system.environment import ctrl_c_as_interruption
+from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
 from ..training.randomness import preserved_streams
 from ..trial.ending import TrialEndedSearch, naming_the_disk

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..system.interruption import Interruption
-from .peer_trials import PeerTrials
+from .peer_summary import PeerTrials
 from .study import Study
 from .trial import TrialRecord, TrialState
 

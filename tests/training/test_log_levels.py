@@ -141,7 +141,7 @@ def test_a_programs_own_handlers_receive_every_message_once(
         assert len(announcements(caplog.records)) == expected
     if expected:
         [told] = announcements(caplog.records)
-        assert "24 examples, 2 epochs, 6 updates" in told
+        assert "24 examples, 2 epochs, 6 steps" in told
         assert "3 trainable parameters; from step 0" in told
 
 

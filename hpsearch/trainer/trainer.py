@@ -21,7 +21,6 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOu
 
 from ..arguments import TrainingArguments
 from ..errors import InvalidInputError
-from ..search.decisions.ladder import RUNGS
 from ..search.listener import SearchListener
 from ..search.metrics.constraints import Constraint
 from ..search.result.best_run import BestRun
@@ -29,7 +28,7 @@ from ..search.study import SpaceLike
 from ..search.study_callbacks import StudyCallback
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
-from ..searching.search_arguments import DEFAULT_STUDY_NAME, Metric, SearchArguments
+from ..searching.search_arguments import Metric, SearchArguments
 from ..system.spelling import nearest_name
 from ..training import (
     batch_size,
@@ -693,7 +692,7 @@ class Trainer(Recipe):
         hp_name: Callable[[Any], str] | None = None,
         *,
         directions: Sequence[str | None] | None = None,
-        study_name: str = DEFAULT_STUDY_NAME,
+        study_name: str = "study",
         scope: str | None = None,
         constraints: str | Constraint | Sequence[str | Constraint] | None = None,
         pruning_metric: str | None = None,
@@ -711,7 +710,7 @@ class Trainer(Recipe):
         callbacks: Sequence[StudyCallback] | None = None,
         progress: bool | SearchListener = True,
         sampler: Any = None,
-        pruner: Any = RUNGS,
+        pruner: Any = "rungs",
         storage: Any = None,
         terminator: Any = None,
         start_from: Any = None,
@@ -855,7 +854,7 @@ class Trainer(Recipe):
 
     def replay(
         self,
-        study_name: str = DEFAULT_STUDY_NAME,
+        study_name: str = "study",
         number: int | None = None,
         compute_objective: Metric | Sequence[Metric] | None = None,
         direction: str | Sequence[str | None] | None = None,

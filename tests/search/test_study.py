@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.machinery
 import inspect
 import json
@@ -33,6 +34,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import default_space
 from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import as_space, check_name
+from hpsearch.searching.search_arguments import SearchArguments
 
 SPACE = SearchSpace({"x": Int(0, 4), "y": Categorical({"a": {"z": Float(0.0, 1.0)}, "b": {}})})
 
@@ -346,6 +348,14 @@ def test_a_value_outside_its_parameter_is_refused_at_the_second_suggestion() -> 
 def test_a_fixed_trial_refuses_what_it_was_not_given() -> None:
     with pytest.raises(SpaceError, match=r"'y'.*\['x'\]"):
         FixedTrial({"x": 9}).suggest_float("y", 0.0, 1.0)
+
+
+def test_the_arguments_of_a_search_have_one_name_and_one_default_for_a_trainer_and_for_tune() -> None:
+    documented = inspect.signature(Trainer.hyperparameter_search).parameters
+    taken = {each.name: each.default for each in dataclasses.fields(SearchArguments)}
+    assert list(taken) == [name for name in documented if name != "self"]
+    del taken["options"]
+    assert taken == {name: documented[name].default for name in taken}
 
 
 @pytest.mark.feature(1)

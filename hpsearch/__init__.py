@@ -33,6 +33,7 @@ _HOMES = {
         "NoCompletedTrialError",
         "ObjectiveError",
         "PreflightError",
+        "ProcessFailedError",
         "SearchInterrupted",
         "SpaceError",
         "StorageError",
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from .errors import NoCompletedTrialError as NoCompletedTrialError
     from .errors import ObjectiveError as ObjectiveError
     from .errors import PreflightError as PreflightError
+    from .errors import ProcessFailedError as ProcessFailedError
     from .errors import SearchInterrupted as SearchInterrupted
     from .errors import SpaceError as SpaceError
     from .errors import StorageError as StorageError

@@ -18,6 +18,7 @@
     │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
     │   ├── StorageError                          the storage of a study cannot be reached or written
     │   ├── CommunicationError                    the processes of a trial have lost their connection
+    │   │   └── ProcessFailedError                one of them failed in the middle of a collective operation
     │   ├── NoCompletedTrialError                 no trial of a study may be the best; carries all trials
     │   └── TooManyFailuresError                  trial after trial failed; carries what was found before
     └── KeyboardInterrupt
@@ -123,6 +124,30 @@ class CommunicationError(HpsearchError):
 
     The trial is interrupted. Nothing is lost; the same command (or torchrun's ``--max-restarts``) resumes.
     """
+
+
+class ProcessFailedError(CommunicationError):
+    """One process of a trial failed in the middle of a collective operation of all of them, so the search ends.
+
+    The trial is recorded with the error of that process. Nothing else is lost; the same command (or torchrun's
+    ``--max-restarts``) continues.
+
+    Attributes:
+        rank: the number of the process.
+        error: of the process.
+    """
+
+    def __init__(self, rank: int, error: BaseException) -> None:
+        super().__init__(rank, error)
+        self.rank, self.error = rank, error
+
+    def __str__(self) -> str:
+        return (
+            f"Process {self.rank} failed with {type(self.error).__name__}: {self.error}\n"
+            "A collective operation cannot be completed without it, so the search ends. The trial is recorded with "
+            "this error, nothing else is lost: run the same command again to continue, or let torchrun restart the "
+            "processes (--max-restarts)."
+        )
 
 
 class TooManyFailuresError(HpsearchError):

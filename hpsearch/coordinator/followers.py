@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import CommunicationError
+from ..errors import CommunicationError, ProcessFailedError
 from ..search.ranks import Ranks
+from ..search.store.study_folder import has_ended, write_record
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
 from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..system.sockets import keeping_sockets
 from ..trial.assignment import AssignedTrial, Assignment
+from ..trial.ending import how_it_ends
 from ..trial.execution import Execution, without_frames
 from ..trial.reporter import SilentReporter
 from ..trial.searchable import Searchable
@@ -56,10 +58,23 @@ def follow(
         try:
             with keeping_sockets(execution.loads_in_processes):
                 execution.run()
-        except CommunicationError as error:
-            without_frames(error)
+        except ProcessFailedError as failed:
+            if failed.rank == ranks.rank:
+                _record_in_place_of_main(study, execution, failed, assignment.earlier)
             raise
-        except BaseException as error:  # the main process records it
+        except Exception as error:  # the main process records it
             without_frames(error)
+            if isinstance(error, CommunicationError):
+                raise
         finally:
             execution.release()
+
+
+def _record_in_place_of_main(
+    study: Study, execution: Execution, failed: ProcessFailedError, earlier: TrialRecord | None
+) -> None:
+    """Write the record of a trial that failed in this process: the main one may never leave its collective (NCCL)."""
+    state, reason, trace, _ = how_it_ends(execution, failed)
+    record = execution.record(state, reason, trace).going_on_from(earlier)
+    if not has_ended(study.folder, record.name):
+        write_record(study.folder, record)

@@ -95,8 +95,9 @@ class TrialsOnDisk:
             earlier = () if known is None else known.spans
             record = replace(record, spans=(*earlier, Span(begun, time.time(), ended.where)))
         interruption = self._limits.budget.interruption
-        if interruption.signal and record.state is TrialState.FAILED:
-            # The signal may have ended processes of the trial, such as those that load its data.
+        if interruption.signal and record.state is TrialState.FAILED and ended.cause is None:
+            # The signal may have ended processes of the trial, such as those that load its data. A launcher sends it to
+            # a process after another one has failed, which is the cause then.
             reason = f"{interruption.reason}: {record.reason}"
             record = replace(record, state=TrialState.INTERRUPTED, reason=reason)
         self._folder.write_record(record)

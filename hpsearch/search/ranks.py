@@ -16,11 +16,15 @@ class Ranks(Protocol):
         """True in the process that decides: it alone asks the backend and writes the study's files."""
 
     @property
+    def rank(self) -> int:
+        """The number of this process; that of the main one is 0."""
+
+    @property
     def size(self) -> int:
         """How many processes there are."""
 
     def decide(self, choose: Callable[[], Result]) -> Result:
-        """Call `choose` in the main process and return in all of them what it returned."""
+        """Call `choose` in the main process; return in all of them what it returned, or raise what it raised."""
 
     def agree(self, choose: Callable[[], bool]) -> bool:
         """As `decide`, for yes or no, at less cost."""
@@ -29,15 +33,17 @@ class Ranks(Protocol):
         """Return, for each of these, the largest that any process has given."""
 
     def check_connected(self) -> None:
-        """Raise a CommunicationError if it is known that the processes have lost their connection; costs nothing."""
+        """Raise a CommunicationError if the processes have lost their connection, as far as is known at once."""
 
     def together(self, action: Callable[[], Result]) -> Result:
-        """Return `action()`; if it raises in any process, raise that error in all of them.
+        """Return `action()`; if it raises in any process, raise the first error in all of them.
 
-        None of them is left waiting for the one that failed, and afterwards they can work together again.
+        None of them is left waiting for the one that failed. Afterwards they can work together again, unless one of
+        them was left in the middle of a collective.
 
         Raises:
-            CommunicationError: one of them has died, and they can not.
+            ProcessFailedError: one of them was.
+            CommunicationError: one of them has died.
         """
 
 
@@ -45,6 +51,7 @@ class OneProcess:
     """A trial in one process: no other process needs the decisions."""
 
     is_main = True
+    rank = 0
     size = 1
 
     def decide(self, choose: Callable[[], Result]) -> Result:

@@ -1,11 +1,14 @@
 """The processes that `torchrun` or `accelerate launch` started, working on the same trials.
 
-They communicate through torch's process group. A process that fails would leave the others waiting in that group for
-ever, so it reports the failure through the store that the group was made with; then the group is broken, so that the
-waiting processes get an error, and built anew.
+They communicate through torch's process group. Each of them runs the same action, and they meet at its end: a process
+that returned waits in the group, one that raised reports its error to the store that the group was made with and waits
+there. If all of them arrive, having begun the same collectives, no collective is left half done: the first error is
+raised in all processes, and the search continues.
 
-None of this helps when a process has died, or the agent that keeps the store: then every remaining process raises a
-`CommunicationError`, and the search ends.
+If one does not arrive, it is in a collective that the process that raised will never join. Torch cannot free it, so the
+search ends: the process that raised leaves, its connections close, the others get an error from their collective and
+find the first error in the store. A process that died, or the agent that keeps the store, has left no error there: the
+remaining processes raise a `CommunicationError`.
 """
 
 from __future__ import annotations
@@ -14,15 +17,11 @@ import base64
 import contextlib
 import itertools
 import json
-import os
 import pickle
-import socket
-import stat
-import sys
-import threading
 import time
 import traceback
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -31,192 +30,213 @@ from torch import distributed
 from torch.distributed import distributed_c10d
 
 from ..arguments import TrainingArguments
-from ..errors import CommunicationError
+from ..errors import CommunicationError, ProcessFailedError
 from ..search.ranks import OneProcess, Ranks
 from ..system.communication import communication_error, is_of_communication, naming_lost_processes
 
 Result = TypeVar("Result")
 
+SECONDS_TO_ARRIVE = 30.0  # after an error: a process that has not arrived by then is in a collective
 _SECONDS_BETWEEN_LOOKS = 0.01  # of a process waiting for the others
-_SECONDS_BETWEEN_CHECKS = 0.05  # of one that trains, whether another has failed
-_FINE = b"fine"
+_SECONDS_BETWEEN_CHECKS = 1.0  # of the store, in a process that trains
+# Groups in which a collective may be half done, with the reason; also for a later search of this process.
+_left_groups: weakref.WeakKeyDictionary[Any, CommunicationError] = weakref.WeakKeyDictionary()
 
 
 def ranks_of(args: TrainingArguments) -> Ranks:
     """Return the processes that train together under these arguments.
 
     Raises:
-        CommunicationError: the store of their group cannot be reached.
+        CommunicationError: the store of their group cannot be reached, or their group was left by an earlier search.
     """
     if args.world_size == 1:
         return OneProcess()
     with naming_lost_processes():
-        return DistributedRanks(args.device)
+        return DistributedRanks(args.device, SECONDS_TO_ARRIVE)
 
 
 class ErrorElsewhere(Exception):
     """The traceback of an error in another process; shown as the cause of that error here."""
 
 
+class _Raised(NamedTuple):
+    """An error of the main process, on its way to the others."""
+
+    packed: str
+
+
 class DistributedRanks:
-    """The processes of torch's default group, as one of them sees them; the group outlives failures, but no death.
+    """The processes of torch's default group, as one of them sees them.
 
     Args:
-        device: where this process trains; decides how the group talks (gloo or nccl).
+        device: where this process trains.
+        seconds_to_arrive: how long a process in which an action failed waits for the others.
 
     Attributes:
         is_main: True in process 0, which decides.
+        rank: the number of this process.
         size: how many processes there are.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, seconds_to_arrive: float = SECONDS_TO_ARRIVE) -> None:
         self.size = distributed.get_world_size()
-        self._rank = distributed.get_rank()
-        self.is_main = self._rank == 0
-        self._device = device
-        self._backend = distributed.get_backend()
-        group: Any = distributed.group.WORLD
-        self._timeout = group._get_backend(device).options._timeout
+        self.rank = distributed.get_rank()
+        self.is_main = self.rank == 0
+        self._device, self._seconds_to_arrive = device, seconds_to_arrive
+        self._group: Any = distributed.group.WORLD
         self._store = cast(Any, distributed_c10d._get_default_store())
-        self._watched_store = self._store.clone()  # a connection of its own: a store serves one thread at a time
-        self._late: BaseException | None = None
-        self._lost: BaseException | None = None  # how the store was lost
-        self._aborting = threading.Lock()
+        self._checked_at = time.monotonic()
         # A store may outlive the processes that torchrun restarts: these must not find the keys of the dead ones.
         self._name = self.decide(lambda: uuid.uuid4().hex)
         self._actions = itertools.count()  # the same in every process: all do the same actions in the same order
 
     def decide(self, choose: Callable[[], Result]) -> Result:
-        """Call `choose` in the main process and return in all of them what it returned."""
-        values: list[Any] = [choose() if self.is_main else None]
-        with naming_lost_processes():
+        """Call `choose` in the main process; return in all of them what it returned, or raise what it raised."""
+        own: Exception | None = None
+        values: list[Any] = [None]
+        if self.is_main:
+            try:
+                values = [choose()]
+            except Exception as error:
+                own, values = error, [_Raised(_packed(error, self.rank))]
+        with self._in_group():
             distributed.broadcast_object_list(values, src=0, device=self._device)
+        if isinstance(values[0], _Raised):
+            raise own or _unpacked(values[0].packed)[1]
         return values[0]
 
     def agree(self, choose: Callable[[], bool]) -> bool:
         """As `decide`, for yes or no, at half the cost."""
         flag = torch.tensor(self.is_main and choose(), dtype=torch.uint8, device=self._device)
-        with naming_lost_processes():
+        with self._in_group():
             distributed.broadcast(flag, src=0)
             return bool(flag)
 
     def largest(self, *values: int) -> tuple[int, ...]:
         """Return, for each of these, the largest that any process has given."""
         given = torch.tensor(values, dtype=torch.int64, device=self._device)
-        with naming_lost_processes():
+        with self._in_group():
             distributed.all_reduce(given, distributed.ReduceOp.MAX)
             return tuple(given.tolist())
 
     def check_connected(self) -> None:
-        """Raise a CommunicationError if the store was lost, in no time."""
-        if self._lost is not None:
-            raise communication_error(self._lost)
+        """Raise a CommunicationError if the store was lost; look once a second."""
+        if time.monotonic() - self._checked_at >= _SECONDS_BETWEEN_CHECKS:
+            self._checked_at = time.monotonic()
+            with self._in_group():
+                self._store.check([self._name])
 
-    @naming_lost_processes()
     def together(self, action: Callable[[], Result]) -> Result:
-        """Return `action()`; if it raises in any process, raise the first error immediately in all of them."""
-        key = f"hpsearch/{self._name}/{next(self._actions)}"
-        with self._watching(key):
-            try:
-                if self._late is not None:
-                    late, self._late = self._late, None
-                    raise late
-                result = action()
-                self._arrive()
-                verdict = self._store.compare_set(f"{key}/verdict", "", _FINE.decode())
-            except BaseException as error:
-                own = communication_error(error) if is_of_communication(error) else error
-                verdict = self._store.compare_set(f"{key}/verdict", "", _packed(own, self._rank))
-                if verdict == _FINE:  # interrupted while it waited, when all had come through
-                    self._late = error
-                else:  # the first error decides; what comes of the broken group is not it
-                    self._break_group(key, self._store)
-        if verdict == _FINE:
-            return result
-        rank, first = _unpacked(verdict)
-        if not isinstance(first, CommunicationError):
-            self._rebuild_group(key)
-        raise own if rank == self._rank else first
-
-    def _arrive(self) -> None:
-        """Wait in the group until every process is here, which is an error as soon as one of them dies."""
-        distributed.barrier(device_ids=[self._device.index] if self._backend == "nccl" else None)
-
-    def _meet(self, key: str) -> None:
-        """Wait at the store, without the group, until every process is here.
+        """Return `action()`; if it raises in any process, raise the first error in all of them.
 
         Raises:
-            CommunicationError: one of them has not arrived within the timeout of the group.
+            ProcessFailedError: it raised in one process while another one was in a collective.
         """
-        self._store.set(f"{key}/{self._rank}", "here")
-        places = [f"{key}/{rank}" for rank in range(self.size)]
-        end = time.monotonic() + self._timeout.total_seconds()
-        while not self._store.check(places):
-            if time.monotonic() > end:
-                missing = [rank for rank, place in enumerate(places) if not self._store.check([place])]
-                raise communication_error(TimeoutError(f"rank {missing} has not come for {self._timeout}"))
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        key = f"hpsearch/{self._name}/{next(self._actions)}"
+        own: BaseException | None = None
+        with self._in_group():
+            try:
+                result = action()
+            except BaseException as error:
+                own = communication_error(error) if is_of_communication(error) else error
+            # Until all have met, which Ctrl-C may prevent.
+            _left_groups[self._group] = CommunicationError("The processes of this search were interrupted.")
+            lost, first = self._meet(key, own)
+            if lost is None:
+                del _left_groups[self._group]
+            else:
+                _left_groups[self._group] = first or lost
+            if first is None:
+                if lost is not None:
+                    raise lost
+                return result
+            if lost is None or not isinstance(first.error, Exception):  # an interruption ends the search by itself
+                raise first.error
+            raise first from first.error
 
     @contextlib.contextmanager
-    def _watching(self, key: str) -> Iterator[None]:
-        """Break the group from the side when another process has failed, so that nothing here waits for it.
+    def _in_group(self) -> Iterator[None]:
+        """Name errors of the communication.
 
-        Note it when the store is lost.
+        Raises:
+            CommunicationError: another process cannot be reached, or the group was left before.
         """
-        is_over = threading.Event()
-
-        def watch() -> None:
-            try:
-                while not is_over.wait(_SECONDS_BETWEEN_CHECKS):
-                    if self._watched_store.check([f"{key}/verdict"]):
-                        if self._watched_store.get(f"{key}/verdict") != _FINE:
-                            self._break_group(key, self._watched_store)
-                        return
-            except distributed.DistError as error:
-                self._lost = error
-
-        watcher = threading.Thread(target=watch, daemon=True, name="hpsearch ranks")
-        watcher.start()
-        try:
+        if self._group in _left_groups:
+            raise _left_groups[self._group]
+        with naming_lost_processes():
             yield
-        finally:
-            is_over.set()
-            watcher.join()
 
-    def _break_group(self, key: str, store: Any) -> None:
-        """Make what the processes wait for in the group fail."""
-        if self._backend == "nccl":
-            with self._aborting:
-                if distributed.is_initialized():
-                    distributed_c10d._abort_process_group()
-            return
-        # gloo cannot be aborted, but gives up a lost connection at once, on both ends. A connection between two of the
-        # processes is known by its two addresses; of each two, the process that tells its addresses last cuts it.
-        ours = _connections(besides=_port_of(self._store))
-        store.set(f"{key}/addresses/{self._rank}", json.dumps([each.own for each in ours]))
-        others = [f"{key}/addresses/{rank}" for rank in range(self.size) if rank != self._rank]
-        theirs = {tuple(own) for other in others if store.check([other]) for own in json.loads(store.get(other))}
-        for each in ours:
-            with each.handle, contextlib.suppress(OSError):
-                if each.peer in theirs:
-                    each.handle.shutdown(socket.SHUT_RDWR)
+    def _meet(self, key: str, own: BaseException | None) -> tuple[CommunicationError | None, ProcessFailedError | None]:
+        """Wait for the other processes; return what prevents a meeting, and the first error of all of them.
 
-    def _rebuild_group(self, key: str) -> None:
-        """Build the default group anew, once all processes have left the old one."""
-        self._meet(f"{key}/left")
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
-        hook = sys.excepthook
-        distributed.init_process_group(
-            self._backend,
-            store=distributed.PrefixStore(f"{key}/group", self._store),
-            rank=self._rank,
-            world_size=self.size,
-            timeout=self._timeout,
-            device_id=self._device if self._backend == "nccl" else None,
-        )
-        sys.excepthook = hook  # init_process_group wraps it every time
-        self._meet(f"{key}/built")
+        Args:
+            key: of the action, in the store.
+            own: the error of this process.
+        """
+        lost = first = None
+        try:
+            self._arrive(key, own)
+        except Exception as error:
+            if not is_of_communication(error):
+                raise
+            lost = communication_error(error)
+        try:
+            first = self._first_error(key, own)
+        except distributed.DistError as error:
+            lost = lost or communication_error(error)
+        return lost, first
+
+    def _arrive(self, key: str, own: BaseException | None) -> None:
+        """Wait until all processes are here, with no collective half done; a process that failed waits a limited time.
+
+        Raises:
+            CommunicationError: that cannot be, or this process was interrupted.
+        """
+        if isinstance(own, CommunicationError):
+            raise own
+        if own is not None:
+            self._store.compare_set(f"{key}/error", "", _packed(own, self.rank))
+        self._store.set(f"{key}/{self.rank}", self._collectives())
+        if own is not None and not (isinstance(own, Exception) and self._all_arrive(key)):
+            raise CommunicationError("Another process is in a collective.")
+        # If another process dies, the barrier raises at once.
+        is_nccl = distributed.get_backend() == "nccl"
+        distributed.barrier(device_ids=[self._device.index] if is_nccl else None)
+
+    def _first_error(self, key: str, own: BaseException | None) -> ProcessFailedError | None:
+        """Return the first error that a process has reported; None if none has."""
+        if not self._store.check([f"{key}/error"]):
+            return None
+        rank, error = _unpacked(self._store.get(f"{key}/error"))
+        first = own if own is not None and rank == self.rank else error
+        if rank > 0:
+            first.add_note(f"in process {rank}")
+        return ProcessFailedError(rank, first)
+
+    def _all_arrive(self, key: str) -> bool:
+        """Wait for the other processes, a limited time; tell whether all have come and begun the same collectives."""
+        places = [f"{key}/{rank}" for rank in range(self.size)]
+        end = time.monotonic() + self._seconds_to_arrive
+        while not self._store.check(places):
+            if time.monotonic() > end:
+                return False
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return len({self._store.get(place) for place in places}) == 1
+
+    def _collectives(self) -> str:
+        """Return how many collectives this process has begun, in each of its groups.
+
+        One that was begun without waiting for it may be half done, although nobody waits in it.
+        """
+        with contextlib.suppress(RuntimeError):  # some backends do not count
+            return json.dumps(
+                [
+                    [str(device), group._get_backend(device)._get_sequence_number_for_group()]
+                    for group in cast(Any, distributed_c10d._world.pg_map)
+                    for device in group._device_types
+                ]
+            )
+        return f"unknown in process {self.rank}"
 
 
 def _packed(error: BaseException, rank: int) -> str:
@@ -230,38 +250,9 @@ def _packed(error: BaseException, rank: int) -> str:
     return json.dumps({"rank": rank, "error": base64.b64encode(data).decode(), "trace": trace})
 
 
-def _unpacked(text: bytes) -> tuple[int, BaseException]:
+def _unpacked(text: str | bytes) -> tuple[int, BaseException]:
     """Return the number of the process that failed, and its error."""
     sent = json.loads(text)
     error: BaseException = pickle.loads(base64.b64decode(sent["error"]))  # noqa: S301 - from a process of this program
-    error.add_note(f"in process {sent['rank']}")
     error.__cause__ = ErrorElsewhere(f"\n{sent['trace']}")
     return sent["rank"], error
-
-
-class _Connection(NamedTuple):
-    """A TCP connection of this process: a handle of its own on it, and the addresses of both ends."""
-
-    handle: socket.socket
-    own: tuple[str, int]
-    peer: tuple[str, int]
-
-
-def _port_of(store: object) -> int | None:
-    while isinstance(store, distributed.PrefixStore):
-        store = store.underlying_store
-    return getattr(store, "port", None)
-
-
-def _connections(besides: int | None) -> list[_Connection]:
-    """Return the TCP connections of this process, besides those from and to a port."""
-    found = []
-    for number in map(int, os.listdir("/dev/fd")):
-        with contextlib.suppress(OSError):  # closed meanwhile, or only listening
-            if stat.S_ISSOCK(os.fstat(number).st_mode):
-                with socket.socket(fileno=os.dup(number)) as handle:
-                    if handle.family in (socket.AF_INET, socket.AF_INET6):
-                        own, peer = handle.getsockname()[:2], handle.getpeername()[:2]
-                        if besides not in (own[1], peer[1]):
-                            found.append(_Connection(handle.dup(), own, peer))
-    return found

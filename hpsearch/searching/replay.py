@@ -109,17 +109,13 @@ class _ReplayedTrial(FixedTrial):
         return self._seen == self._pruned_at
 
     def verdict(self, so_far: TrialRecord, is_comparable: bool, is_last: bool) -> Verdict:
-        """Ask for a checkpoint where the parameters changed."""
+        """Pause the trial where its parameters changed."""
         is_there = self.steps == self.until
-        return Verdict(save=True) if is_there else super().verdict(so_far, is_comparable, is_last)
-
-
-class _PartIsOver(BaseException):
-    """A part of a trial's schedule has been trained."""
+        return Verdict(pause=True) if is_there else super().verdict(so_far, is_comparable, is_last)
 
 
 class _ReplayReporter:
-    """Judges a trial as it was judged, and ends a part of its schedule with the checkpoint that was asked for.
+    """Judges a trial as it was judged, and ends a part of its schedule with a pause.
 
     Args:
         trial: that is trained again.
@@ -146,9 +142,7 @@ class _ReplayReporter:
         self._session.on_disk.note(so_far)
 
     def checkpoint(self, step: int) -> None:
-        """End the part if this is the checkpoint that the next one resumes from."""
-        if step == self._trial.until:
-            raise _PartIsOver
+        """Do nothing."""
 
     def notice(self, text: str) -> None:
         """Show it."""
@@ -274,12 +268,10 @@ def _run(session: SearchSession, original: TrialRecord) -> TrialRecord:
     earlier: TrialRecord | None = None
     for part, following in itertools.pairwise((*original.schedule, None)) if original.schedule else ():
         trial = _ReplayedTrial(original, part, None if following is None else following["step"], earlier)
-        try:
-            return _train_part(session, trial)
-        except TrialEndedSearch as ended:
-            if not isinstance(ended.cause, _PartIsOver):
-                raise
-            earlier = replace(ended.record, schedule=(), arguments={})
+        record = _train_part(session, trial)
+        if record.state is not TrialState.PAUSED:
+            return record
+        earlier = replace(record, schedule=(), arguments={})
     return _train_part(session, _ReplayedTrial(original))
 
 

@@ -50,6 +50,8 @@ def naming_lost_processes() -> Iterator[None]:
     """
     try:
         yield
+    except CommunicationError:
+        raise
     except Exception as error:
         if not is_of_communication(error):
             raise

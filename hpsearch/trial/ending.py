@@ -14,6 +14,7 @@ from ..errors import (
     CommunicationError,
     HpsearchError,
     ObjectiveError,
+    ProcessFailedError,
     SpaceError,
     StorageError,
     StudyError,
@@ -59,32 +60,16 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     An error is the trial's: it failed; also one of a disk that its folder is not on. A mistake in the study refuses the
     trial, and ends the search; so does the user, a storage that cannot be reached, a disk that is full, a checkpoint
     of another model, or processes that have lost their connection: the trial is interrupted, and resumes another time.
+    If one process of several failed, the trial ends by the error of that process, and the search ends too.
     """
     trace: str | None = None
     cause: BaseException | None = None
     try:
         with ctrl_c_as_interruption():
             state, reason = action()
-    except CannotResumeError as error:
-        state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
-    except MISTAKES_IN_THE_STUDY as error:
-        state, reason, cause = TrialState.REFUSED, str(error), without_frames(error)
-    except NO_FAULT_OF_THE_TRIAL as error:
-        state, reason, cause = TrialState.INTERRUPTED, str(error), without_frames(error)
-    except Exception as error:
-        problem = disk_problem(error)
-        if problem is None or not is_disk_of(execution.folder, error):
-            state, reason, trace = TrialState.FAILED, described(error), traceback.format_exc()
-        else:
-            state, reason, cause = (
-                TrialState.INTERRUPTED,
-                problem,
-                StorageError(disk_message(execution.folder, problem)),
-            )
-        without_frames(error)
     except BaseException as error:
-        said = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else f"ended by {error!r}"
-        state, reason, cause = TrialState.INTERRUPTED, said, without_frames(error)
+        state, reason, trace, cause = how_it_ends(execution, error)
+        without_frames(error)
     record = execution.record(state, reason, trace)
     where = ""
     with _going_on(record.number):
@@ -94,6 +79,25 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     with _going_on(record.number):
         execution.release()
     return Ended(record, cause, where)
+
+
+def how_it_ends(execution: Execution, error: BaseException) -> tuple[TrialState, str, str | None, BaseException | None]:
+    """Return the state, the reason and the traceback of a trial that raised, and the error that ends the search."""
+    if isinstance(error, ProcessFailedError):
+        state, reason, trace, cause = how_it_ends(execution, error.error)
+        return state, reason, trace, cause or error
+    if isinstance(error, MISTAKES_IN_THE_STUDY):
+        is_resumed = isinstance(error, CannotResumeError)
+        return TrialState.INTERRUPTED if is_resumed else TrialState.REFUSED, str(error), None, error
+    if isinstance(error, NO_FAULT_OF_THE_TRIAL):
+        return TrialState.INTERRUPTED, str(error), None, error
+    if not isinstance(error, Exception):
+        said = "interrupted by the user" if isinstance(error, KeyboardInterrupt) else f"ended by {error!r}"
+        return TrialState.INTERRUPTED, said, None, error
+    problem = disk_problem(error)
+    if problem is not None and is_disk_of(execution.folder, error):
+        return TrialState.INTERRUPTED, problem, None, StorageError(disk_message(execution.folder, problem))
+    return TrialState.FAILED, described(error), "".join(traceback.format_exception(error)), None
 
 
 def disk_message(folder: Path, problem: str) -> str:

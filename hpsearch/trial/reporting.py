@@ -190,9 +190,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._weights.note(self.reports)
         self._is_over = control.should_training_stop and self.stop is None  # by a callback, such as early stopping
         self.is_ending = state.global_step >= state.max_steps or self.stop is not None or self._is_over
-        said = self._send(report, self.is_ending) if self._ranks.is_main else Verdict()
-        if self._ranks.agree(lambda: said != Verdict()):
-            self._obey(self._ranks.decide(lambda: said), control)
+        self._obey(self._ranks.decide(lambda: self._send(report, self.is_ending)), control)
         if not self.is_ending:
             self._leave_if_interrupted(state, control)
         return control

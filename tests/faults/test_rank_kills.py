@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.rank_kills import AGENT, Kill, Launch, launch, launch_with_restarts
+from tests.support.rank_kills import AGENT, FAILS, Kill, Launch, launch, launch_with_restarts
 from tests.support.search_processes import (
     assert_disk_and_storage_agree,
     assert_nothing_is_left_over,
@@ -87,3 +87,18 @@ def test_torchrun_restarts_a_search_after_kills_and_it_ends_like_one_that_was_no
     assert ended.code == 0, ended.output
     assert {rank: end for rank, end in ended.ends.items() if rank[0] == 2} == {(2, 0): "done", (2, 1): "done"}
     assert records_of_ended(tmp_path) == undisturbed[1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_restarts_a_search_after_an_error_of_one_rank_and_it_continues_with_the_next_trial(
+    tmp_path: Path, undisturbed: tuple[Launch, list[dict[str, Any]]], rank: int
+) -> None:
+    ended = launch_with_restarts(tmp_path, [Kill(rank, 57, FAILS)])
+    assert ended.code == 0, ended.output
+    assert ended.ends[0, rank] == "ProcessFailedError", ended.output
+    assert {process: end for process, end in ended.ends.items() if process[0] == 1} == {(1, 0): "done", (1, 1): "done"}
+    records = records_of_ended(tmp_path)
+    [failed] = [each for each in records if each["state"] == "failed"]
+    assert failed["reason"] == ("RuntimeError: a bad batch (in process 1)" if rank else "RuntimeError: a bad batch")
+    assert 0 < failed["number"] < len(records) - 1
+    assert records[: failed["number"]] == undisturbed[1][: failed["number"]]

@@ -16,22 +16,29 @@ from typing import Any
 
 import optuna
 import torch
+from torch import distributed
 from transformers import TrainerCallback
 
 from hpsearch import BestRun, Categorical, Float, HpsearchError, Int, NoCompletedTrialError, SearchInterrupted, tune
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
+from hpsearch.searching import processes
 from tests.support.models import accuracy, bert_classifier, classification_data
-from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
+from tests.support.search_processes import wait_until
+from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
 RANK = int(os.environ.get("RANK", "0"))
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "seed": Int(1, 99)}
+ENDING = (  # one process fails while the other one is in a collective, so the search ends
+    *("fails_0", "fails_1", "init_fails_1", "metrics_fail", "main_is_stuck", "half_begun", "never_built"),
+    *("interrupted", "interrupted_replay"),
+)
 
 
 class At(TrainerCallback):
-    """Does something after an update of the trial of a number, in one of the processes."""
+    """Does something after an update of the trial of a number, in one of the processes, or in both (rank None)."""
 
-    def __init__(self, act: Callable[[], None], trial: int, step: int, rank: int) -> None:
-        self._act, self._where = act, (trial, step, rank)
+    def __init__(self, act: Callable[[], None], trial: int, step: int, rank: int | None) -> None:
+        self._act, self._where = act, (trial, step, RANK if rank is None else rank)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         number = int(args.run_name.rpartition("-")[2])
@@ -39,19 +46,14 @@ class At(TrainerCallback):
             self._act()
 
 
-class BreaksAt137(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """A dataset of which one sample cannot be read: the one at place 13, by process 1."""
-
-    def __init__(self) -> None:
-        self._points = points(16, seed=0)
+class Unreadable(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """A dataset of which no sample can be read, by neither process."""
 
     def __len__(self) -> int:
-        return len(self._points)
+        return 16
 
     def __getitem__(self, place: int) -> Any:
-        if place == 13:
-            raise OSError("sample 13 cannot be read")
-        return self._points[place]
+        raise OSError("samples cannot be read")
 
 
 def fail(text: str) -> Callable[[], None]:
@@ -65,9 +67,23 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def init_that_raises(rank: int, trial: int) -> Callable[[Any], Any]:
+def begin_a_collective() -> None:
+    distributed.all_reduce(torch.ones(1), async_op=True)
+
+
+def leave_after(report: Path) -> Callable[[], None]:
+    """Return an action that ends this process, without a word to anyone, when the other one has written its report."""
+
+    def act() -> None:
+        wait_until(report.exists)
+        os._exit(0)
+
+    return act
+
+
+def init_that_raises(rank: int | None, trial: int) -> Callable[[Any], Any]:
     def model_init(given: Any) -> Any:
-        if (RANK, given.number) == (rank, trial):
+        if (RANK, given.number) == (RANK if rank is None else rank, trial):
             raise MemoryError(f"no memory in process {rank}")
         return TwoLayers()
 
@@ -82,6 +98,16 @@ def metrics_that_raise(prediction: Any) -> dict[str, float]:
 
 
 metrics_that_raise.calls = 0  # type: ignore[attr-defined]
+
+
+def objective_that_raises(metrics: dict[str, float]) -> float:
+    objective_that_raises.calls += 1  # type: ignore[attr-defined]
+    if objective_that_raises.calls == 3:  # type: ignore[attr-defined]
+        raise ValueError("no such objective")
+    return metrics["eval_loss"]
+
+
+objective_that_raises.calls = 0  # type: ignore[attr-defined]
 
 
 def suggesting_init(trial: Any) -> Any:
@@ -109,14 +135,14 @@ def out_of_memory_once() -> Callable[[Any], Any]:
 
     def model_init(trial: Any) -> Any:
         calls.append(trial.number)
-        if RANK == 1 and calls == [0]:
+        if calls == [0]:
             raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return TwoLayers()
 
     return model_init
 
 
-def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+def scenario(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
     """Arguments of the trainer, of the search, and callbacks."""
     of_trainer: dict[str, Any] = {"per_device_train_batch_size": 2, "save_strategy": "epoch"}
     of_search: dict[str, Any] = {"hp_space": SPACE, "compute_objective": "loss", "n_trials": 3, "pruner": "none"}
@@ -138,19 +164,25 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
     elif name == "study_timeout":
         callbacks = [At(lambda: time.sleep(3.0), 1, 3, 1)]
         of_search["timeout"] = 3.0
-    elif name in ("fails_0", "fails_1"):
-        callbacks = [At(fail("a bad batch"), 1, 3, int(name[-1]))]
-    elif name in ("init_fails_0", "init_fails_1"):
-        of_trainer["model_init"] = init_that_raises(int(name[-1]), 1)
+    elif name in ("fails", "fails_0", "fails_1"):
+        callbacks = [At(fail("a bad batch"), 1, 3, None if name == "fails" else int(name[-1]))]
+    elif name == "main_is_stuck":
+        callbacks = [At(fail("a bad batch"), 1, 3, 1), At(leave_after(folder / f"{name}-1.json"), 1, 3, 0)]
+    elif name == "half_begun":
+        callbacks = [At(begin_a_collective, 1, 3, 0), At(fail("a bad batch"), 1, 3, None)]
+    elif name in ("init_fails", "init_fails_1"):
+        of_trainer["model_init"] = init_that_raises(None if name == "init_fails" else 1, 1)
     elif name == "metrics_fail":
         of_trainer["compute_metrics"] = metrics_that_raise
         of_search["preflight"] = False
+    elif name == "objective_fails":
+        of_search.update(compute_objective=objective_that_raises, direction="minimize", preflight=False)
     elif name == "dataset_fails":
-        of_trainer["train_dataset"] = BreaksAt137()
-        of_search["max_failures"] = None
+        of_trainer["train_dataset"] = Unreadable()
+        of_search.update(max_failures=None, preflight=False)
     elif name == "too_many_failures":
-        of_trainer["train_dataset"] = BreaksAt137()
-        of_search.update(max_failures=2, n_trials=9)
+        of_trainer["train_dataset"] = Unreadable()
+        of_search.update(max_failures=2, n_trials=9, preflight=False)
     elif name == "model_init_suggests":
         of_trainer["model_init"] = suggesting_init
     elif name == "mistake":
@@ -188,7 +220,7 @@ def scenario(name: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
 
 
 def search(folder: Path, name: str) -> dict[str, Any]:
-    of_trainer, of_search, callbacks = scenario(name)
+    of_trainer, of_search, callbacks = scenario(name, folder)
     place = folder / ("interrupted" if name == "goes_on" else name)
     search_for = _search_of_transformers(place, of_trainer) if name.startswith("brought") else None
     if search_for is None:
@@ -215,7 +247,7 @@ def search(folder: Path, name: str) -> dict[str, Any]:
 
 def replay(folder: Path, name: str) -> dict[str, Any]:
     """Train trial 1 of the scenario `healthy` again."""
-    of_trainer, _, _ = scenario("healthy")
+    of_trainer, _, _ = scenario("healthy", folder)
     callbacks = [At(interrupt, 1, 6, 1)] if name == "interrupted_replay" else []
     try:
         replayed = small_trainer(folder / "healthy", *callbacks, **of_trainer).replay(number=1, progress=False)
@@ -235,6 +267,7 @@ def main() -> None:
     folder, *names = sys.argv[1:]
     torch.set_num_threads(1)
     for name in names:
+        processes.SECONDS_TO_ARRIVE = 1.0 if name in ENDING else 60.0
         report = (replay if "replay" in name else search)(Path(folder), name)
         Path(folder, f"{name}-{RANK}.json").write_text(json.dumps(report))
     sys.stdout.flush()

@@ -23,6 +23,7 @@ from torch.distributed import run
 from transformers import TrainerCallback
 
 from hpsearch import Float, SearchListener, TrialRecord
+from hpsearch.searching import processes
 from tests.support import warm
 from tests.support.launch import run_warm, torchrun
 from tests.support.programs import surroundings
@@ -30,13 +31,14 @@ from tests.support.search_processes import wait_until
 from tests.support.small_trainer import TwoLayers, small_trainer
 
 AGENT = "agent"
+FAILS = "fails"
 SPACE = {"learning_rate": Float(1e-3, 0.3, log=True)}
 RANK = int(os.environ.get("RANK", "0"))
 
 
 @dataclass(frozen=True)
 class Kill:
-    """At so many events of a rank, `victim` is killed: this rank itself, or the agent."""
+    """At so many events of a rank, `victim` is killed: this rank itself, or the agent; FAILS: this rank raises."""
 
     rank: int
     event: int
@@ -131,6 +133,8 @@ class Events(TrainerCallback, SearchListener):
         if self._kill.victim == AGENT:
             wait_until(lambda: bool(_pids(self._diary, AGENT)))
             os.kill(_pids(self._diary, AGENT)[0], signal.SIGKILL)
+        elif self._kill.victim == FAILS:
+            raise RuntimeError("a bad batch")
         else:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -146,6 +150,7 @@ class Events(TrainerCallback, SearchListener):
 def main() -> None:
     folder, diary, kills = Path(sys.argv[1]), Path(sys.argv[2]), [Kill(**each) for each in json.loads(sys.argv[3])]
     torch.set_num_threads(1)
+    processes.SECONDS_TO_ARRIVE = 1.0
     restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     (diary / f"rank-{os.getpid()}").touch()
     events = Events(kills[restart] if restart < len(kills) else None, diary)

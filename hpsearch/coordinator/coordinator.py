@@ -327,11 +327,13 @@ class Coordinator:
     def left(self, ended: Ended) -> None:
         """Record how a process has left its trial as the search ends; a trial that has not ended is left to `close`.
 
-        Raises:
-            TrialEndedSearch: as `ended` does.
+        An error that ends the search is kept as `error`, if there is none yet.
         """
         if ended.record.state.is_counted or ended.record.state is TrialState.PAUSED:
-            self.ended(ended)
+            try:
+                self.ended(ended)
+            except Exception as error:
+                self.end_with(error)
         else:
             running = self.running[ended.record.number]
             running.so_far, running.where = ended.record.going_on_from(running.so_far), ended.where
@@ -345,8 +347,11 @@ class Coordinator:
     def lost(self, number: int, loss: Loss) -> Ended | None:
         """Take a trial whose process has died; None if another process resumes it.
 
-        Return how it ended if its retries are exhausted; the executor passes that on to `ended`.
+        Return how it ended if its retries are exhausted; the executor passes that on to `ended`. While the search ends,
+        the trial is left to `close`.
         """
+        if self.is_ending:
+            return None
         running = self.running[number]
         self._losses[number] += loss.is_new
         if not loss.is_retried(self._losses[number], self._retries):

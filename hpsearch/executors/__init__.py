@@ -11,7 +11,7 @@ An executor drives a `Coordinator` from one thread, until it is over or an error
             (wait for a message of a slot, at most half a second, and take it)
         if coordinator.interruption.signal:
             coordinator.end_with(KeyboardInterrupt())
-            (pass the signal on to the slots; take messages until all trials have ended, or interruption.is_overdue)
+            (pass the signal on to the slots; take messages until no slot trains, or interruption.is_overdue)
     except BaseException as error:
         coordinator.end_with(error)
     finally:
@@ -21,15 +21,16 @@ An executor drives a `Coordinator` from one thread, until it is over or an error
         raise coordinator.error
 
 To train is one call: `LocalTrials.train` in the process and thread of the coordinator (its reporter calls the
-coordinator), or `train_remotely` elsewhere, whose `Line` brings messages to the coordinator and answers back. Both
-return an `Ended`; they decide what an error makes of the trial. To take a message is one call, too:
+coordinator), or `train_remotely` elsewhere, whose `Line` brings messages to the coordinator and answers back. Both take
+an `Assignment` (`trial/assignment.py`), return an `Ended` (`trial/ending.py`), and decide what an error makes of the
+trial. To take a message is one call, too:
 
 - An `Ended` goes to `coordinator.ended`.
 - A slot that died is a `Loss` for `coordinator.lost`. If that returns None, `next` gives the trial again, and its
   checkpoints tell where it resumes; if it returns an `Ended`, that goes to `coordinator.ended`.
-- Any other message goes to `coordinator.receive`, and the answer to the slot, which waits for one after every message
-  but `Progress`. If `receive` raises, the search ends, and the slot is abandoned: `Line.ask` and `Line.look` then raise
-  `Abandoned`.
+- Any other message goes to `coordinator.receive`, and the answer, also if it is an error, to the slot, which waits for
+  one after every message but `Progress`. If `receive` raises, the search ends, and the slots are abandoned: `Line.ask`
+  and `Line.look` then raise `Abandoned`, which makes an `Ended` of the trial.
 
 `tests/support/threads.py` is a whole executor in this form.
 """

@@ -261,6 +261,37 @@ def test_a_trial_whose_record_says_that_it_is_running_has_not_ended(tmp_path: Pa
     assert 0 in search.coordinator.running
 
 
+def test_an_error_in_what_a_process_has_left_ends_the_search_and_no_trial_is_unrecorded(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    for _ in range(2):
+        assert search.coordinator.next() is not None
+    error = RuntimeError("of a listener")
+
+    def fails_once(record: TrialRecord) -> None:
+        search.shown.ended.append(record)
+        if len(search.shown.ended) == 1:
+            raise error
+
+    search.shown.on_trial_end = fails_once  # type: ignore[method-assign]
+    search.coordinator.left(ended(search.coordinator.running[0].so_far))
+    search.coordinator.close()
+    assert search.coordinator.error is error
+    assert [each.state for each in search.shown.ended] == [TrialState.COMPLETE, TrialState.INTERRUPTED]
+
+
+def test_a_trial_whose_process_dies_while_the_search_ends_is_recorded_as_interrupted(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    assert search.coordinator.next() is not None
+    search.coordinator.interruption.note(signal.SIGTERM)
+    assert search.coordinator.lost(0, KILLED) is None
+    assert search.shown.notices == []
+    search.coordinator.end_with(KeyboardInterrupt())
+    search.coordinator.close()
+    assert [(each.state, each.reason) for each in search.shown.ended] == [
+        (TrialState.INTERRUPTED, "interrupted by SIGTERM")
+    ]
+
+
 def test_when_a_search_closes_an_error_of_a_listener_leaves_no_trial_unrecorded(tmp_path: Path) -> None:
     search = Searching(tmp_path)
     for _ in range(3):

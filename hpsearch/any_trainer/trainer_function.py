@@ -309,9 +309,7 @@ class TrainerFunction:
 
     def _checked(self, made: object) -> transformers.Trainer:
         if not isinstance(made, transformers.Trainer):
-            shown = (
-                "an hpsearch.Trainer, which searches itself" if hasattr(made, "hyperparameter_search") else repr(made)
-            )
+            shown = "an hpsearch.Trainer, which searches itself" if _is_ours(made) else repr(made)
             raise StudyError(f"make_trainer(trial) must return a transformers.Trainer, but returned {shown}.")
         args = made.args
         for name, why in _REFUSED.items():
@@ -332,6 +330,11 @@ class TrainerFunction:
         others = {"trainer": made, "args": args, **{f"callback {type(each).__name__}": each for each in keeps_state}}
         self._earlier_parts.check("make_trainer", made.model, others)
         return made
+
+
+def _is_ours(made: object) -> bool:
+    """Return True for an `hpsearch.Trainer`, which this room must not import."""
+    return any(each.__module__.startswith("hpsearch.trainer.") for each in type(made).__mro__)
 
 
 def _samples(trainer: transformers.Trainer) -> int | None:

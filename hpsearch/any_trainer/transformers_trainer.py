@@ -145,7 +145,8 @@ class TransformersTrainer:
 
     def evaluate(self, eval_dataset: object = None) -> dict[str, float]:
         """Evaluate the model that was trained; default: on the trainer's own evaluation data."""
-        return dict(self._trainer.evaluate(eval_dataset))
+        given = () if eval_dataset is None else (eval_dataset,)  # a trainer of another class may take none
+        return dict(self._trainer.evaluate(*given))
 
     def operations_so_far(self) -> float:
         """Return the floating-point operations of the training run up to now; 0 if they are not known."""

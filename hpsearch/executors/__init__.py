@@ -15,8 +15,10 @@ An executor drives a `Coordinator` from one thread, until it is over or an error
     except BaseException as error:
         coordinator.end_with(error)
     finally:
-        (abandon what still trains; pass each Ended that comes from it to coordinator.left)
-        coordinator.close()
+        try:
+            (abandon what still trains; pass each Ended that comes from it to coordinator.left)
+        finally:
+            coordinator.close()
     if coordinator.error is not None:
         raise coordinator.error
 

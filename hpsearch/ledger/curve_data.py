@@ -168,7 +168,7 @@ class CurveData:
         self._names[known.names] += known.has_parameters
         if known.count == before or known.is_warm_start:  # whose ranges may be others
             return False
-        known.record = None
+        known.record = known.point = known.curve = None
         self._untried.add(stored.number)
         return any(
             name not in self._changed and self._distributions.get(name) != each

@@ -27,9 +27,9 @@ Array = NDArray[np.float64]
 
 
 class CurveSampler(optuna.samplers.BaseSampler):
-    """Chooses the parameters from which most is expected at the end of the training; see
-    `hpsearch.search.learning_curves.curves`.
+    """Proposes the parameters with the highest expected improvement at completion.
 
+    The model is that of `hpsearch.search.learning_curves.curves`.
     Parameters that only some trials have (branches) are taken to be at the middle of their range in the others, those
     that are compared before one is chosen among them.
 

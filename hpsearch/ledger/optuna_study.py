@@ -115,8 +115,9 @@ class OptunaStudy:
         has_begun = bool(records) or not is_alone  # another search may be about to begin the first trial
         choices = self._choices = self._choices.begun(settings if has_begun else None)
         with quiet_optuna(), naming_the_storage(storage):
-            check_stored(study, storage, records, self._may_exist)
-            notes += [] if self._start_from is not None else note_of_another_study(study, storage)
+            studies = optuna.get_all_study_summaries(storage, include_best_trial=False)
+            check_stored(study, storage, studies, records, self._may_exist)
+            notes += [] if self._start_from is not None else note_of_another_study(study, storage, studies)
             sampler = choices.make_sampler(has_parallel_trials)
             sampling = RepeatableSampling(sampler)
             engine = self._engine = optuna.create_study(
@@ -169,7 +170,7 @@ class OptunaStudy:
         return self._ledger
 
     def is_converged(self, trials: Sequence[TrialRecord]) -> bool:
-        """Tell whether the terminator ends the search."""
+        """Return True if the terminator ends the search."""
         terminator, rungs = self._given.terminator, self.at_rungs
         if terminator is None:
             return False

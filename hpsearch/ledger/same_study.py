@@ -17,14 +17,25 @@ from .warm_starts import ORIGIN
 
 
 def check_stored(
-    study: Study, storage: optuna.storages.BaseStorage, records: Sequence[TrialRecord], may_exist: bool
+    study: Study,
+    storage: optuna.storages.BaseStorage,
+    stored_studies: Sequence[StudySummary],
+    records: Sequence[TrialRecord],
+    may_exist: bool,
 ) -> None:
     """Check that a search can continue the study that the storage has under this name, if it has one.
+
+    Args:
+        study: the settings.
+        storage: of the study.
+        stored_studies: all that the storage has.
+        records: the trials in the study's folder.
+        may_exist: False refuses a study that the storage has already.
 
     Raises:
         StudyError: it cannot, or `may_exist` is False.
     """
-    known = next((each for each in _summaries(storage) if each.study_name == study.name), None)
+    known = next((each for each in stored_studies if each.study_name == study.name), None)
     if known is None:
         return
     if not records and is_of_optuna(optuna.load_study(study_name=study.name, storage=storage)):
@@ -47,15 +58,16 @@ def check_stored(
         )
 
 
-def note_of_another_study(study: Study, storage: optuna.storages.BaseStorage) -> list[str]:
+def note_of_another_study(
+    study: Study, storage: optuna.storages.BaseStorage, stored_studies: Sequence[StudySummary]
+) -> list[str]:
     """Return how a new study could learn from the only one in the storage, if that is one of Optuna itself.
 
     Of several studies it would be a guess.
     """
-    summaries = _summaries(storage)
-    if len(summaries) != 1 or summaries[0].study_name == study.name:
+    if len(stored_studies) != 1 or stored_studies[0].study_name == study.name:
         return []
-    name = summaries[0].study_name
+    name = stored_studies[0].study_name
     if not is_of_optuna(optuna.load_study(study_name=name, storage=storage)):
         return []
     return [f"a new study beside {name!r}; to learn from that one: {warm_start_from(storage_url(storage), name)}"]
@@ -93,7 +105,3 @@ def check_same_trials(
                 "study_name. (If a power cut has cost the storage its last trials: delete their folders.)"
             )
     return [f"DAMAGED: the folder of trial {each} was deleted; the trial still counts" for each in after_the_last]
-
-
-def _summaries(storage: optuna.storages.BaseStorage) -> list[StudySummary]:
-    return optuna.get_all_study_summaries(storage, include_best_trial=False)

@@ -101,7 +101,7 @@ class SearchArguments:
         fields = {each.name: each.default for each in dataclasses.fields(self)}
         given = {name: getattr(self, name) for name in _OF_THE_BACKEND}
         given = {name: value for name, value in given.items() if not _is_default(value, fields[name])}
-        backend = get_backend(self.backend, given | dict(self.options), fields.keys() - {"options"})
+        backend = get_backend(self.backend, given | dict(self.options), [name for name in fields if name != "options"])
         if backend.study_name not in (None, self.study_name) and self.study_name != DEFAULT_STUDY_NAME:
             raise StudyError(
                 f"name={backend.study_name!r} and study_name={self.study_name!r} both name the study; pass only one of "
@@ -199,7 +199,8 @@ def listener_of(progress: object) -> SearchListener:
 
 def _is_default(value: object, default: object) -> bool:
     """Return True if an argument was not given; objects of users, which may define any equality, are not compared."""
-    return value is default or (isinstance(value, type(default)) and bool(value == default))
+    is_plain = isinstance(value, (str, int, float)) or type(value).__module__ == "numpy"
+    return value is default or (is_plain and bool(value == default))
 
 
 def _one_of_both(direction: object, directions: object) -> Any:

@@ -52,6 +52,19 @@ from ..training.metrics import metrics_table, save_metrics
 from .recipe import Recipe
 from .searchable_trainer import SearchableTrainer
 
+# Methods of the Trainer of hpsearch 0.8.0 that only a search called.
+_ONLY_A_SEARCH_CALLED = (
+    "check_changeable",
+    "evaluate_batches",
+    "is_out_of_memory",
+    "is_set_before_user_code",
+    "let_user_code_suggest",
+    "preflight_trainer",
+    "read_state",
+    "resumable_checkpoints",
+    "smaller_batches",
+)
+
 
 class Trainer(Recipe):
     """Trains, evaluates and searches a model; the API is that of `transformers.Trainer`.
@@ -109,6 +122,11 @@ class Trainer(Recipe):
         """Refuse a subclass that overrides what only transformers' Trainer has: it would never be called."""
         for kind in type(self).__mro__[: type(self).__mro__.index(Trainer)]:
             for name, value in vars(kind).items():
+                if name in _ONLY_A_SEARCH_CALLED:
+                    raise InvalidInputError(
+                        f"{kind.__name__}.{name} would never be called: it is a method of "
+                        "SearchableTrainer now, which a search makes of a Trainer."
+                    )
                 if callable(value) and hasattr(transformers.Trainer, name) and not hasattr(Trainer, name):
                     raise InvalidInputError(
                         f"{kind.__name__}.{name} would never be called: it is a part of transformers' loop, not of "
@@ -777,7 +795,8 @@ class Trainer(Recipe):
                 resume; a `Ladder` sets the rungs. Where trials cannot pause (trainers of `tune` that do not resume
                 exactly), and with a `pruning_metric`: median pruning; with several objectives and none, with a sampler
                 that tries everything, and with fewer than four trials: none. Or an `optuna.pruners.BasePruner`, or
-                ``"median"``, ``"successive_halving"``, ``"hyperband"``. None: every trial runs to completion.
+                ``"median"``, ``"successive_halving"``, ``"hyperband"``. None, ``"none"``: every trial runs to
+                completion.
             storage: a URL such as ``"postgresql://user:password@host/name"``, the name of a journal file (``.log``),
                 ``"journal"`` for one in the study's folder, or an Optuna storage; default: SQLite in that folder.
             terminator: True ends the search when it has stopped improving: when 30 trials in a row were the best so far

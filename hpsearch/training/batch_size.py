@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from accelerate.utils import find_executable_batch_size
 from accelerate.utils.memory import should_reduce_batch_size
 from transformers.trainer_utils import sort_checkpoints
@@ -85,7 +86,7 @@ class _OtherError(Exception):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the memory, of the host or of a device, was exhausted."""
-    if isinstance(error, MemoryError):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return bool(error.args) and isinstance(error.args[0], str) and should_reduce_batch_size(error)
 

@@ -231,9 +231,11 @@ class _Preflight:
 
 def _evaluate_batches(trainer: Trainable) -> None:
     """Evaluate the model on the first batches of each evaluation set; without one, as the trainer itself does."""
+    if trainer.eval_dataset is None:
+        trainer.evaluate()
+        return
     samples = BATCHES * trainer.args.eval_batch_size * trainer.args.world_size
-    data = trainer.eval_dataset
-    trainer.evaluate(None if data is None else first_samples(data, samples))
+    trainer.evaluate(first_samples(trainer.eval_dataset, samples))
 
 
 def _trial_of(draw: Draw, trial: Trial, place: int) -> Trial:

@@ -97,7 +97,7 @@ def test_a_trial_whose_thread_dies_is_resumed_and_fails_if_it_dies_again(tmp_pat
     assert len(search.shown.notices) == 1
 
 
-def test_at_a_signal_trials_finish_their_step_and_another_session_resumes_them(tmp_path: Path) -> None:
+def test_at_a_signal_trials_finish_their_step_and_are_interrupted(tmp_path: Path) -> None:
     search = Searching(tmp_path, n_trials=3)
 
     def terminate(number: int, epoch: int) -> None:

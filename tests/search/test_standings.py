@@ -26,6 +26,8 @@ HEDGED = Ladder((1 / 18, 1 / 6, 1 / 2), 3, complete_first=3, complete_every=8)
 OBJECTIVES = resolve_objectives("loss", "minimize", has_metrics=True)
 ENDS = (TrialState.COMPLETE, TrialState.FAILED, TrialState.PRUNED, TrialState.STOPPED, TrialState.INTERRUPTED)
 
+[LOSS] = resolve_objectives("loss", "minimize", has_metrics=True)
+
 
 def history(seed: int, count: int = 40) -> list[list[TrialRecord]]:
     """Return the trials of a search after each of many changes: trials begin, report, pause, resume and end."""
@@ -98,6 +100,27 @@ def test_what_trials_have_shown_is_the_same_however_often_it_was_looked_at() -> 
             untried = None if points is None else data.tried(now.cube).without(now.cube.valid(points)).tolist()
             seen.append((data.space, shown, [each.tolist() for each in now.running], untried))
         assert seen[0] == seen[1]
+
+
+def test_a_trial_that_was_seen_before_it_had_parameters_is_where_they_are() -> None:
+    study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+    space: dict[str, optuna.distributions.BaseDistribution] = {"x": optuna.distributions.FloatDistribution(0, 1)}
+    first, late = study.ask(space), study.ask()
+    kept = CurveData(LOSS)
+
+    def seen(data: CurveData, *values: float) -> list[list[float]]:
+        study._thread_local.cached_all_trials = None
+        data.read(study)
+        reports = [(Report((value,), 1, 1, 1, {}, horizon=2),) for value in values]
+        records = [
+            TrialRecord(number, f"run-{number}", TrialState.RUNNING, {}, reports=reports[number] if values else ())
+            for number in (first.number, late.number)
+        ]
+        return [each.point.tolist() for each in data.seen(records, data.space).curves]
+
+    seen(kept)
+    late.suggest_float("x", 0, 1)
+    assert seen(kept, 0.5, 0.4) == seen(CurveData(LOSS), 0.5, 0.4)
 
 
 def test_what_has_been_tried_is_the_same_however_often_it_was_looked_at() -> None:

@@ -35,6 +35,7 @@ from hpsearch.search.space.search_space import default_space
 from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import as_space, check_name
 from hpsearch.searching.search_arguments import SearchArguments
+from tests.support.small_trainer import small_trainer
 
 SPACE = SearchSpace({"x": Int(0, 4), "y": Categorical({"a": {"z": Float(0.0, 1.0)}, "b": {}})})
 
@@ -348,6 +349,17 @@ def test_a_value_outside_its_parameter_is_refused_at_the_second_suggestion() -> 
 def test_a_fixed_trial_refuses_what_it_was_not_given() -> None:
     with pytest.raises(SpaceError, match=r"'y'.*\['x'\]"):
         FixedTrial({"x": 9}).suggest_float("y", 0.0, 1.0)
+
+
+def test_every_argument_of_a_search_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[SearchArguments] = []
+    monkeypatch.setattr("hpsearch.trainer.trainer.search", lambda recipe, arguments: passed.append(arguments))
+    names = [each.name for each in dataclasses.fields(SearchArguments) if each.name != "options"]
+    given: dict[str, Any] = {name: object() for name in [*names, "of_the_backend"]}
+    small_trainer(tmp_path).hyperparameter_search(**given)
+    [arguments] = passed
+    assert arguments.options == {"of_the_backend": given.pop("of_the_backend")}
+    assert {name: getattr(arguments, name) for name in names} == given
 
 
 def test_the_arguments_of_a_search_have_one_name_and_one_default_for_a_trainer_and_for_tune() -> None:

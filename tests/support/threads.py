@@ -79,8 +79,10 @@ class ThreadedSearch:
         except BaseException as error:
             coordinator.end_with(error)
         finally:
-            self._abandon()
-            coordinator.close()
+            try:
+                self._abandon()
+            finally:
+                coordinator.close()
         if coordinator.error is not None:
             raise coordinator.error
 

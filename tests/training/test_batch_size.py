@@ -12,6 +12,7 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import Categorical, InvalidInputError, StudyError, Trainer
+from hpsearch.training.batch_size import is_out_of_memory
 from tests.support.models import Line, bert_classifier, classification_data, weights_of
 from tests.support.small_trainer import small_trainer
 from tests.support.small_training import (
@@ -313,3 +314,11 @@ def test_memory_of_a_failed_attempt_is_free_before_the_next_begins(tmp_path: Pat
 
     make_trainer(tmp_path, model_init=model_init, **SEARCHED).train()
     assert alive == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError(), torch.OutOfMemoryError("Allocation would exceed the memory")]
+)
+def test_an_error_of_memory_is_known_by_its_kind_whatever_it_says(error: Exception) -> None:
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("another one"))

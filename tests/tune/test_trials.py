@@ -481,3 +481,27 @@ def test_bars_and_warnings_of_libraries_are_shown_while_the_first_trainer_is_mad
     assert not datasets.are_progress_bars_disabled()
     assert shown.getvalue().count("new tokens") == 1
     assert shown.getvalue().count("my own") == 4
+
+
+class EvaluatesByKeyword(transformers.Trainer):
+    """Takes no data by position, as trainers of other libraries may."""
+
+    def evaluate(self, **given: Any) -> dict[str, float]:
+        return dict(super().evaluate(**given))
+
+
+class HasItsOwnData(transformers.Trainer):
+    """Knows nothing given from None."""
+
+    def evaluate(self, *given: Any, **named: Any) -> dict[str, float]:
+        assert given != (None,)
+        return dict(super().evaluate(*given, **named))
+
+
+@pytest.mark.parametrize("kind", [EvaluatesByKeyword, HasItsOwnData])
+def test_a_trainer_is_evaluated_as_its_class_does(kind: type[transformers.Trainer]) -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        return transformers_trainer("made", TwoLayers(), kind=kind, eval_strategy="no", **trial.params)
+
+    best = search(make, n_trials=1, preflight=kind is HasItsOwnData)
+    assert [record.state for record in best.run_summary.records] == [TrialState.COMPLETE]

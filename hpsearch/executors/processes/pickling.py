@@ -42,10 +42,10 @@ def culprit(recipe: object) -> tuple[str, str] | None:
 
     Return None if the trainer can be pickled. A recipe that adapts a trainer has it as `trainer`.
     """
-    whole = problem(recipe)
-    if whole is None:
+    if problem(recipe) is None:
         return None
-    for name, value in _parts(getattr(recipe, "trainer", recipe)):
+    trainer = getattr(recipe, "trainer", recipe)
+    for name, value in _parts(trainer):
         reason = problem(value)
         if reason is not None:
             for inner, each in _parts(value):
@@ -53,7 +53,7 @@ def culprit(recipe: object) -> tuple[str, str] | None:
                 if inside is not None:
                     return f"{name}{inner}", inside
             return name, reason
-    return type(recipe).__name__, whole
+    return type(trainer).__name__, problem(trainer) or problem(recipe) or ""
 
 
 def problem(value: object) -> str | None:

@@ -63,9 +63,8 @@ class Snapshot:
     Attributes:
         rules: of the search.
         trials: by number, each with the state that it has now: RUNNING if a live process trains it, PAUSED, or
-        INTERRUPTED if it has started and no process trains it. deleted: the number of other trials that count towards
-        the total: those that ended, and whose folders were
-            deleted.
+            INTERRUPTED if it has started and no process trains it.
+        deleted: the number of other trials that count towards the total: they ended, and their folders were deleted.
         next_number: of the next new trial.
         by_hand: the numbers of the trials that the user has promoted.
         closing: why no further trial may start or resume in this session; None: nothing ends it.

@@ -26,7 +26,7 @@ from ..search.study import SpaceLike, as_space
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
-from ..searching.search_arguments import DEFAULT_STUDY_NAME, SearchArguments
+from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments
 from ..searching.searched_recipe import Evaluation
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.progress_bars import no_progress_bars
@@ -123,9 +123,9 @@ class TrainerFunction:
         self._made_class: type | None = None
         self._prepared_data: Path | None = None  # the folder that keeps them
 
-    def hyperparameter_search(self, **arguments: Any) -> Any:
+    def hyperparameter_search(self, *positional: Any, **arguments: Any) -> Any:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
-        given = SearchArguments.of(arguments)
+        given = SearchArguments.of({**dict(zip(POSITIONAL, positional, strict=False)), **arguments})
         if given.oom_fallback:
             raise StudyError(
                 f"oom_fallback={given.oom_fallback!r} needs hpsearch.Trainer: what make_trainer(trial) makes cannot be "

@@ -26,6 +26,8 @@ from ..search.study_callbacks import StudyCallback
 from .searched_recipe import SearchedRecipe
 
 DEFAULT_STUDY_NAME = "study"
+# As in transformers.
+POSITIONAL = ("hp_space", "compute_objective", "n_trials", "direction", "backend", "hp_name")
 _DEFAULT_TRIALS = 20
 # Arguments of the backend; all others are settings of the study.
 _OF_THE_BACKEND = (

@@ -34,7 +34,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.space.search_space import default_space
 from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import as_space, check_name
-from hpsearch.searching.search_arguments import SearchArguments
+from hpsearch.searching.search_arguments import POSITIONAL, SearchArguments
 from tests.support.small_trainer import small_trainer
 
 SPACE = SearchSpace({"x": Int(0, 4), "y": Categorical({"a": {"z": Float(0.0, 1.0)}, "b": {}})})
@@ -373,7 +373,8 @@ def test_the_arguments_of_a_search_have_one_name_and_one_default_for_a_trainer_a
 @pytest.mark.feature(1)
 def test_a_search_takes_the_documented_arguments_in_their_order() -> None:
     parameters = inspect.signature(Trainer.hyperparameter_search).parameters
-    documented = ["hp_space", "compute_objective", "n_trials", "direction", "backend", "hp_name"]
+    documented = list(POSITIONAL)
+    assert [name for name, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD][1:] == documented
     assert list(parameters)[1:7] == documented
     theirs = inspect.signature(transformers.Trainer.hyperparameter_search).parameters
     assert list(theirs)[1:7] == documented

@@ -136,9 +136,11 @@ class TrainerFunction:
         with _cheap_collections(), warnings_once():
             return search(self, dataclasses.replace(given, hp_space=space))
 
-    def replay(self, study_name: str = DEFAULT_STUDY_NAME, number: int | None = None, **arguments: Any) -> Replay:
+    def replay(
+        self, study_name: str = DEFAULT_STUDY_NAME, number: int | None = None, *positional: Any, **arguments: Any
+    ) -> Replay:
         """Run one trial of a study again, as `Trainer.replay` does."""
-        return replay(self, study_name, number, **arguments)
+        return replay(self, study_name, number, *positional, **arguments)
 
     def with_arguments(self, **parameters: Any) -> TrainerFunction:
         """Return the same recipe with another `output_dir`; only `make_trainer` sets all other arguments.

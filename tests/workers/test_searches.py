@@ -248,7 +248,7 @@ def test_there_are_no_more_workers_than_trials(tmp_path: Path) -> None:
     events, diary = Events(), Diary(tmp_path / "diary")
     search(tmp_path, 2, WritesProcess(diary), n_jobs=7, progress=events)
     (note,) = [each for each in events.notes if "workers on" in each]
-    assert re.fullmatch(r"2 workers on the CPU, each with \d+ threads? \(no more than trials\)", note)
+    assert re.fullmatch(r"2 workers on the CPU, each with \d+ threads? \(no more workers than trials\)", note)
     assert len(set(diary.read())) <= 2
 
 
@@ -683,7 +683,7 @@ def test_a_part_that_cannot_be_pickled_is_named_before_anything_is_written(
     ("options", "message"),
     [
         ({"n_jobs": 0}, r"n_jobs must be"),
-        ({"devices": [0]}, r"there is no GPU 0"),
+        ({"devices": [0]}, r"GPU 0 does not exist"),
         ({"trials_per_worker": 0}, r"trials_per_worker must be None or a whole number of at least 1, but got 0"),
         ({"worker_memory": "4 GB"}, r"worker_memory must be None or a number of bytes, but got '4 GB'"),
         ({"max_concurrent_trials": 2}, r"max_concurrent_trials=2 is not taken: pass n_jobs"),

@@ -134,7 +134,7 @@ class Parallel:
         if n_trials is None or len(slots) <= n_trials:
             return slots, _described(slots)
         slots = slots_for(n_trials, self._wanted[1], None, gpus, least=1)
-        return slots, f"{_described(slots)} (no more trials are left)"
+        return slots, f"{_described(slots)} (no more workers than trials)"
 
     def _share(self) -> float:
         """Return the number of bytes that each worker may have."""

@@ -52,7 +52,7 @@ class PruningByOneObjective:
     """Asks a pruner about a study of several objectives as if it had only one.
 
     It keeps a second study in memory, of that objective alone, with the reports of all ended trials under the numbers
-    they have (of several searches at once: as far as possible).
+    they have (if several searches share the study, as far as possible).
 
     Args:
         name: of the study; Hyperband's brackets depend on it.

@@ -33,7 +33,7 @@ class Ranks(Protocol):
         """Return, for each of these, the largest that any process has given."""
 
     def check_connected(self) -> None:
-        """Raise a CommunicationError if the processes have lost their connection, as far as is known at once."""
+        """Raise a CommunicationError if the processes have lost their connection, as far as it is known."""
 
     def together(self, action: Callable[[], Result]) -> Result:
         """Return `action()`; if it raises in any process, raise the first error in all of them.

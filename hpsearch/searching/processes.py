@@ -199,7 +199,7 @@ class DistributedRanks:
         self._store.set(f"{key}/{self.rank}", self._collectives())
         if own is not None and not (isinstance(own, Exception) and self._all_arrive(key)):
             raise CommunicationError("Another process is in a collective.")
-        # If another process dies, the barrier raises at once.
+        # If another process dies, the barrier raises immediately.
         is_nccl = distributed.get_backend() == "nccl"
         distributed.barrier(device_ids=[self._device.index] if is_nccl else None)
 
@@ -214,7 +214,7 @@ class DistributedRanks:
         return ProcessFailedError(rank, first)
 
     def _all_arrive(self, key: str) -> bool:
-        """Wait for the other processes, a limited time; tell whether all have come and begun the same collectives."""
+        """Wait for the other processes, a limited time; return whether all have come and begun the same collectives."""
         places = [f"{key}/{rank}" for rank in range(self.size)]
         end = time.monotonic() + self._seconds_to_arrive
         while not self._store.check(places):
@@ -226,7 +226,7 @@ class DistributedRanks:
     def _collectives(self) -> str:
         """Return how many collectives this process has begun, in each of its groups.
 
-        One that was begun without waiting for it may be half done, although nobody waits in it.
+        An asynchronous one may be half done although no process waits in it.
         """
         with contextlib.suppress(RuntimeError):  # some backends do not count
             return json.dumps(

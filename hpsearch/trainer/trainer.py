@@ -683,7 +683,7 @@ class Trainer(Recipe):
 
         Args:
             commit_message: of the commit.
-            blocking: False returns at once; leave the folder as it is until the upload has ended.
+            blocking: False returns immediately; leave the folder as it is until the upload has ended.
             token: default `args.hub_token`, else the one that `hf auth login` stored.
             revision: a branch, made if there is none; default `args.hub_revision`, else the main one.
             private: whether a new repository is private; default `args.hub_private_repo`.

@@ -25,7 +25,11 @@ def train(kind: type[Trainer], folder: Path, **changes: Any) -> Trainer:
 
 
 @pytest.mark.parametrize(
-    "name", ["_save_checkpoint", "_inner_training_loop", "set_initial_training_values", "_wrap_model"]
+    "name",
+    [
+        *("_save_checkpoint", "_inner_training_loop", "set_initial_training_values", "_wrap_model"),
+        *("preflight_trainer", "resumable_checkpoints", "check_changeable"),  # of the Trainer of hpsearch 0.8.0
+    ],
 )
 def test_an_override_that_would_never_be_called_is_refused_by_name(tmp_path: Path, name: str) -> None:
     kind = type("Custom", (Trainer,), {name: lambda self, *args, **kwargs: None})

@@ -21,7 +21,7 @@ def quiet_tune(slots: int) -> Iterator[Callable[[], None]]:
     Tune reads all these variables while it runs, so they may be set after Ray was imported, and after it was joined.
 
     Args:
-        slots: how many trials run at once; as many may wait for a place.
+        slots: the number of parallel trials; as many may be queued.
     """
     settings = {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",

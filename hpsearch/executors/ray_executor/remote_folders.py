@@ -23,7 +23,7 @@ from ...system.redaction import redacted_text, redacted_url, safe_cause
 from ...system.temporary_folders import Scratch
 from .run_folders import KEPT_COPIES, TAKEN, TUNE_FOLDER, RunFolders, checkpoints_in, taking
 
-# Of a run: which checkpoints are whole, and which worker trains it. Two files, as two workers may write them in parallel.
+# Of a run: which checkpoints are whole, and which worker trains it. Two files, for two workers that write in parallel.
 _INDEX, _WORKER = "index", "worker"
 # Each is written twice, in this order: so one is whole at any time, also where a file cannot be replaced in one step.
 _COPIES = ("-next.json", ".json")

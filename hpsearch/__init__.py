@@ -55,7 +55,7 @@ _HOMES = {
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
     "search.warm_start": ["WarmStart"],
     "searching.replay": ["Replay"],
-    "searching.stored_studies": ["open_study"],
+    "searching.opened_study": ["open_study"],
     "trainer.seq2seq": ["Seq2SeqTrainer"],
     "trainer.trainer": ["Trainer"],
     "training.callbacks": [
@@ -119,8 +119,8 @@ if TYPE_CHECKING:
     from .search.trial import TrialRecord as TrialRecord
     from .search.trial import TrialState as TrialState
     from .search.warm_start import WarmStart as WarmStart
+    from .searching.opened_study import open_study as open_study
     from .searching.replay import Replay as Replay
-    from .searching.stored_studies import open_study as open_study
     from .trainer.seq2seq import Seq2SeqTrainer as Seq2SeqTrainer
     from .trainer.trainer import Trainer as Trainer
     from .training.callbacks import DefaultFlowCallback as DefaultFlowCallback

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpsearch import SearchInterrupted
-from hpsearch.search.ranks import OneProcess
+from hpsearch.search.process_group import OneProcess
 from hpsearch.system.interruption import Interruption, noticing_signals, own_command, set_exit_code
 from hpsearch.trial.agreed_interruption import AgreedInterruption
 

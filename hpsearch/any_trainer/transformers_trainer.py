@@ -21,7 +21,8 @@ from ..search.metrics.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
 from ..search.trial import Trial
 from ..system.files import read_json, remove_folder, sync_tree, write_json
 from ..system.progress_bars import no_progress_bars
-from ..training import operations, weights
+from ..training import flops as operations
+from ..training import weights
 from ..training.acceleration import forget_loader
 from ..training.callbacks import (
     DefaultFlowCallback,
@@ -35,8 +36,8 @@ from ..training.callbacks import (
 )
 from ..training.checkpoints import STATE_FILE, TRIAL_FILE
 from ..training.evaluation import checked_metrics
-from ..training.outside_causes import is_of_outside
 from ..training.trackers import OURS, end_trial
+from ..training.unrelated_errors import is_of_outside
 from ..trial.reporting import ReportingCallback
 from .exact_resume import ExactResume
 

@@ -17,7 +17,7 @@ from transformers.trainer_utils import HubStrategy, IntervalStrategy, SaveStrate
 from transformers.training_args import OptimizerNames, trainer_log_levels
 
 from ..errors import ArgumentError, one_of
-from ..system.report_scopes import SCOPES
+from ..system.scope_names import SCOPES
 from ..system.spelling import nearest_name
 
 _ENUMS: dict[str, type[Enum]] = {

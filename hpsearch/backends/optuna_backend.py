@@ -9,7 +9,7 @@ from typing import ClassVar
 from ..coordinator.coordinator import Coordinator
 from ..coordinator.search_session import SearchSession
 from ..executors.inline import run_inline
-from ..executors.processes.parallel import Parallel
+from ..executors.processes.process_executor import ProcessExecutor
 from ..ledger.optuna_study import OptunaStudy
 from ..ledger.sampler_and_pruner import Given
 from ..search.decisions.ladder import RUNGS
@@ -95,7 +95,9 @@ class OptunaBackend(Backend):
         worker_memory: float | None = None,
         trial_retries: int = 3,
     ) -> None:
-        self._parallel = Parallel(n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries)
+        self._processes = ProcessExecutor(
+            n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries
+        )
         given, limit = Given(sampler, pruner, terminator), PausedLimit(max_paused, max_paused_bytes)
         self.stored = OptunaStudy(given, storage, load_if_exists, start_from, limit)
 
@@ -103,7 +105,7 @@ class OptunaBackend(Backend):
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Check the options, open a storage outside of the study's folder, and pack the trainer for the workers."""
         self.stored.connect(study, recipe)
-        with self._parallel.packed(study, recipe):
+        with self._processes.packed(study, recipe):
             yield
 
     def prepare(
@@ -114,13 +116,13 @@ class OptunaBackend(Backend):
         is_alone: bool = False,
     ) -> list[str]:
         """Open the study in the storage."""
-        notes = self.stored.prepare(study, records, left_alone, is_alone, self._parallel.is_wanted)
-        return [*self._parallel.notes, *notes]
+        notes = self.stored.prepare(study, records, left_alone, is_alone, self._processes.is_wanted)
+        return [*self._processes.notes, *notes]
 
     def search(self, session: SearchSession) -> None:
         """Run trials here or in workers until the study has its total, or a limit is exhausted."""
-        coordinator = Coordinator.of(session, self.stored, self._parallel.retries)
-        if self._parallel.is_wanted:
-            self._parallel.run(coordinator)
+        coordinator = Coordinator.of(session, self.stored, self._processes.retries)
+        if self._processes.is_wanted:
+            self._processes.run(coordinator)
         else:
             run_inline(coordinator, session.local)

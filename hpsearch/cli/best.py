@@ -21,7 +21,7 @@ from ..search.result.best_run import SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.study_folder import COMMAND_FILE
 from ..search.trial import TrialRecord
-from ..searching.stored_studies import open_study
+from ..searching.opened_study import open_study
 from ..system.files import whole_folder, write_json
 from ..trial.acting_arguments import acts_outside
 from .which_study import say_problems, study_folder, trial_of

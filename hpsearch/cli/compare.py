@@ -18,7 +18,7 @@ from ..search.result.best_run import SearchSummary
 from ..search.store.stored_study import StoredStudy
 from ..search.study import flat
 from ..search.trial import TrialRecord
-from ..searching.stored_studies import open_study
+from ..searching.opened_study import open_study
 from .which_study import study_folder, trial_of
 
 

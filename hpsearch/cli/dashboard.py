@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..errors import MissingPackageError, StudyError
-from ..searching.stored_studies import open_study
+from ..searching.opened_study import open_study
 from .trust import Trust
 from .which_study import study_folder
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import CheckpointError, StudyError
-from ..search.store.reading import STUDY_FILE, read_settings, read_trials
+from ..search.store.read_study import STUDY_FILE, read_settings, read_trials
 from ..search.store.stored_study import StoredStudy
 from ..search.store.study_folder import check_own_files
 from ..search.trial import TrialRecord

@@ -10,7 +10,7 @@ import typer
 from ..errors import StudyError
 from ..reports.page import write_report
 from ..search.store.study_folder import REPORT_FILE
-from ..searching.stored_studies import open_study
+from ..searching.opened_study import open_study
 from .which_study import say_problems, study_folder
 
 

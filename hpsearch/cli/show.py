@@ -19,7 +19,7 @@ from ..search.result.best_run import SearchSummary
 from ..search.result.dataframe import markdown_table
 from ..search.result.rung_agreements import agreement_sentences
 from ..search.trial import TrialRecord, TrialState
-from ..searching.stored_studies import open_study
+from ..searching.opened_study import open_study
 from ..system.files import finite
 from ..system.spelling import nearest_name
 from .which_study import say_problems, study_folder

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError, one_of
-from ..search.store.reading import read_own_json
+from ..search.store.read_study import read_own_json
 from ..search.store.study_folder import COMMAND_FILE
 from ..system.spelling import nearest_name
 from .study_file import Command

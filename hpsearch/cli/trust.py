@@ -155,7 +155,7 @@ def _with_safe_storage(command: Command, study: Path, given: Given, again: str) 
         StudyError: the recorded storage differs.
     """
     from ..ledger.storage import is_in_study_folder
-    from ..ledger.stored_engine import outside_of_folder, storage_in_folder
+    from ..ledger.study_from_records import outside_of_folder, storage_in_folder
 
     if is_in_study_folder(command.search.get("storage")) or "storage" in given.search:
         return command

@@ -8,17 +8,17 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
-from ..ledger.at_rungs import AtRungs
 from ..ledger.engine_trial import OptunaTrial
 from ..ledger.ledger import Entries, Entry, Ledger
 from ..ledger.proposer import Proposer
-from ..search.by_number import updated, with_number
+from ..ledger.rated_rungs import RatedRungs
 from ..search.decisions.decide import Closing, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.decisions.training_budget import TrainingBudget
 from ..search.space.tried_configurations import EVERYTHING_TRIED
 from ..search.store.manual_promotion import is_promoted
 from ..search.trial import TrialRecord, TrialState, Verdict
+from ..search.trials_by_number import updated, with_number
 from ..trial.ending import Ended
 from ..trial.messages import Reported
 from .paused_checkpoints import PausedCheckpoints
@@ -49,7 +49,7 @@ class AppliedDecisions:
         self,
         session: SearchSession,
         ledger: Ledger,
-        at_rungs: AtRungs | None,
+        at_rungs: RatedRungs | None,
         is_converged: Callable[[Sequence[TrialRecord]], bool],
         budget: TrainingBudget | None = None,
         paused_limit: PausedLimit | None = None,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from ..search.listener import SearchListener
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..search.store.study_folder import StudyFolder
 from ..search.study import Study
 from ..search.trial import TrialRecord

@@ -8,7 +8,6 @@ from dataclasses import replace
 from operator import attrgetter
 
 from ..errors import SpaceError
-from ..search.by_number import updated, with_number
 from ..search.metrics.selection import best_records
 from ..search.peer_summary import PeerTrials
 from ..search.space.tried_configurations import Tried, TriedSoFar, is_everything_tried
@@ -18,6 +17,7 @@ from ..search.store.retention import kept_records, remove_surplus
 from ..search.store.study_folder import StudyFolder, remove_leftovers
 from ..search.study import Study
 from ..search.trial import FixedTrial, TrialRecord, TrialState, configuration
+from ..search.trials_by_number import updated, with_number
 from ..system.files import remove_partial
 from ..system.temporary_folders import remove_scratch_of_the_dead
 

@@ -17,12 +17,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
-from ..search.by_number import place_of
 from ..search.learning_curves.cost import Work, WorkModel, in_one_unit, work_model, work_of
 from ..search.learning_curves.curves import Curve
 from ..search.metrics.objective import Objective
 from ..search.metrics.selection import shares_and_costs
 from ..search.trial import TrialRecord, TrialState
+from ..search.trials_by_number import place_of
 from .branches import Branches, branches_shown
 from .trial_cache import trials_as_read
 from .unit_cube import Cube, Tried

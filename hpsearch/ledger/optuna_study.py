@@ -13,17 +13,17 @@ from ..errors import StudyError
 from ..search.decisions.ladder import RUNGS
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.decisions.training_budget import TrainingBudget, full_runs_of
-from ..search.store.reading import read_settings
+from ..search.store.read_study import read_settings
 from ..search.store.stored_study import TRIALS_WAIT
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..trial.searchable import Searchable
-from .at_rungs import AtRungs
 from .importances import importances
 from .ledger import Ledger
 from .pruning import PruningByOneObjective
 from .quiet import quiet_optuna
 from .ranges import check_ranges
+from .rated_rungs import RatedRungs
 from .rebuilding import add_missing, open_own_or_other, set_aside_damaged, was_made_in
 from .recorded_defaults import DEFAULTS
 from .same_study import check_same_trials, check_stored, note_of_another_study
@@ -71,7 +71,7 @@ class OptunaStudy:
         self._learned_from: Learned | None = None
         self._engine: optuna.Study | None = None
         self._ledger: Ledger | None = None
-        self.at_rungs: AtRungs | None = None
+        self.at_rungs: RatedRungs | None = None
         self.budget: TrainingBudget | None = None
 
     def connect(self, study: Study, recipe: Searchable) -> None:
@@ -138,7 +138,7 @@ class OptunaStudy:
             by_one = None if pruning is None else PruningByOneObjective(study.name, pruning, self._given.pruner)
         ladder = choices.ladder
         self.budget = None if study.budget is None else TrainingBudget(study.budget, ladder, choices.points)
-        self.at_rungs = None if ladder is None else AtRungs(study, engine, ladder)
+        self.at_rungs = None if ladder is None else RatedRungs(study, engine, ladder)
         may_give = self._given.sampler is None
         self._ledger = Ledger(study, engine, sampling, by_one, may_give=may_give, may_repeat=self._may_repeat)
         return [

@@ -23,8 +23,8 @@ from ..search.store.stored_study import StoredStudy
 from ..search.trial import TrialState
 from ..system.files import write_text
 from ..version import __version__
-from .places import places
-from .repeat import how_to_repeat
+from .commands_to_repeat import how_to_repeat
+from .machines_used import places
 from .tables import budget_in_words, count_states, effort_in_words, format_duration, format_value
 
 _PAGE = "page.html.jinja"

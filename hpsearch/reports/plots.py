@@ -14,8 +14,8 @@ import plotly.graph_objects as go
 from ..search.result.best_run import SearchSummary
 from ..search.trial import TrialRecord, TrialState
 from .figure import COLORS, Plot, by_state, figure_of, hover_text, markers, with_value
+from .machines_used import lines_of
 from .parameter_plots import contour_plot, importance_plot, parallel_plot, slice_plot
-from .places import lines_of
 from .tables import format_value
 
 

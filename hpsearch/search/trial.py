@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..errors import SpaceError, StudyError, UnknownParameterError
 from ..system.spelling import nearest_name
 from .metrics.added_metrics import RecordedMetrics
-from .ranks import OneProcess, Ranks
+from .process_group import OneProcess, Ranks
 from .space.parameters import Categorical, Float, Int, Parameter
 from .store.checked_json import Unreadable, as_written
 
@@ -66,7 +66,7 @@ class Report:
         metrics: everything the evaluation produced.
         violations: by how much each constraint is broken; at most 0 if it holds.
         horizon: the resource at which the trial will have trained to its end; 0 if that is not known.
-        operations: floating-point operations of the training so far, as `hpsearch.training.operations` counts
+        operations: floating-point operations of the training so far, as `hpsearch.training.flops` counts
             them; 0 if that is not known, as of a model that is not of transformers.
     """
 

@@ -31,7 +31,7 @@ from torch.distributed import distributed_c10d
 
 from ..arguments import TrainingArguments
 from ..errors import CommunicationError, ProcessFailedError
-from ..search.ranks import OneProcess, Ranks
+from ..search.process_group import OneProcess, Ranks
 from ..system.communication import communication_error, is_of_communication, naming_lost_processes
 
 Result = TypeVar("Result")

@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..coordinator.followers import follow
+from ..coordinator.follower_processes import follow
 from ..coordinator.search_session import SearchSession
 from ..errors import ArgumentError, ObjectiveError, SearchInterrupted, StudyError
 from ..search.listener import SearchListener
 from ..search.metrics.objective import Objective, resolve_objectives
 from ..search.metrics.older_metric_names import named_as_recorded
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..search.store.checked_json import Unreadable, whole
 from ..search.store.provenance import WITHOUT_EFFECT, describe_environment, differences, is_known, without_secrets
-from ..search.store.reading import read_own_json
+from ..search.store.read_study import read_own_json
 from ..search.store.study_folder import (
     BEST_FILE,
     REPLAYS_FOLDER,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ..backends.base import Backend
-from ..coordinator.followers import SearchIsOver, follow
+from ..coordinator.follower_processes import SearchIsOver, follow
 from ..coordinator.search_session import SearchSession
 from ..coordinator.study_records import StudyRecords
 from ..errors import (
@@ -27,10 +27,10 @@ from ..search.decisions.evaluation_points import points_of
 from ..search.decisions.training_budget import TrainingBudget, is_exhausted, progress_in_words
 from ..search.listener import SearchListener
 from ..search.metrics.selection import best_records
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..search.result.best_run import BestRun, Engine, SearchSummary, best_runs
 from ..search.space.static_checks import check_space
-from ..search.store.mended import UNCOUNTED_BEFORE, count_uncounted
+from ..search.store.forgiven_failures import UNCOUNTED_BEFORE, count_uncounted
 from ..search.store.provenance import describe_environment, differences, differences_in_results
 from ..search.store.study_folder import StudyFolder
 from ..search.study import Study

@@ -21,7 +21,6 @@ from ..arguments.casting import argument_names, cast_argument
 from ..arguments.older_spellings import successor_of_argument
 from ..errors import ArgumentError, InvalidInputError, UnknownArgumentError
 from ..search.trial import FixedTrial
-from ..system.attributes import OfLatestRun, Removed
 from ..system.spelling import misspelling_of, nearest_name
 from ..training import data, optimization
 from ..training.callbacks import (
@@ -36,6 +35,7 @@ from ..training.randomness import preserved_streams
 from ..training.run import TrainingRun
 from ..training.shared_parts import EarlierParts
 from ..training.trackers import end_trial
+from .attributes import OfLatestRun, Removed
 
 PARAMETER_GROUPS = ("model", "lora", "optim", "data")
 _READ_FROM_THE_TRIAL = ("model.", "lora.", "data.")

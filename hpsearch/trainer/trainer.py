@@ -40,7 +40,6 @@ from ..training import (
     loop,
     losses,
     model_card,
-    operations,
     optimization,
     resume,
     samplers,
@@ -48,6 +47,7 @@ from ..training import (
     steps,
     weights,
 )
+from ..training import flops as operations
 from ..training.metrics import metrics_table, save_metrics
 from .recipe import Recipe
 from .searchable_trainer import SearchableTrainer
@@ -251,7 +251,7 @@ class Trainer(Recipe):
     def operations_so_far(self) -> float:
         """Return the cost of the latest run up to now in floating-point operations; 0 if it is not known.
 
-        As a search compares trials: see `hpsearch.training.operations`. An override of `floating_point_ops`, or one of
+        As a search compares trials: see `hpsearch.training.flops`. An override of `floating_point_ops`, or one of
         the model, is taken as it is.
         """
         run = self.run

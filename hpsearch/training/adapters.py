@@ -15,8 +15,8 @@ import torch
 from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME
 
 from ..errors import CheckpointError, WeightsMismatchError
-from .outside_causes import is_of_outside
 from .sharding import has_shards
+from .unrelated_errors import is_of_outside
 
 _DEFAULT = "default"
 _PREFIX = "base_model.model."

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from transformers.trainer_utils import SaveStrategy, TrainOutput, has_length, speed_metrics
 
 from . import best_model, checkpoints, hub
-from .batches import as_many_as_every_process, close, group_into_updates, resume_epoch, start_epoch
+from .batches import as_many_as_every_process, close, group_into_updates
 from .checkpoints import LastUpdate, Position
 from .data import TrainingLength
 from .evaluation import set_mode
@@ -19,6 +19,7 @@ from .hooks import Hooks, takes_argument
 from .optimization import current_learning_rate, follows_a_metric
 from .randomness import RandomStreams
 from .resume import ResumePoint, load_optimization
+from .resume_epoch import resume_epoch, start_epoch
 from .tokens import track_input_tokens
 
 if TYPE_CHECKING:

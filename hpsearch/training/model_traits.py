@@ -17,7 +17,7 @@ from transformers.utils import can_return_loss, find_labels
 
 from ..arguments import TrainingArguments
 from ..errors import InvalidInputError
-from .operations import flos_per_token
+from .flops import flos_per_token
 
 
 @dataclass(frozen=True)

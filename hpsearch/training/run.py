@@ -35,7 +35,7 @@ from .data import TrainingLength
 from .hooks import Hooks, takes_argument
 from .hub import HubRepository
 from .losses import LossWindow, make_label_smoother
-from .memory import MemoryTracker
+from .memory_metrics import MemoryTracker
 from .model_hooks import ModelHooks
 from .model_traits import ModelTraits
 from .optimization import follows_a_metric

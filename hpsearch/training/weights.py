@@ -16,10 +16,10 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 from ..errors import CheckpointError, WeightsMismatchError
 from ..system.progress_bars import no_progress_bars
 from . import adapters
-from .outside_causes import is_of_outside
 from .randomness import preserved_streams
 from .sharding import has_shards, load_whole_weights
 from .stored_weights import parts_of
+from .unrelated_errors import is_of_outside
 
 
 def save_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:

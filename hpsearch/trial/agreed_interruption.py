@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..system.interruption import Interruption
 
 # The interval, in seconds, at which several processes agree: each time costs one small all-reduce, and on a GPU the

@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..search.metrics.selection import select_report
 from ..search.peer_summary import PeerTrials
-from ..search.ranks import OneProcess, Ranks
+from ..search.process_group import OneProcess, Ranks
 from ..search.space.read_parameters import check_read
 from ..search.store.checked_json import Unreadable
 from ..search.study import Study

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ..search.peer_summary import PeerTrials
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
 from ..search.trial import Trial, TrialState

@@ -31,7 +31,7 @@ from ..errors import (
     UnknownArgumentError,
 )
 from ..search.metrics.added_metrics import with_num_parameters
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..search.space.drawn_trial import DrawnTrial
 from ..search.space.read_parameters import check_read
 from ..search.space.search_space import SearchSpace

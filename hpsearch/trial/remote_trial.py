@@ -11,7 +11,7 @@ from typing import Any
 import cloudpickle
 
 from ..errors import HpsearchError
-from ..search.ranks import OneProcess
+from ..search.process_group import OneProcess
 from ..search.space.parameters import Parameter
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget, TrialBudget

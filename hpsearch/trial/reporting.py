@@ -12,7 +12,7 @@ from ..errors import MissingMetricError
 from ..search.metrics.added_metrics import Metrics, recorded, with_num_parameters
 from ..search.metrics.objective import Objective
 from ..search.peer_summary import PeerTrials
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..search.store.stored_record import so_far_from_json
 from ..search.study import Study
 from ..search.time_and_epoch_limits import Stop, TrialBudget

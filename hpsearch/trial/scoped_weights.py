@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ..search.metrics.selection import select_report
 from ..search.peer_summary import PeerTrials
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..search.store.retention import CHECKPOINT, SELECTED, is_worth_keeping, remove_checkpoints
 from ..search.study import Study
 from ..search.trial import Report

@@ -33,11 +33,11 @@ from optuna.trial import TrialState as EngineState
 
 from hpsearch.coordinator.applied_decisions import AppliedDecisions
 from hpsearch.coordinator.search_session import SearchSession
-from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.ledger.branches import branches_of
 from hpsearch.ledger.curve_sampler import CurveSampler
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.ledger.ledger import Ledger
+from hpsearch.ledger.rated_rungs import RatedRungs
 from hpsearch.ledger.recorded_defaults import Defaults
 from hpsearch.ledger.sampling import RepeatableSampling
 from hpsearch.search.metrics.objective import resolve_objectives
@@ -143,7 +143,7 @@ class Decided:
         sampler = CurveSampler(0, objectives[0], defaults.first(self._study), branches=branches_of(self._study.space))
         self._engine = optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
         has_rungs = options.pruner == "rungs"
-        at_rungs = AtRungs(self._study, self._engine, defaults.ladder) if has_rungs else None
+        at_rungs = RatedRungs(self._study, self._engine, defaults.ladder) if has_rungs else None
         sampling = RepeatableSampling(sampler)
         ledger = Ledger(self._study, self._engine, sampling)
         session = MadeUpSession(self._study)

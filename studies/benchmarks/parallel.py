@@ -285,9 +285,9 @@ def compare(name: str, rounds: int, trials: int, sides: Sequence[str], bare: Bar
 
 def start_workers() -> None:
     """Print how long workers take to start, the first one with the server they are forked from."""
+    from hpsearch.executors.processes.device_slots import Slot
     from hpsearch.executors.processes.payload import pack
     from hpsearch.executors.processes.pool import Workers
-    from hpsearch.executors.processes.slots import Slot
 
     with tempfile.TemporaryDirectory() as folder:
         payload = pack(({}, None), Path(folder, "data"))

@@ -15,7 +15,7 @@ import optuna
 import pytest
 
 from hpsearch.coordinator.lost_worker import Loss
-from hpsearch.search.store.reading import read_records
+from hpsearch.search.store.read_study import read_records
 from hpsearch.search.trial import Trial, TrialRecord, TrialState, Verdict
 from hpsearch.trial.assignment import AssignedTrial
 from hpsearch.trial.ending import Ended, TrialEndedSearch

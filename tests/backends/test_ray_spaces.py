@@ -36,7 +36,7 @@ from hpsearch import (
     TrialState,
 )
 from hpsearch.coordinator.study_records import StudyRecords
-from hpsearch.executors.ray_executor.domains import from_searcher, to_ray
+from hpsearch.executors.ray_executor.ray_domains import from_searcher, to_ray
 from hpsearch.executors.ray_executor.ray_spaces import RaySpace, drawn, from_ray
 from hpsearch.search.space.initial_trials import resolve_start
 from hpsearch.search.store.study_folder import StudyFolder

@@ -13,7 +13,7 @@ import pytest
 from optuna.trial import TrialState as EngineState
 
 from hpsearch.search.decisions.ladder import Ladder
-from hpsearch.search.store.reading import read_records
+from hpsearch.search.store.read_study import read_records
 from hpsearch.search.trial import TrialRecord, TrialState
 from hpsearch.trial.assignment import Assignment
 from hpsearch.trial.ending import Ended

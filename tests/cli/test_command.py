@@ -12,7 +12,7 @@ from hpsearch import StudyError
 from hpsearch.cli.stored_command import read_command
 from hpsearch.cli.study_file import Command
 from hpsearch.cli.trust import Given, admitted
-from hpsearch.reports.repeat import how_to_repeat
+from hpsearch.reports.commands_to_repeat import how_to_repeat
 
 WORD = "Geheimnis"
 SECRETS: list[tuple[str, dict[str, Any]]] = [

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from hpsearch.reports.repeat import how_to_repeat
+from hpsearch.reports.commands_to_repeat import how_to_repeat
 from tests.support.command_line import TRIALS, Told
 from tests.support.html_pages import parse_html, text_of
 

@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("plotly")
 
 from hpsearch import SearchSummary, TrialRecord, TrialState, open_study
+from hpsearch.reports.commands_to_repeat import how_to_repeat
 from hpsearch.reports.figure import Plot
 from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
-from hpsearch.reports.repeat import how_to_repeat
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
 from hpsearch.search.trial import Span

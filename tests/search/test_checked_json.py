@@ -12,7 +12,7 @@ import pytest
 
 from hpsearch.reports.tables import format_value
 from hpsearch.search.store.checked_json import Unreadable, printable
-from hpsearch.search.store.reading import _checked_settings
+from hpsearch.search.store.read_study import _checked_settings
 from hpsearch.search.store.stored_record import record_from_json
 from tests.support.stored_studies_0_8_0 import STORED
 

@@ -18,7 +18,7 @@ from hpsearch import StorageError, StudyError, open_study
 from hpsearch.cli import main
 from hpsearch.errors import CannotResumeError
 from hpsearch.search.store.provenance import is_known
-from hpsearch.search.store.reading import read_settings
+from hpsearch.search.store.read_study import read_settings
 from tests.support.outside import make_outside, untouched
 from tests.support.searching import HearsNotices
 from tests.support.small_search import interrupted_study, records_of, search

@@ -13,7 +13,7 @@ from hpsearch import Int, SearchSpace, StudyError
 from hpsearch.ledger.recorded_defaults import DEFAULTS, Defaults
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from hpsearch.search.metrics.objective import resolve_objectives
-from hpsearch.search.store.reading import read_settings
+from hpsearch.search.store.read_study import read_settings
 from hpsearch.search.study import Study
 from tests.support.searching import RATE, Events
 from tests.support.short_searches import search

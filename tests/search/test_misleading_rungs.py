@@ -12,7 +12,7 @@ import pytest
 
 from hpsearch import Ladder, TrialRecord, open_study
 from hpsearch.cli import main
-from hpsearch.ledger.at_rungs import AtRungs
+from hpsearch.ledger.rated_rungs import RatedRungs
 from hpsearch.reports.page import write_report
 from hpsearch.search.decisions.agreement import Agreement, describe
 from hpsearch.search.decisions.promotion_at_rungs import Rungs
@@ -136,7 +136,7 @@ def test_a_rung_that_misleads_no_longer_is_announced_once(tmp_path: Path) -> Non
     notices: list[str] = []
     objectives = resolve_objectives("loss", "minimize", has_metrics=True)
     study = Study("s", tmp_path, SearchSpace(RATE), objectives, 60)
-    at_rungs = AtRungs(study, optuna.create_study(), HEDGED)
+    at_rungs = RatedRungs(study, optuna.create_study(), HEDGED)
     for known in (AGREEING, LATE, LATE, AGREEING, AGREEING):
         notices += at_rungs.changes_of_agreement(known)
     assert notices == [

@@ -10,7 +10,7 @@ import pytest
 from hpsearch import Report, StudyError, TrialRecord, TrialState
 from hpsearch.search.metrics.objective import Objective, resolve_objectives
 from hpsearch.search.metrics.selection import best_records, check_scope, ranking, select_report
-from hpsearch.system.report_scopes import SCOPES
+from hpsearch.system.scope_names import SCOPES
 
 MINIMIZE = resolve_objectives("loss", "minimize", has_metrics=False)
 MAXIMIZE = resolve_objectives("accuracy", "maximize", has_metrics=True)

@@ -14,13 +14,13 @@ from hpsearch import Report, SearchListener
 from hpsearch.coordinator.applied_decisions import AppliedDecisions
 from hpsearch.coordinator.coordinator import Coordinator
 from hpsearch.coordinator.search_session import SearchSession
-from hpsearch.ledger.at_rungs import AtRungs
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.ledger.ledger import Ledger
+from hpsearch.ledger.rated_rungs import RatedRungs
 from hpsearch.ledger.sampling import RepeatableSampling
 from hpsearch.search.decisions.ladder import Ladder
 from hpsearch.search.metrics.objective import resolve_objectives
-from hpsearch.search.ranks import OneProcess
+from hpsearch.search.process_group import OneProcess
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import Study
@@ -94,7 +94,7 @@ class Searching:
         with store.locked():
             self.session.open(store.open())
         self.ledger = Ledger(study, self.engine, RepeatableSampling(sampler))
-        at_rungs = None if ladder is None else AtRungs(study, self.engine, ladder)
+        at_rungs = None if ladder is None else RatedRungs(study, self.engine, ladder)
         self.decisions = AppliedDecisions(self.session, self.ledger, at_rungs, lambda _: False)
         self.coordinator = Coordinator(self.session, self.ledger, self.decisions, proposer, retries)
 

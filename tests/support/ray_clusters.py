@@ -253,7 +253,7 @@ def _group(process: psutil.Process) -> int | None:
 def _reread_token() -> None:
     """Let Ray read the token of this process again, if it has read one."""
     if "ray" in sys.modules:
-        from hpsearch.executors.ray_executor.internals import reread_environment
+        from hpsearch.executors.ray_executor.ray_internals import reread_environment
 
         reread_environment()
 

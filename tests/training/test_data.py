@@ -12,7 +12,7 @@ from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from hpsearch import TrainingArguments
-from hpsearch.training.batches import start_epoch
+from hpsearch.training.resume_epoch import start_epoch
 from tests.support.models import (
     Line,
     line_data,

@@ -17,9 +17,9 @@ from typing import Any
 from ...errors import StudyError
 from ...system.machine import WORKER, memory_of
 from ...trial.assignment import Assignment
+from .device_slots import Slot
 from .payload import Payload
 from .process_settings import ProcessSettings
-from .slots import Slot
 from .worker import Abandon, Finish, Job, Ready, Unusable, receive, send
 from .worker_process import WorkerProcess, is_server_ready
 

@@ -29,9 +29,9 @@ from ...trial.assignment import Assignment
 from ...trial.execution import described
 from ...trial.messages import Progress
 from ...trial.remote_trial import Abandoned, Line, train_remotely
+from .device_slots import Slot
 from .payload import Payload
 from .process_settings import ProcessSettings
-from .slots import Slot
 
 # In the folder of a trial: its output and log.
 OUTPUT_FILE = "output.log"

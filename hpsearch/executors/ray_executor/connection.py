@@ -19,7 +19,7 @@ from ...system.ctrl_c import put_back, restored_signals
 from ...system.environment_variables import environment
 from .address import check_is_node, how_to_join
 from .driver_process import restored_levels
-from .internals import loopback_only, reread_environment
+from .ray_internals import loopback_only, reread_environment
 
 # `ray.init` leaves these in the environment.
 _LEFT_BY_RAY = ("RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED", "PYTHONBREAKPOINT")

@@ -14,7 +14,7 @@ from ...search.space.search_space import default_space
 from ...search.space.static_checks import TakesParameters
 from ...search.trial import Trial
 from ...system.spelling import nearest_name
-from .domains import counterpart
+from .ray_domains import counterpart
 
 
 def mutations_of(scheduler: TrialScheduler | None) -> dict[str, object]:

@@ -14,7 +14,8 @@ from ...errors import SpaceError
 from ...search.space.parameters import Categorical, Float, Int, Parameter, Scalar
 from ...search.space.search_space import SearchSpace
 from ...search.trial import Trial
-from .domains import (
+from .random_values import Draw
+from .ray_domains import (
     check_can_be_drawn,
     check_flat,
     choices_of,
@@ -24,7 +25,6 @@ from .domains import (
     holds_ray,
     is_grid,
 )
-from .draws import Draw
 
 logger = logging.getLogger(__name__)
 

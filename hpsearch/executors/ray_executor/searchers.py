@@ -17,7 +17,7 @@ from ...search.space.search_space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
 from ...system.spelling import nearest_name
-from .domains import from_searcher, to_ray
+from .ray_domains import from_searcher, to_ray
 from .ray_spaces import RaySpace
 from .schedulers import copied
 from .tune_worker import OBJECTIVE

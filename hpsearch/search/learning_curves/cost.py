@@ -1,6 +1,6 @@
 """Predict the cost of a training run from its hyperparameters.
 
-The cost of a training run is the number of its floating-point operations (see `hpsearch.training.operations`), or,
+The cost of a training run is the number of its floating-point operations (see `hpsearch.training.flops`), or,
 where that is not known, the number of weights times the passes over the data. Measured seconds differ each time: they
 are the cost only in a search that `timeout` alone limits, which cannot be repeated anyway. The logarithm of the cost is
 fitted by ridge regression, as a polynomial of second degree of the parameters in the unit cube, without products: it
@@ -62,7 +62,7 @@ class Work(NamedTuple):
     """The cost of a trial's whole training run in each unit; 0 where it is not known.
 
     Attributes:
-        operations: floating-point operations; see `hpsearch.training.operations`.
+        operations: floating-point operations; see `hpsearch.training.flops`.
         passes: the number of weights times the passes over the data.
         seconds: as measured, extrapolated from what the trial has trained.
     """

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import MissingMetricError, StudyError, one_of
-from ...system.report_scopes import SCOPES
+from ...system.scope_names import SCOPES
 from ...system.spelling import nearest_name
 from ..trial import Report, TrialRecord
 from .constraints import Constraint

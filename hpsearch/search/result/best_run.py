@@ -13,8 +13,8 @@ from ..metrics.selection import best_records, ranking
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
-from .absence import explain_absence
 from .dataframe import trials_dataframe, trials_markdown
+from .no_best_trial import explain_absence
 
 if TYPE_CHECKING:
     import pandas

@@ -19,7 +19,7 @@ _IN_0_8_0 = {
     "hpsearch.search.space.search_space": "hpsearch.search.space",
     "hpsearch.search.store.manual_promotion": "hpsearch.search.promotion",
     "hpsearch.searching.replay": "hpsearch.replay",
-    "hpsearch.searching.stored_studies": "hpsearch.stored_studies",
+    "hpsearch.searching.opened_study": "hpsearch.stored_studies",
     "hpsearch.trainer.seq2seq": "hpsearch.seq2seq",
     "hpsearch.trainer.trainer": "hpsearch.trainer",
     "hpsearch.training.callbacks": "hpsearch.callbacks",

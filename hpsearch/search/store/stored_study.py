@@ -15,7 +15,7 @@ from ..metrics.constraints import Constraint
 from ..metrics.objective import Objective
 from ..study import describe
 from ..trial import TrialRecord
-from .reading import Trials
+from .read_study import Trials
 from .study_folder import STUDY_FILE, read_settings, read_trials
 
 # In `study.json`: whether trials wait at rungs.

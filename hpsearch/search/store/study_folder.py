@@ -19,10 +19,19 @@ from ...system.files import disk_problem, file_lock, remove_folder, remove_parti
 from ..metrics.selection import best_records
 from ..study import Study
 from ..trial import TrialRecord, TrialState
+from .forgiven_failures import UNCOUNTED_BEFORE, uncounted_before
 from .live_sessions import SESSIONS_FOLDER
-from .mended import UNCOUNTED_BEFORE, uncounted_before
 from .provenance import differences_in_results, is_known
-from .reading import STUDY_FILE, TRIAL_FILE, TrialReader, read_records, read_run, read_settings, read_trials, version_of
+from .read_study import (
+    STUDY_FILE,
+    TRIAL_FILE,
+    TrialReader,
+    read_records,
+    read_run,
+    read_settings,
+    read_trials,
+    version_of,
+)
 from .storage_files import STORAGE_FILES
 
 __all__ = ["STUDY_FILE", "TRIAL_FILE", "read_records", "read_settings", "read_trials"]

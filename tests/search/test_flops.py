@@ -13,7 +13,7 @@ import transformers
 from hpsearch import Categorical, Report, SearchInterrupted, Trainer, tune
 from hpsearch.search.store.stored_record import record_from_json
 from hpsearch.search.trial import TrialRecord, TrialState
-from hpsearch.training.operations import operations_per_token
+from hpsearch.training.flops import operations_per_token
 from tests.support.models import bert_classifier, classification_data
 from tests.support.searching import AtStep, interrupt
 from tests.support.small_trainer import small_trainer, transformers_trainer

@@ -19,10 +19,10 @@ from ...system.temporary_folders import scratch_folder
 from ...trial.ending import Ended
 from ...trial.messages import Message, Progress
 from ...trial.searchable import Searchable
+from .device_slots import Slot, slots_for
 from .payload import CannotBeWritten, Payload, pack
 from .pickling import REMEDY, check_objectives, culprit, first_line, for_workers
 from .pool import Lost, Worker, Workers
-from .slots import Slot, slots_for
 from .worker_process import WorkerProcess, fork_first_worker, prepare
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -30,7 +30,7 @@ _SECONDS_WORTH_TELLING = 1.0
 _SHARE_OF_MEMORY = 0.9
 
 
-class Parallel:
+class ProcessExecutor:
     """The options about workers, and the search in them.
 
     Args:

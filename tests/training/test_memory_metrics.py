@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from hpsearch import Categorical, Trainer
 from hpsearch.search.metrics.objective import sum_of_metrics
-from hpsearch.training.memory import MemoryTracker
+from hpsearch.training.memory_metrics import MemoryTracker
 from tests.support.models import Line, line_data
 from tests.support.small_trainer import small_trainer
 from tests.support.small_training import make_trainer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CommunicationError, ProcessFailedError
-from ..search.ranks import Ranks
+from ..search.process_group import Ranks
 from ..search.store.study_folder import has_ended, write_record
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget, TrialBudget

@@ -26,7 +26,7 @@ from .storage import dashboard_command_of, file_of, open_storage, own_file, sqli
 from .warm_starts import distribution
 
 
-class StoredEngine:
+class StudyFromRecords:
     """Takes the place of the backend that ran a search, in a summary of its folder.
 
     Args:

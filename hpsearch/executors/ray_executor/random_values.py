@@ -12,7 +12,7 @@ from transformers import set_seed
 
 from ...errors import SpaceError
 from ...training.randomness import preserved_streams
-from .domains import holds_ray
+from .ray_domains import holds_ray
 
 
 class Draw:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import StudyError
-from ...system.report_scopes import SCOPES
+from ...system.scope_names import SCOPES
 from ..decisions.ladder import Ladder
 from ..space.search_space import SearchSpace
 from ..study import DEFINE_BY_RUN, check_budget

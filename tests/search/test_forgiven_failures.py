@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpsearch import NoCompletedTrialError, Report, TooManyFailuresError, TrialRecord, TrialState
-from hpsearch.search.store.mended import UNCOUNTED_BEFORE, count_uncounted, uncounted_before
+from hpsearch.search.store.forgiven_failures import UNCOUNTED_BEFORE, count_uncounted, uncounted_before
 from tests.support.searching import HearsNotices, states
 from tests.support.small_search import search
 from tests.support.small_trainer import CountsModels

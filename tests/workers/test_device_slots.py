@@ -8,7 +8,7 @@ import pytest
 
 from hpsearch import StudyError
 from hpsearch.executors.processes import slots
-from hpsearch.executors.processes.slots import slots_for
+from hpsearch.executors.processes.device_slots import slots_for
 from hpsearch.executors.processes.worker import _nth_visible
 
 

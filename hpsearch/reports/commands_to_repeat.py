@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..search.store.reading import read_own_json
+from ..search.store.read_study import read_own_json
 from ..search.store.study_folder import COMMAND_FILE
 from ..system.redaction import holds_secret
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Constraint, NoCompletedTrialError, SearchSummary, TrialRecord, TrialState
-from hpsearch.search.result.absence import explain_absence
+from hpsearch.search.result.no_best_trial import explain_absence
 from tests.support.clock import Clock
 from tests.support.clock import clock as clock
 from tests.support.rendering import NoEngine, make_study

@@ -40,8 +40,8 @@ def open_study(folder: str | os.PathLike[str], *, storage: Any = None, trust: bo
     records, problems, _ = study.trials()
 
     def engine() -> Engine:
-        from ..ledger.stored_engine import StoredEngine
+        from ..ledger.study_from_records import StudyFromRecords
 
-        return StoredEngine(study, records, storage, trust)
+        return StudyFromRecords(study, records, storage, trust)
 
     return SearchSummary(study, records, engine, problems)

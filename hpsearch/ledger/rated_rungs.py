@@ -14,7 +14,7 @@ from ..search.trial import TrialRecord
 from .curve_sampler import CurveSampler
 
 
-class AtRungs:
+class RatedRungs:
     """The rungs of a study, and how the sampler rates the trials that are paused there.
 
     Args:

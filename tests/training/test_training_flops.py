@@ -12,7 +12,7 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.modeling_utils import ModuleUtilsMixin
 
-from hpsearch.training.operations import operations_per_token, operations_so_far, samples_so_far
+from hpsearch.training.flops import operations_per_token, operations_so_far, samples_so_far
 
 BATCH, LENGTH = 4, 32
 

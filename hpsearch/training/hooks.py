@@ -19,6 +19,9 @@ from ..arguments import TrainingArguments
 if TYPE_CHECKING:
     from .run import TrainingRun
 
+Batch = dict[str, Any]
+"""A micro-batch as the data collator made it: tensors by name, and whatever else the model takes."""
+
 
 class Hooks(Protocol):
     """A recipe and its hooks; every hook is called through the trainer, so that an override takes effect."""

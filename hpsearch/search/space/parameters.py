@@ -11,6 +11,8 @@ from typing import Any, Union
 from ...errors import SpaceError
 
 Scalar = Union[None, bool, int, float, str]
+Params = Mapping[str, Any]
+"""The parameters of a trial by name. A function of the user may suggest more types than the choices of a space have."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from .version import __version__
 
 _HOMES = {
     "any_trainer.search_plan": ["SearchPlan"],
-    "any_trainer.trainer_function": ["tune"],
+    "any_trainer.function_trial": ["FunctionTrial"],
+    "any_trainer.tuning": ["tune"],
     "arguments": ["Seq2SeqTrainingArguments", "TrainingArguments"],
     "errors": [
         "ArgumentError",
@@ -39,6 +40,8 @@ _HOMES = {
         "StorageError",
         "StudyError",
         "TooManyFailuresError",
+        "TrialPaused",
+        "TrialPruned",
         "UnknownArgumentError",
         "UnknownParameterError",
         "WeightsMismatchError",
@@ -76,8 +79,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *sorted(_HOME_OF)]
 
 if TYPE_CHECKING:
+    from .any_trainer.function_trial import FunctionTrial as FunctionTrial
     from .any_trainer.search_plan import SearchPlan as SearchPlan
-    from .any_trainer.trainer_function import tune as tune
+    from .any_trainer.tuning import tune as tune
     from .arguments import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from .arguments import TrainingArguments as TrainingArguments
     from .errors import ArgumentError as ArgumentError
@@ -98,6 +102,8 @@ if TYPE_CHECKING:
     from .errors import StorageError as StorageError
     from .errors import StudyError as StudyError
     from .errors import TooManyFailuresError as TooManyFailuresError
+    from .errors import TrialPaused as TrialPaused
+    from .errors import TrialPruned as TrialPruned
     from .errors import UnknownArgumentError as UnknownArgumentError
     from .errors import UnknownParameterError as UnknownParameterError
     from .errors import WeightsMismatchError as WeightsMismatchError

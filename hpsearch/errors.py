@@ -163,6 +163,21 @@ class TooManyFailuresError(HpsearchError):
         self.best_run = best_run
 
 
+class TrialPruned(HpsearchError):
+    """Raised by a function that `tune` searches, to end its trial where ``trial.should_prune()`` returned True.
+
+    Returning does the same. A function that was written for Optuna may raise ``optuna.TrialPruned``.
+    """
+
+
+class TrialPaused(BaseException):
+    """Raised by ``trial.should_prune()`` in a function that `tune` searches: the trial pauses here.
+
+    The function is called again with ``trial.checkpoint`` if the trial is promoted. It is no `Exception`, so that no
+    ``except Exception`` of the function catches it; ``finally`` blocks and context managers run.
+    """
+
+
 class SearchInterrupted(KeyboardInterrupt):
     """Ctrl-C, SIGTERM or SIGUSR1 ended a search; the same call continues it.
 

@@ -43,9 +43,9 @@ class SearchPlan:
             ArgumentError: there is no such argument, or it cannot take the value.
         """
         if takes_trial(self.make_trainer):
-            from .trainer_function import TrainerFunction
+            from .tuning import TunedFunction
 
-            function = TrainerFunction(self.make_trainer, self.hp_space)
+            function = TunedFunction(self.make_trainer, self.hp_space)
             return function.with_arguments(**arguments) if arguments else function
         trainer = self.make_trainer()
         if not hasattr(trainer, "hyperparameter_search"):

@@ -1,11 +1,10 @@
-"""`tune`: search a function that makes trainers of transformers."""
+"""A function that makes trainers of transformers, as something that can be searched."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import dataclasses
-import gc
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,76 +14,27 @@ import torch
 import transformers
 from transformers.trainer_utils import has_length
 
-from ..errors import ArgumentError, HpsearchError, SpaceError, StudyError
+from ..errors import ArgumentError, SpaceError, StudyError
 from ..search.metrics.known_trainers import is_rewarded
-from ..search.space.drawn_trial import DrawnTrial
-from ..search.space.parameters import Parameter
+from ..search.result.best_run import BestRun
 from ..search.space.read_parameters import check_read
-from ..search.space.search_space import SearchSpace
 from ..search.store.provenance import fingerprint
 from ..search.study import SpaceLike, as_space
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
-from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments
+from ..searching.search_arguments import DEFAULT_STUDY_NAME, SearchArguments
 from ..searching.searched_recipe import Evaluation
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.progress_bars import no_progress_bars
-from ..system.spelling import nearest_name
 from ..training.callbacks import ExportableState
 from ..training.randomness import preserved_streams, seed_run
 from ..training.shared_parts import EarlierParts
 from ..trial.searchable import PreflightTrainer
 from .exact_resume import why_inexact
+from .first_call import FirstTrial, Space, call_first, not_suggested
 from .prepared_data import folder_of_prepared_data, mapping_once
-from .repeated_warnings import warnings_once
 from .transformers_trainer import TransformersTrainer, read_state, resumable_checkpoints
-
-
-def tune(
-    make_trainer: Callable[[Trial], transformers.Trainer],
-    hp_space: SpaceLike = None,
-    *,
-    output_dir: str | os.PathLike[str] | None = None,
-    **arguments: Any,
-) -> Any:
-    """Search for the best hyperparameters of any `transformers.Trainer`, and return the best run, with its model.
-
-    For trainers that exist already: transformers' own, and those derived from it, such as TRL's and those of
-    sentence-transformers. Pruning, pausing at rungs, resuming after a kill, selection by scope, workers, clusters and
-    reports are those of `hpsearch.Trainer.hyperparameter_search`.
-
-    `make_trainer` is called once with values drawn from the space, before the first trial, to inspect its trainer, and
-    then once for each trial, after the random streams are seeded. It reads every parameter from `trial.params`, or asks
-    for it with ``trial.suggest_float`` and its sisters. What it returns must be new: trainer, arguments, model, and
-    callbacks that keep state. The search sets `output_dir`, `run_name` and `save_total_limit` of its arguments.
-
-    Trials of trainers that cannot resume with the same numbers (vLLM, a stream without a length) do not pause: see
-    docs/bring-your-trainer.md.
-
-    Args:
-        make_trainer: a function of a trial that returns the trainer.
-        hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: `make_trainer` suggests.
-        output_dir: the study's folder is made in it; default: that of the trainer's arguments.
-        arguments: those of `Trainer.hyperparameter_search`: `n_trials`, `budget`, `compute_objective`, `direction`,
-            `backend`, `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback` and changes of
-            parameters while a trial trains (population-based training) need `hpsearch.Trainer`.
-
-    Returns:
-        A `BestRun`; with several objectives a list of them.
-
-    Raises:
-        StudyError: `make_trainer` fails, or returns something that cannot be searched.
-        SpaceError: it does not read a parameter.
-        HpsearchError: as in `Trainer.hyperparameter_search`.
-
-    Example:
-        >>> def make_trainer(trial):
-        ...     args = transformers.TrainingArguments("out", eval_strategy="epoch", **trial.params)
-        ...     return transformers.Trainer(make_model(), args, train_dataset=train, eval_dataset=dev)
-        >>> best = tune(make_trainer, {"learning_rate": Float(1e-5, 1e-3, log=True)})  # doctest: +SKIP
-    """
-    return TrainerFunction(make_trainer, hp_space, output_dir).hyperparameter_search(**arguments)
 
 
 class TrainerFunction:
@@ -92,15 +42,14 @@ class TrainerFunction:
 
     Args:
         make_trainer, hp_space, output_dir: as in `tune`.
-
-    Raises:
-        StudyError: `make_trainer` is no function.
     """
 
     user_code = "make_trainer"
     default_seed = 42
     defaults = object()  # it has none: only make_trainer knows what a parameter is for
     has_fixed_model = False
+    writes_its_checkpoints = False
+    notices: Sequence[str] = ()
     # Until `prepare` has made something.
     args: Any = None
     evaluation = Evaluation(1, False)
@@ -114,27 +63,26 @@ class TrainerFunction:
         hp_space: SpaceLike = None,
         output_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not callable(make_trainer):
-            raise StudyError(f"make_trainer must be a function of a trial, but got {make_trainer!r}.")
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
         self._earlier_parts = EarlierParts()
         self._fingerprints: dict[str, Any] = {}
         self.suggested_names: Sequence[str] = ()
         self._made_class: type | None = None
         self._prepared_data: Path | None = None  # the folder that keeps them
+        self._first: tuple[object, Trial, dict[str, str]] | None = None  # what `prepare` inspects
 
-    def hyperparameter_search(self, *positional: Any, **arguments: Any) -> Any:
-        """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
-        given = SearchArguments.of({**dict(zip(POSITIONAL, positional, strict=False)), **arguments})
+    def search(self, given: SearchArguments) -> BestRun | list[BestRun]:
+        """Search, as `Trainer.hyperparameter_search` does.
+
+        Raises:
+            StudyError: an argument needs `hpsearch.Trainer`.
+        """
         if given.oom_fallback:
             raise StudyError(
                 f"oom_fallback={given.oom_fallback!r} needs hpsearch.Trainer: what make_trainer(trial) makes cannot be "
                 "made again in smaller batches."
             )
-        space = self.hp_space if given.hp_space is None else given.hp_space
-        space = _left_to_make_trainer if space is None else space
-        with _cheap_collections(), warnings_once():
-            return search(self, dataclasses.replace(given, hp_space=space))
+        return search(self, given)
 
     def replay(
         self, study_name: str = DEFAULT_STUDY_NAME, number: int | None = None, *positional: Any, **arguments: Any
@@ -175,7 +123,7 @@ class TrainerFunction:
         """
         if unread := trial.arguments.keys() - trial.params.values_by_name.keys():
             name = min(unread)
-            raise SpaceError(_not_suggested(name, trial.arguments[name]))
+            raise SpaceError(not_suggested(name, trial.arguments[name], "make_trainer"))
         environment = dict(os.environ)
         suggested = trial.params.values_by_name.get("seed")
         seed = suggested if isinstance(suggested, int) else self.args.seed
@@ -265,10 +213,13 @@ class TrainerFunction:
         """
         if space is None:
             space = as_space(_left_to_make_trainer if self.hp_space is None else self.hp_space)
-        environment = dict(os.environ)
-        self._prepared_data = folder_of_prepared_data()
+        if self._first is None:
+            self.call_first(space)
+        assert self._first is not None
+        (returned, trial, environment), self._first = self._first, None  # not to be pickled with the recipe
         with preserved_streams():
-            made, trial = self._make_sample(space)
+            made = self._checked(returned)
+            del returned
             _check_data(made)
             args = self.args = _without(made.args, trial.params.values_by_name)
             args.output_dir = args.output_dir if self.output_dir is None else os.fspath(self.output_dir)
@@ -287,27 +238,32 @@ class TrainerFunction:
             sample.release()
             check_read(trial, self)
 
-    def _make_sample(self, space: SearchSpace | Callable[[Trial], Any]) -> tuple[transformers.Trainer, Trial]:
-        """Return a trainer, and the trial with drawn parameters that it is for; some draws may fail, as trials may."""
-        for draw in range(_DRAWS):
-            trial = DrawnTrial(draw)
-            params = trial.arguments = _ask(space, trial)
-            transformers.set_seed(self.default_seed)
-            try:
-                with ctrl_c_as_interruption(), mapping_once(self._prepared_data, at_once=True):
-                    made = self.make_trainer(trial)
-                return self._checked(made), trial
-            except HpsearchError:
-                raise
-            except Exception as error:
-                unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
-                near = "" if unknown is None else nearest_name(str(unknown), params)
-                if near or draw == _DRAWS - 1:
-                    raise StudyError(
-                        f"make_trainer(trial) raised {type(error).__name__}: {str(error).rstrip(' .')}. It was called "
-                        f"with {dict(trial.params)}, before the first trial.{near}"
-                    ) from error
-        raise AssertionError
+    def call_first(
+        self,
+        space: Space,
+        code: str = "make_trainer",
+        start: Mapping[str, object] | None = None,
+        seed: int | None = None,
+    ) -> tuple[object, FirstTrial]:
+        """Call the function with drawn parameters; return what it returns, which `prepare` inspects, and the trial.
+
+        Args:
+            space, code, start: see `first_call.call_first`.
+            seed: of the random streams; None: the default.
+
+        Raises:
+            FirstReport: it is a plain function, which reports.
+        """
+        environment, self._prepared_data = dict(os.environ), folder_of_prepared_data()
+
+        def call(trial: Trial) -> object:
+            with ctrl_c_as_interruption(), mapping_once(self._prepared_data, at_once=True):
+                return self.make_trainer(trial)
+
+        with preserved_streams():
+            returned, trial = call_first(call, space, code, self.default_seed if seed is None else seed, start)
+        self._first = returned, trial, environment
+        return returned, trial
 
     def _checked(self, made: object) -> transformers.Trainer:
         if not isinstance(made, transformers.Trainer):
@@ -346,31 +302,6 @@ def _samples(trainer: transformers.Trainer) -> int | None:
     return len(data) if has_length(data) and not draws_by_itself else None
 
 
-def _ask(space: SearchSpace | Callable[[Trial], Any], trial: Trial) -> dict[str, object]:
-    """Let a space suggest to a trial, and return its parameters; they are not read yet."""
-    try:
-        returned = space.suggest(trial) if isinstance(space, SearchSpace) else space(trial)
-        for name, value in dict(returned or {}).items():
-            if isinstance(value, Parameter):  # type: ignore[arg-type]
-                trial.suggest(name, value)
-            elif name not in trial.params.values_by_name:
-                raise SpaceError(_not_suggested(name, value))
-    except HpsearchError:
-        raise
-    except Exception as error:
-        raise SpaceError(f"hp_space(trial) raised {type(error).__name__}: {error}") from error
-    trial.suggested_by_space = set(trial.params.values_by_name)
-    trial.params.read.clear()
-    return dict(trial.params.values_by_name)
-
-
-def _not_suggested(name: str, value: object) -> str:
-    return (
-        f"hp_space(trial) returns {name}={value!r}, which it has not suggested under that name: make_trainer would not "
-        "see it. Constants belong into make_trainer."
-    )
-
-
 def _without(args: transformers.TrainingArguments, drawn: Mapping[str, object]) -> Any:
     """Return a copy of arguments with their defaults in place of those that have the name of a parameter."""
     other = copy.copy(args)
@@ -394,29 +325,10 @@ def _check_data(made: transformers.Trainer) -> None:
         raise StudyError("A search compares evaluations, so what make_trainer(trial) makes needs an eval_dataset.")
 
 
-@contextlib.contextmanager
-def _cheap_collections() -> Iterator[None]:
-    """Leave what there is already out of garbage collections while the block runs, unless the program does so itself.
-
-    transformers collects whenever it trains, and so do we after a trial, as trainers refer to themselves: a third of a
-    second each, with all that is imported by then.
-    """
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def _left_to_make_trainer(trial: Trial) -> dict[str, Any]:
     return {}
 
 
-_DRAWS = 3
 _REFUSED = {
     "push_to_hub": "every trial would upload its model; upload the best one after the search.",
     "auto_find_batch_size": "it would train trials with other batch sizes than their parameters say.",

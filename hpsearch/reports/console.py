@@ -389,7 +389,7 @@ def _lines(shown: Sequence[_Running], bar: int, curve: int, now: float, with_par
         grid.add_row(
             f"trial {each.trial.number}",
             ProgressBar(total=max(steps, 1), completed=min(each.step, steps), width=bar),
-            f"{each.step}/{steps}" if steps else "starting",
+            f"{each.step}/{steps}" if steps else f"step {each.step}" if each.step else "starting",
             sparkline([report.value for report in reports][-curve:]),
             ", ".join(format_value(value) for value in reports[-1].values) if reports else "",
             Text(told + _parameters(each.trial) if with_parameters else told),

@@ -137,6 +137,7 @@ class SearchArguments:
         searched = dict.fromkeys([*([] if known is None else known.all_parameters()), *recipe.suggested_names])
         notices = [
             *backend.notices,
+            *recipe.notices,
             *notice_of_older_name([*objectives, *constraints, pruning]),
             *notices_about_loss(recipe.evaluation.trainer, searched, objectives),
         ]
@@ -180,7 +181,9 @@ def objectives_of(
     Raises:
         ObjectiveError: they cannot be right.
     """
-    sets, has_metrics, trainer = recipe.evaluation
+    sets, has_metrics, trainer, reported = recipe.evaluation
+    if compute_objective is None and reported:
+        compute_objective = list(reported) if len(reported) > 1 else reported[0]
     if compute_objective is None and is_rewarded(trainer) and recorded != LOSS:
         return (reward_of(trainer, direction),)
     return resolve_objectives(compute_objective, direction, has_metrics, sets)

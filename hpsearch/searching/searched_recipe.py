@@ -20,11 +20,13 @@ class Evaluation(NamedTuple):
         sets: the number of evaluation sets.
         has_metrics: whether there is a `compute_metrics`.
         trainer: the class of the trainers.
+        objective: the metrics that a plain function reports, optimised if no objective is named; empty: the default.
     """
 
     sets: int
     has_metrics: bool
     trainer: type = object
+    objective: tuple[str, ...] = ()
 
 
 class SearchedRecipe(Searchable, TakesParameters, Protocol):
@@ -41,6 +43,10 @@ class SearchedRecipe(Searchable, TakesParameters, Protocol):
     @property
     def evaluation(self) -> Evaluation:
         """What the evaluations are; known once `prepare` has been called."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What the user should know before the first trial; known once `prepare` has been called."""
 
     @property
     def suggested_names(self) -> Sequence[str]:

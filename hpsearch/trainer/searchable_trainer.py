@@ -61,6 +61,8 @@ class SearchableTrainer:
     user_code = "model_init"
     cannot_pause: str | None = None
     sets_arguments_by_name = True
+    writes_its_checkpoints = False
+    notices: Sequence[str] = ()
     suggested_names: Sequence[str] = ()
 
     def __init__(self, trainer: Trainer) -> None:

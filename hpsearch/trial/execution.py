@@ -219,7 +219,8 @@ class Execution:
         return TrialState.COMPLETE, None
 
     def _after(self, reports: Sequence[Report]) -> str:
-        unit, count = "sample" if self._base.args.eval_strategy == "steps" else "epoch", reports[-1].resource
+        unit = {"steps": "sample", "report": "step"}.get(str(self._base.args.eval_strategy), "epoch")
+        count = reports[-1].resource
         return f"after {count:g} {unit}{'' if count == 1 else 's'}"
 
     def _configure(self) -> tuple[Trainable, ReportingCallback, ScopedWeights]:
@@ -231,8 +232,9 @@ class Execution:
             recipe = recipe.with_arguments(**self._fallbacks[-1]["arguments"])
         self._recipe = recipe
         sets = recipe.eval_dataset
+        saved_by = None if self._base.writes_its_checkpoints else recipe
         weights = self._weights = ScopedWeights(
-            self._study, recipe, self.folder, self._trial.number, self._others, self._ranks
+            self._study, saved_by, self.folder, self._trial.number, self._others, self._ranks
         )
         self._reporting = ReportingCallback(
             self._study,

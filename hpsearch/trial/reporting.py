@@ -163,7 +163,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self._has_made_step = True
             self._note_schedule()
         self.epochs, self.fraction = float(state.epoch), min(1.0, self._fraction(state))
-        if self._budget.is_limited and self.stop is None and state.global_step < state.max_steps:
+        if self._budget.is_limited and self.stop is None and not _is_at_end(state):
             self.stop = self._passed_budget(state.epoch)
         if self.stop is not None:
             control.should_training_stop = True
@@ -189,7 +189,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.reports.append(report)
         self._weights.note(self.reports)
         self._is_over = control.should_training_stop and self.stop is None  # by a callback, such as early stopping
-        self.is_ending = state.global_step >= state.max_steps or self.stop is not None or self._is_over
+        self.is_ending = _is_at_end(state) or self.stop is not None or self._is_over
         self._obey(self._ranks.decide(lambda: self._send(report, self.is_ending)), control)
         if not self.is_ending:
             self._leave_if_interrupted(state, control)
@@ -220,7 +220,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
 
     def _leave_if_interrupted(self, state: Any, control: Any) -> None:
         """End the trial here, with a checkpoint, if a signal requires it and the trial does not end anyway."""
-        is_ending = control.should_training_stop or state.global_step >= state.max_steps
+        is_ending = control.should_training_stop or _is_at_end(state)
         if not is_ending and self._interruption.has_come():
             self.stop = Stop(self._interruption.reason, ends_study=True, is_interruption=True)
             control.should_training_stop = control.should_save = True
@@ -255,14 +255,16 @@ class ReportingCallback(TrainerCallback, ExportableState):
         )
 
     def _horizon(self, args: Any, state: Any) -> float:
-        """Return the resource at the end of the trial's training; 0 before its first update."""
-        return 0.0 if state.global_step == 0 else float(round(data_seen(args, state) / self._fraction(state), 6))
+        """Return the resource at the end of the trial's training; 0 before its first update, and if it is not known."""
+        fraction = self._fraction(state)
+        return float(round(data_seen(args, state) / fraction, 6)) if fraction else 0.0
 
     def _fraction(self, state: Any) -> float:
         """Return the fraction of its training run that the trial has trained; `trial_max_epochs` shortens it."""
         if state.global_step == 0:
             return 0.0
-        trained, limit = state.global_step / state.max_steps, self._study.trial_max_epochs
+        trained = state.global_step / state.max_steps if state.max_steps else 0.0
+        limit = self._study.trial_max_epochs
         return float(trained if limit is None else max(trained, float(state.epoch) / limit))
 
     def _value(self, objective: Objective, metrics: dict[str, float], what: str = "objective") -> float:
@@ -363,6 +365,11 @@ def so_far_in(state: Mapping[str, object]) -> SoFar:
 def plain(arguments: Mapping[str, object]) -> dict[str, Any]:
     """Return arguments as they come back from a JSON file; one that JSON does not know is given as text."""
     return dict(json.loads(json.dumps(dict(arguments), default=str)))
+
+
+def _is_at_end(state: Any) -> bool:
+    """Return whether a run has done its last step; never if it is not known which that is."""
+    return bool(0 < state.max_steps <= state.global_step)
 
 
 def data_seen(args: Any, state: Any) -> float:

@@ -34,7 +34,8 @@ class ScopedWeights:
 
     Args:
         study: the settings.
-        recipe: the trainer of the trial; None of a paused trial: its weights are on disk.
+        recipe: the trainer of the trial; None if its weights are on disk, or nowhere: of a paused trial, and where the
+            user's code writes the checkpoints.
         folder: of the run.
         number: of the trial.
         others: the other trials of the study.
@@ -100,7 +101,7 @@ class ScopedWeights:
     def would_be_there(self, reports: Sequence[Report]) -> bool:
         """Return whether a trial that resumes with these reports finds the weights of the selected one on disk."""
         step = self._choose_step(reports)
-        return step is None or self._is_on_disk(step)
+        return step is None or self._recipe is None or self._is_on_disk(step)
 
     def _selected_step(self, reports: Sequence[Report]) -> int | None:
         """Return the step whose weights are selected; None if they are not worth keeping."""

@@ -1,7 +1,7 @@
 """What a search asks of a recipe, and of the trainers that it makes for trials.
 
-Two recipes exist: `trainer/searchable_trainer.py` adapts `hpsearch.Trainer`, `any_trainer/trainer_function.py` adapts a
-function that makes trainers of transformers.
+Three recipes exist: `trainer/searchable_trainer.py` adapts `hpsearch.Trainer`, `any_trainer/trainer_function.py` adapts
+a function that makes trainers of transformers, `any_trainer/plain_function.py` one that trains.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ class Searchable(ReadsParameters, Evaluated, Protocol):
     @property
     def cannot_pause(self) -> str | None:
         """Why its trials must not pause; None if they resume with the same numbers."""
+
+    @property
+    def writes_its_checkpoints(self) -> bool:
+        """True if the user's code writes checkpoints and weights, when it wants; False if the trainer does."""
 
     @property
     def has_fixed_model(self) -> bool:

@@ -317,6 +317,29 @@ def test_ctrl_c_ends_a_search_whose_trials_stand_still_with_its_local_instance_a
         assert [step for name, step in steps if name == run] == list(range(first, 13))
 
 
+def test_a_plain_function_is_searched_on_ray_as_in_this_process(tmp_path: Path) -> None:
+    def loop(trial: Any) -> None:
+        begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text())
+        for step in range(begin + 1, 7):
+            trial.report({"loss": trial.params["learning_rate"] + 1 / step}, step)
+            with trial.save() as folder:
+                (folder / "step").write_text(str(step))
+            if trial.should_prune():
+                return
+
+    options = {"n_trials": 8, "max_resource": 6, "seed": 1}
+    here = tune(loop, RATE, output_dir=tmp_path / "here", progress=False, **options)
+    there = tune(loop, RATE, output_dir=tmp_path / "there", **ON_RAY, **options)
+    assert [curve(record) for record in there.run_summary.records[:1]] == [curve(here.run_summary.records[0])]
+    assert set(states(there)) == {TrialState.COMPLETE, TrialState.PRUNED}
+    for record in there.run_summary.records:
+        assert [report.value for report in record.reports] == [
+            record.params["learning_rate"] + 1 / (step + 1) for step in range(len(record.reports))
+        ]
+    assert there.checkpoint is not None
+    assert (there.checkpoint / "step").read_text() == "6"
+
+
 def test_a_trainer_of_transformers_is_searched_on_ray_as_in_this_process(tmp_path: Path) -> None:
     def make_trainer(trial: Any) -> Any:
         return transformers_trainer(tmp_path / "made", TwoLayers(), **trial.params)

@@ -54,6 +54,7 @@ class Trainer:
     """What a session asks of a recipe before a trial is trained."""
 
     has_fixed_model = True
+    writes_its_checkpoints = False
 
     @staticmethod
     def is_read_by_user_code(name: str) -> bool:

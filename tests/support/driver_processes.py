@@ -21,7 +21,7 @@ import transformers
 from transformers import TrainerCallback
 
 from hpsearch import Trainer
-from hpsearch.any_trainer.trainer_function import TrainerFunction
+from hpsearch.any_trainer.tuning import TunedFunction
 from hpsearch.executors.processes import worker_process
 from tests.support import warm
 from tests.support.search_processes import RATE
@@ -48,7 +48,7 @@ def trainer_of(folder: Path, *callbacks: Any, **arguments: Any) -> Trainer:
     return small_trainer(folder, *callbacks, **{"num_train_epochs": EPOCHS, "save_strategy": "epoch", **arguments})
 
 
-def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: Any) -> Trainer | TrainerFunction:
+def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: Any) -> Trainer | TunedFunction:
     """Return what is searched: the trainer, or for `tune` a function that makes one of transformers."""
     if not way.startswith("tune"):
         return trainer_of(folder, *callbacks, **arguments)
@@ -57,7 +57,7 @@ def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: 
     def make(trial: Any) -> transformers.Trainer:
         return transformers_trainer(folder, TwoLayers(), *callbacks, **settings, **trial.params)
 
-    return TrainerFunction(make, RATE, folder)
+    return TunedFunction(make, RATE, folder)
 
 
 def start(

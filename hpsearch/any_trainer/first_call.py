@@ -1,0 +1,171 @@
+"""The first call of a function that is searched: it shows what the function is, before the first trial."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from ..errors import HpsearchError, SpaceError, StudyError
+from ..search.space.drawn_trial import DrawnTrial
+from ..search.space.parameters import Parameter
+from ..search.space.search_space import SearchSpace
+from ..search.trial import Trial
+from ..system.spelling import nearest_name
+from ..system.temporary_folders import scratch_folder
+from ..training.randomness import set_seed
+
+Made = TypeVar("Made")
+Space = SearchSpace | Callable[[Trial], object]
+
+
+class FirstReport(BaseException):
+    """The function reports, so it is a plain function, and its first call ends here.
+
+    Attributes:
+        trial: of the call.
+        value: what was reported.
+    """
+
+    def __init__(self, trial: FirstTrial, value: object) -> None:
+        super().__init__()
+        self.trial, self.value = trial, value
+
+
+class FirstTrial(DrawnTrial):
+    """A trial with parameters drawn at random that ends the call at the first report.
+
+    Args:
+        stream: seeds the draws.
+        seed: of the random streams.
+        start: values in place of drawn ones.
+
+    Attributes:
+        reads_checkpoint: whether the function asked for a checkpoint to resume from.
+        suggested: what was asked for, by the space and by the function.
+    """
+
+    def __init__(self, stream: str, seed: int, start: Mapping[str, object]) -> None:
+        super().__init__(stream)
+        self._start, self.seed, self.reads_checkpoint = start, seed, False
+        self.suggested: dict[str, Parameter] = {}
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """None, as in a trial that begins."""
+        self.reads_checkpoint = True
+        return None
+
+    def report(self, value: object, step: object = None) -> NoReturn:
+        """End the call."""
+        raise FirstReport(self, value)
+
+    @contextlib.contextmanager
+    def save(self) -> Iterator[Path]:
+        """Give a folder that is deleted again."""
+        with scratch_folder() as folder:
+            yield folder
+
+    def _choose(self, name: str, parameter: Parameter) -> object:
+        self.suggested[name] = parameter
+        drawn = super()._choose(name, parameter)
+        given = self._start.get(name, drawn)
+        return given if parameter.contains(given) else drawn
+
+
+@dataclass(frozen=True)
+class KnownResult:
+    """What a function has returned at its first call, before it reported anything.
+
+    Attributes:
+        value: it returned.
+        params: of that call.
+        suggested: the parameters as they were asked for.
+    """
+
+    value: object
+    params: Mapping[str, object]
+    suggested: Mapping[str, Parameter]
+
+    def is_of(self, trial: Trial) -> bool:
+        """Return whether a trial has the parameters of that call, or will be given them."""
+        return {**trial.fixed, **trial.params.values_by_name} == self.params
+
+    def take(self, trial: Trial) -> object:
+        """Ask for what was asked for in that call, and return its result."""
+        for name, parameter in self.suggested.items():
+            trial.suggest(name, parameter)
+        return self.value
+
+
+def call_first(
+    call: Callable[[FirstTrial], Made], space: Space, code: str, seed: int, start: Mapping[str, object] | None = None
+) -> tuple[Made, FirstTrial]:
+    """Call a function with parameters drawn from a space; return what it returns, and the trial.
+
+    Some draws may fail, as trials may.
+
+    Args:
+        call: the function.
+        space: of its parameters.
+        code: its name.
+        seed: of the random streams.
+        start: values in place of drawn ones.
+
+    Raises:
+        StudyError: it fails with every draw.
+        SpaceError: the space does.
+        FirstReport: it is a plain function.
+    """
+    for draw in range(_DRAWS):
+        trial = FirstTrial(f"{seed}/{draw}", seed, start or {})
+        params = trial.arguments = ask(space, trial, code)
+        set_seed(seed)
+        try:
+            return call(trial), trial
+        except HpsearchError:
+            raise
+        except Exception as error:
+            unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
+            near = "" if unknown is None else nearest_name(str(unknown), params)
+            if near or draw == _DRAWS - 1:
+                raise StudyError(
+                    f"{code}(trial) raised {type(error).__name__}: {str(error).rstrip(' .')}. It was called with "
+                    f"{dict(trial.params)}, before the first trial.{near}"
+                ) from error
+    raise AssertionError
+
+
+def ask(space: Space, trial: Trial, code: str) -> dict[str, object]:
+    """Let a space suggest to a trial, and return its parameters; they are not read yet.
+
+    Raises:
+        SpaceError: the space fails, or returns something that it has not suggested.
+    """
+    try:
+        returned = space.suggest(trial) if isinstance(space, SearchSpace) else space(trial)
+        for name, value in dict(returned or {}).items():  # type: ignore[call-overload]
+            if isinstance(value, Parameter):  # type: ignore[arg-type]
+                trial.suggest(name, value)
+            elif name not in trial.params.values_by_name:
+                raise SpaceError(not_suggested(name, value, code))
+    except HpsearchError:
+        raise
+    except Exception as error:
+        raise SpaceError(f"hp_space(trial) raised {type(error).__name__}: {error}") from error
+    trial.suggested_by_space = set(trial.params.values_by_name)
+    trial.params.read.clear()
+    return dict(trial.params.values_by_name)
+
+
+def not_suggested(name: str, value: object, code: str) -> str:
+    """Return why a space may not return a value that it has not suggested."""
+    return (
+        f"hp_space(trial) returns {name}={value!r}, which it has not suggested under that name: {code} would not see "
+        f"it. Constants belong into {code}."
+    )
+
+
+_DRAWS = 3

@@ -1,0 +1,293 @@
+"""One call of a plain function, as the trainer of a trial: its reports become evaluations, its checkpoints resume."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerControl
+
+from ..errors import ArgumentError, CheckpointError, StudyError, TrialPaused
+from ..search.trial import Trial
+from ..system.files import read_json, whole_folder, write_json
+from ..training.checkpoints import TRIAL_FILE
+from ..training.randomness import seed_run
+from ..trial.reporting import ReportingCallback
+from .first_call import KnownResult
+from .function_trial import FunctionTrial, as_metrics
+
+
+@dataclass
+class FunctionArguments:
+    """What all calls of a function have in common, in place of training arguments; `study.json` records it.
+
+    Attributes:
+        seed: of the random streams, unless it is searched.
+        max_resource: the last step of a whole run; None: not known.
+        reports: whether the function reports while it runs.
+        reads_checkpoint: whether it can resume.
+        objective: the metrics that it reports, of which one is optimised if none is named: ``("value",)`` of a number.
+    """
+
+    output_dir: str
+    seed: int
+    max_resource: int | None = None
+    reports: bool = True
+    reads_checkpoint: bool = False
+    objective: tuple[str, ...] = ()
+
+    # What rooms below read of training arguments.
+    ray_scope = "last"
+    world_size = 1
+    dataloader_num_workers = 0
+    full_determinism = False
+    save_total_limit = None
+    enable_jit_checkpoint = False
+
+    @property
+    def eval_strategy(self) -> str:
+        """``"report"``: the function decides when; ``"no"``: at its end only."""
+        return "report" if self.reports else "no"
+
+    @property
+    def use_cpu(self) -> bool:
+        """True without a GPU."""
+        return not torch.cuda.is_available()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return them for `study.json`."""
+        return asdict(self)
+
+
+@dataclass
+class _Progress:
+    """How far a call is, under the names that trainers have for it; `max_steps` is 0 if it is not known."""
+
+    max_steps: int
+    global_step: int = 0
+    epoch: float = 0.0
+    best_model_checkpoint: None = None
+    is_world_process_zero: bool = True
+
+    def reach(self, step: int) -> None:
+        self.global_step, self.epoch = step, float(step)
+
+
+class FunctionRun:
+    """One call of a function for a trial; see `Trainable`.
+
+    Args:
+        function: of a `FunctionTrial`.
+        trial: its parameters are set, or suggested by the function.
+        args: what all calls have in common, with the folder and the seed of this one.
+        known: its result, if it was called with these parameters already.
+    """
+
+    eval_dataset = None
+
+    def __init__(
+        self,
+        function: Callable[[Any], object],
+        trial: Trial,
+        args: FunctionArguments,
+        known: KnownResult | None = None,
+    ) -> None:
+        self.args = args
+        self._function, self._trial, self._known = function, trial, known
+        self._progress, self._control = _Progress(args.max_resource or 0), TrainerControl()
+        self._event: tuple[Any, Any, Any] = (args, self._progress, self._control)  # as callbacks receive it
+        self._reporting: ReportingCallback | None = None
+        self._first_step = 1  # the number of the first step, as the function counts
+        self._saved_at: int | None = None
+        self._last: dict[str, float] | None = None
+        self._was_told_to_end = False
+
+    def with_arguments(self, **parameters: object) -> FunctionRun:
+        """Refuse: the function sets everything.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(f"{sorted(parameters)} cannot be set: the function decides everything.")
+
+    def add_callback(self, callback: Any) -> None:
+        """Add the callback that reports."""
+        self._reporting = callback
+
+    def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> None:
+        """Call the function, to its end, or until it is told to end; a trial that has ended is not continued.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be resumed from.
+            StudyError: the function returns something that is no result.
+        """
+        reporting, checkpoint = self._callback, None
+        if resume_from_checkpoint is not None:
+            checkpoint = Path(resume_from_checkpoint)
+            if reapply_arguments:
+                raise CheckpointError(f"{str(checkpoint)!r} was written with other arguments.")
+            self._restore(checkpoint)
+        reporting.on_train_begin(*self._event)
+        if reporting.is_at_its_end:
+            return
+        seed_run(self.args)  # type: ignore[arg-type]
+        trial = FunctionTrial(self._trial, self.args.seed, checkpoint, self)
+        try:
+            result = self._function(trial) if self._known is None else self._known.take(trial)
+        except TrialPaused:
+            return
+        except Exception as error:
+            if not _is_pruned(error):
+                raise
+            self._end_as_told(error)
+        else:
+            self._finish(result)
+
+    def report(self, value: object, step: int | None) -> None:
+        """Report an evaluation after a step; see `FunctionTrial.report`."""
+        metrics = as_metrics(value, self._name)
+        self._progress.reach(self._counted(step))
+        self._evaluate(metrics)
+
+    def should_prune(self) -> bool:
+        """Return whether the trial ends here; see `FunctionTrial.should_prune`."""
+        reporting = self._callback
+        if reporting.stop is not None or reporting.pruned:
+            self._was_told_to_end = True
+            return True
+        if reporting.paused:
+            if self._saved_at == self._progress.global_step:
+                raise TrialPaused
+            reporting.paused = False  # nothing to resume from: it continues to the next rung
+        return False
+
+    @contextlib.contextmanager
+    def save(self) -> Iterator[Path]:
+        """Give a new folder to write a checkpoint to; see `FunctionTrial.save`."""
+        reporting, step = self._callback, self._progress.global_step
+        with whole_folder(Path(self.args.output_dir, f"checkpoint-{step}")) as partial:
+            yield Path(partial)
+            write_json(Path(partial, TRIAL_FILE), {**reporting.state(), "step": step, "first_step": self._first_step})
+        self._saved_at = step
+        reporting.on_save(*self._event)
+
+    def evaluate(self, eval_dataset: object = None) -> dict[str, float]:
+        """Return the last report: a function evaluates itself."""
+        return dict(self._last or {})
+
+    def operations_so_far(self) -> float:
+        """Return 0: the operations of a function are not known."""
+        return 0.0
+
+    def capture_weights(self) -> None:
+        """Return None: the weights of a function are in its own checkpoints."""
+
+    def save_weights(self, folder: object, state_dict: object = None) -> None:
+        """Do nothing: the function writes its checkpoints."""
+
+    def end_trackers(self, state: str, reason: str | None) -> None:
+        """Do nothing: the function has its own trackers."""
+
+    def release(self) -> None:
+        """Drop what the call has left."""
+        self._reporting = self._last = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    @property
+    def _callback(self) -> ReportingCallback:
+        assert self._reporting is not None, "add_callback() comes first"
+        return self._reporting
+
+    @property
+    def _name(self) -> str:
+        return name_of(self._function)
+
+    def _restore(self, checkpoint: Path) -> None:
+        try:
+            kept = read_json(checkpoint / TRIAL_FILE)
+            self._callback.so_far = kept["attributes"]["so_far"]
+            self._first_step = int(kept["first_step"])
+            self._progress.reach(int(kept["step"]))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{str(checkpoint)!r} cannot be read: {error}.") from error
+        reports = self._callback.reports
+        self._last = dict(reports[-1].metrics) if reports else None
+
+    def _counted(self, step: int | None) -> int:
+        """Return a step as counted from 1.
+
+        Raises:
+            StudyError: it does not come after the last one.
+        """
+        last = self._progress.global_step
+        if step is None:
+            return last + 1
+        if isinstance(step, bool) or not float(step).is_integer() or step < 0:
+            raise StudyError(f"The step of a report must be a whole number of at least 0, but got {step!r}.")
+        if last == 0 and step == 0:
+            self._first_step = 0
+        counted = int(step) + 1 - self._first_step
+        if counted <= last:
+            raise StudyError(
+                f"The steps of reports must increase, but {self._name} reports step {step} after step "
+                f"{last - 1 + self._first_step}."
+            )
+        return counted
+
+    def _evaluate(self, metrics: dict[str, float]) -> None:
+        self._callback.on_step_end(*self._event)
+        self._callback.on_evaluate(*self._event, metrics=metrics)
+        self._last = metrics
+
+    def _finish(self, result: object) -> None:
+        """Report the result that the function has returned, unless it was told to end, or has reported it."""
+        reporting, progress = self._callback, self._progress
+        if reporting.stop is not None or (reporting.pruned and self._was_told_to_end):
+            return
+        reporting.pruned = reporting.paused = False  # it never asked
+        metrics = None if result is None else as_metrics(result, self._name)
+        if metrics is None and self._last is None:
+            raise StudyError(
+                f"{self._name} returned None and has reported nothing; it must return a number or a dict of metrics, "
+                "or call trial.report."
+            )
+        if metrics is not None and metrics != self._last:
+            progress.reach(progress.global_step or progress.max_steps or 1)
+            self._control.should_training_stop = True  # nothing comes after it
+            self._evaluate(metrics)
+        if not progress.max_steps:
+            reporting.fraction = 1.0
+
+    def _end_as_told(self, error: Exception) -> None:
+        """End a trial whose function raised `TrialPruned`, if only of its own accord; it fails without a report."""
+        reporting = self._callback
+        if not reporting.reports:
+            raise error
+        if reporting.stop is None:
+            reporting.pruned, reporting.paused = True, False
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function, for messages."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def for_trial(args: FunctionArguments, trial: Trial, output_dir: str | None) -> FunctionArguments:
+    """Return the arguments of one call: the seed is the trial's parameter ``seed`` if it has one."""
+    seed = trial.params.values_by_name.get("seed")
+    return replace(args, output_dir=output_dir or args.output_dir, seed=seed if isinstance(seed, int) else args.seed)
+
+
+def _is_pruned(error: Exception) -> bool:
+    """Return whether an error is our `TrialPruned`, or Optuna's, which this room does not import."""
+    return any(
+        each.__name__ == "TrialPruned" and each.__module__.partition(".")[0] in ("hpsearch", "optuna")
+        for each in type(error).__mro__
+    )

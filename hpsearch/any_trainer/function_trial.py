@@ -1,0 +1,151 @@
+"""A trial as a plain function sees it: parameters, reports, the question whether to end, and checkpoints."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import StudyError, described_value
+from ..search.space.parameters import Parameter
+from ..search.trial import Trial
+
+
+class FunctionEvents(Protocol):
+    """What a run of a function does with the calls that the function makes on its trial."""
+
+    @abstractmethod
+    def report(self, value: object, step: int | None) -> None:
+        """Report an evaluation."""
+
+    @abstractmethod
+    def should_prune(self) -> bool:
+        """Return whether the trial ends here; may raise `TrialPaused`."""
+
+    @abstractmethod
+    def save(self) -> AbstractContextManager[Path]:
+        """Return a context in which the function writes a checkpoint."""
+
+
+class FunctionTrial(Trial):
+    """The trial that a plain function receives from `hpsearch.tune`.
+
+    Parameters are read from `params`, or asked for with `suggest_float`, `suggest_int` and `suggest_categorical`, as in
+    Optuna. The function returns its result, a number or a dict of metrics; or None, if it has reported.
+
+    Attributes:
+        seed: of the trial; Python's, numpy's and torch's random streams are seeded with it before the call.
+
+    Example:
+        >>> def train(trial):
+        ...     model, start = Net(trial.params["hidden"]), 0
+        ...     if trial.checkpoint is not None:  # the trial resumes
+        ...         saved = torch.load(trial.checkpoint / "state.pt", weights_only=True)
+        ...         model.load_state_dict(saved["model"])
+        ...         start = saved["epoch"]
+        ...     for epoch in range(start, 10):
+        ...         train_epoch(model)
+        ...         trial.report({"accuracy": evaluate(model)}, step=epoch + 1)
+        ...         with trial.save() as folder:
+        ...             torch.save({"model": model.state_dict(), "epoch": epoch + 1}, folder / "state.pt")
+        ...         if trial.should_prune():
+        ...             return
+        >>> best = hpsearch.tune(train, {"hidden": Int(8, 64)}, max_resource=10)  # doctest: +SKIP
+    """
+
+    def __init__(self, trial: Trial, seed: int, checkpoint: Path | None, events: FunctionEvents) -> None:
+        super().__init__(trial.number, trial.earlier)
+        self._trial, self._events, self._checkpoint = trial, events, checkpoint
+        self.seed = seed
+        self.name, self.params, self.arguments = trial.name, trial.params, trial.arguments
+        self.user_attrs, self.ranks = trial.user_attrs, trial.ranks
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the checkpoint that the trial resumes from; None if it begins.
+
+        A function that never reads it cannot resume: its trials do not pause, and begin again after an interruption.
+        """
+        return self._checkpoint
+
+    def report(self, value: object, step: int | None = None) -> None:
+        """Report an evaluation; ask `should_prune` afterwards.
+
+        Args:
+            value: a number, a dict of metrics by name, or of several objectives a tuple of numbers.
+            step: how far the training is, a whole number that increases from report to report: epochs, updates, trees,
+                ... Counted from 1, or from 0 in all trials. Default: one more than before.
+
+        Raises:
+            StudyError: the value is no number, or the step does not increase.
+        """
+        self._events.report(value, step)
+
+    def should_prune(self) -> bool:
+        """Return whether the trial ends here: it is pruned, or a limit or a signal ends it.
+
+        The function then returns, or raises `TrialPruned`.
+
+        Raises:
+            TrialPaused: the trial pauses, as a checkpoint was saved since the last report; no `Exception`.
+        """
+        return self._events.should_prune()
+
+    def save(self) -> AbstractContextManager[Path]:
+        """Return a context that gives an empty folder to write a checkpoint to.
+
+        It becomes the trial's checkpoint whole or not at all: if the block raises, the last one stays.
+        """
+        return self._events.save()
+
+    def suggest(self, name: str, parameter: Parameter) -> Any:
+        """Return the trial's value for a parameter, choosing it at the first call."""
+        return self._trial.suggest(name, parameter)
+
+    def _choose(self, name: str, parameter: Parameter) -> Any:
+        return self._trial.suggest(name, parameter)
+
+
+def as_metrics(value: object, code: str) -> dict[str, float]:
+    """Return what a function has reported or returned as metrics by name: a number is ``eval_value``.
+
+    >>> as_metrics(0.5, "train"), as_metrics({"accuracy": 0.9}, "train"), as_metrics((1, 2.0), "train")
+    ({'eval_value': 0.5}, {'eval_accuracy': 0.9}, {'eval_value_0': 1.0, 'eval_value_1': 2.0})
+
+    Raises:
+        StudyError: it is none of these.
+    """
+    if isinstance(value, Mapping) and value:
+        named = {str(name): each for name, each in value.items()}
+    elif isinstance(value, (tuple, list)) and value:
+        named = {f"{VALUE}_{index}": each for index, each in enumerate(value)}
+    else:
+        named = {VALUE: value}
+    numbers = {name: _number(each) for name, each in named.items()}
+    for name, each in numbers.items():
+        if each is None:
+            which = "" if named[name] is value else f"{name}="
+            raise StudyError(
+                f"{code} must report and return numbers, dicts of metrics, or tuples of numbers, but {which}"
+                f"{described_value(named[name])} is no number."
+            )
+    return {
+        name if name.startswith("eval_") else f"eval_{name}": math.nan if each is None else each
+        for name, each in numbers.items()
+    }
+
+
+def _number(value: object) -> float | None:
+    """Return a number, also of numpy or torch, as a float; None if it is none."""
+    if isinstance(value, (str, bytes)) or value is None:
+        return None
+    try:
+        return float(value.item() if hasattr(value, "item") else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+VALUE = "value"

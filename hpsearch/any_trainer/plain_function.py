@@ -1,0 +1,193 @@
+"""A plain function of a trial, as something that can be searched: a loop of one's own, or any computation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import ArgumentError, CheckpointError, ObjectiveError, SpaceError, StudyError
+from ..search.metrics.objective import natural_direction
+from ..search.trial import Trial, TrialRecord
+from ..searching.searched_recipe import Evaluation
+from ..system.files import read_json
+from ..training.checkpoints import TRIAL_FILE
+from ..trial.reporting import ReportingCallback
+from .first_call import KnownResult, not_suggested
+from .function_run import FunctionArguments, FunctionRun, for_trial, name_of
+from .function_trial import VALUE
+
+
+class PlainFunction:
+    """A function that trains, or computes, and reports; see `SearchedRecipe`.
+
+    Args:
+        function: of a `FunctionTrial`.
+        args: what was found out about it at its first call, or is known from the study.
+        known: what its first call has returned; None if it has not returned.
+    """
+
+    default_seed = 42
+    defaults = object()  # it has none: only the function knows what a parameter is for
+    has_fixed_model = False
+    training_samples: int | None = None
+    sets_arguments_by_name = False  # what decides when it reports is its own
+    writes_its_checkpoints = True
+    suggested_names: Sequence[str] = ()
+
+    def __init__(
+        self, function: Callable[[Any], object], args: FunctionArguments, known: KnownResult | None = None
+    ) -> None:
+        self.function, self.args, self._known = function, args, known
+
+    @property
+    def user_code(self) -> str:
+        """The name of the function."""
+        return name_of(self.function)
+
+    @property
+    def cannot_pause(self) -> str | None:
+        """Why its trials do not pause at rungs; None if they can."""
+        if self.args.max_resource is None:
+            return f"the last step of {self.user_code} is not known (max_resource=)"
+        return None if self.args.reads_checkpoint else f"{self.user_code} never reads trial.checkpoint"
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What the user should know before the first trial."""
+        if not self.args.reports:
+            return [f"{self.user_code} reports nothing while it runs: every trial runs to completion"]
+        return []
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What the evaluations are."""
+        return Evaluation(1, True, objective=self.args.objective)
+
+    def with_arguments(self, **parameters: object) -> PlainFunction:
+        """Return the same recipe with another `output_dir`; the function decides everything else.
+
+        Raises:
+            ArgumentError: another argument is given.
+        """
+        others = sorted(parameters.keys() - {"output_dir"})
+        if others:
+            raise ArgumentError(f"{others[0]} cannot be set from outside: {self.user_code}(trial) decides it.")
+        other = copy.copy(self)
+        other.args = replace(self.args, output_dir=str(parameters.get("output_dir", self.args.output_dir)))
+        return other
+
+    def is_read_by_user_code(self, name: str) -> bool:
+        """Return True: the function reads all parameters."""
+        return True
+
+    def is_set_before_user_code(self, name: str) -> bool:
+        """Return False: there is no other code."""
+        return False
+
+    def for_trial(self, trial: Trial, output_dir: str | None = None) -> FunctionRun:
+        """Return a call of the function for a trial, which writes to `output_dir`.
+
+        Raises:
+            SpaceError: a function as space returns something that it has not suggested.
+        """
+        if unread := trial.arguments.keys() - trial.params.values_by_name.keys():
+            name = min(unread)
+            raise SpaceError(not_suggested(name, trial.arguments[name], self.user_code))
+        known = self._known if self._known is not None and self._known.is_of(trial) else None
+        return FunctionRun(self.function, trial, for_trial(self.args, trial, output_dir), known)
+
+    def preflight_trainer(self, trial: Trial, output_dir: str) -> NoReturn:
+        """Refuse: a function cannot be tried for one step; `tune` searches it without a preflight.
+
+        Raises:
+            StudyError: always.
+        """
+        raise StudyError(f"{self.user_code} cannot be tried for one step; pass preflight=False.")
+
+    def let_user_code_suggest(self, trial: Trial) -> None:
+        """Refuse: the function suggests while it trains.
+
+        Raises:
+            StudyError: always.
+        """
+        raise StudyError(
+            f"hp_name asks for a parameter which {self.user_code} suggests while it runs; the run is named before. "
+            "Suggest it in hp_space."
+        )
+
+    def check_parameter(self, name: str, value: object, conditions: Mapping[str, object] | None = None) -> None:
+        """Do nothing: what a parameter may be, the function knows."""
+
+    def check_changeable(self, name: str) -> None:
+        """Refuse: a function resumes with the parameters that it began with.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(f"{name!r} cannot change when a plain function resumes; hpsearch.Trainer can.")
+
+    def resumable_checkpoints(self, folder: Path) -> list[Path]:
+        """Return the checkpoints in a folder that the function can resume from, newest first."""
+        if not self.args.reads_checkpoint:
+            return []
+        found = [each for each in folder.glob("checkpoint-*") if (each / TRIAL_FILE).is_file()]
+        return sorted(found, key=lambda each: int(each.name.rpartition("-")[2]), reverse=True)
+
+    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+        """Return what a checkpoint records of the trial; empty if it cannot be read."""
+        try:
+            return {"stateful_callbacks": {ReportingCallback.__name__: read_json(checkpoint / TRIAL_FILE)}}
+        except (OSError, ValueError):
+            return {}
+
+    def smaller_batches(self, args: object) -> None:
+        """Return None: the function makes its batches."""
+
+    def build_best_model(self, record: TrialRecord, folder: Path) -> Any:
+        """Refuse: only the function knows how to read its checkpoints.
+
+        Raises:
+            CheckpointError: always.
+        """
+        raise CheckpointError(
+            f"hpsearch cannot load what {self.user_code} has saved; load it from {str(folder)!r} (best_run.checkpoint)."
+        )
+
+    def data(self) -> dict[str, object]:
+        """Return nothing: the function loads its data."""
+        return {}
+
+    def functions(self) -> dict[str, object]:
+        """Return the function by name."""
+        return {FUNCTION: self.function}
+
+    def prepare(self, space: object) -> None:
+        """Do nothing: all that is to be known was found out at the first call."""
+
+
+def check_direction(args: FunctionArguments, code: str, has_objective: bool, direction: object) -> None:
+    """Check that it is known what is optimised, and which way is better.
+
+    Raises:
+        ObjectiveError: it is not.
+    """
+    if has_objective or not args.objective:
+        return
+    if len(args.objective) > 1 and not _is_tuple(args.objective):
+        raise ObjectiveError(
+            f"{code} reports {', '.join(args.objective)}: name the metric to optimise as compute_objective."
+        )
+    if direction is None and all(natural_direction(each) is None for each in args.objective):
+        what = "a tuple" if _is_tuple(args.objective) else args.objective[0]
+        what = "a number" if what == VALUE else what
+        raise ObjectiveError(f"{code} reports {what}, so say which way is better: direction='minimize' or 'maximize'.")
+
+
+def _is_tuple(names: Sequence[str]) -> bool:
+    return all(each.startswith(f"{VALUE}_") for each in names)
+
+
+FUNCTION = "function"

@@ -1,0 +1,226 @@
+"""`tune`: search a function that makes trainers of transformers, or a plain function that trains and reports."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import gc
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from ..errors import ArgumentError, StudyError, described_value
+from ..search.space.initial_trials import resolve_start
+from ..search.store.read_study import read_settings
+from ..search.study import SpaceLike, check_name, check_whole
+from ..search.trial import Trial
+from ..searching.replay import Replay, replay
+from ..searching.run_search import search
+from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments
+from .first_call import FirstReport, KnownResult
+from .function_run import FunctionArguments, name_of
+from .function_trial import as_metrics
+from .plain_function import PlainFunction, check_direction
+from .repeated_warnings import warnings_once
+from .trainer_function import TrainerFunction
+
+
+def tune(
+    function: Callable[[Any], Any],
+    hp_space: SpaceLike = None,
+    *,
+    output_dir: str | os.PathLike[str] | None = None,
+    max_resource: int | None = None,
+    **arguments: Any,
+) -> Any:
+    """Search for the best hyperparameters of any `transformers.Trainer`, or of any function that trains and reports.
+
+    `function` is one of two kinds; its first call, before the first trial, shows which:
+
+    - It **makes a trainer**: it returns a `transformers.Trainer`, or one derived from it, such as TRL's and those of
+      sentence-transformers. It is called once with values drawn from the space, to inspect its trainer, and then once
+      for each trial, after the random streams are seeded. What it returns must be new: trainer, arguments, model, and
+      callbacks that keep state. The search sets `output_dir`, `run_name` and `save_total_limit` of its arguments. See
+      docs/bring-your-trainer.md.
+    - It is a **plain function**: it trains, or computes something, and returns a number or a dict of metrics, or
+      reports them with ``trial.report``. It receives a `FunctionTrial`. If it returns before it reports, that call was
+      trial 0; else the first call ends at the first report, and trial 0 begins anew. See docs/plain-functions.md.
+
+    Either reads every parameter from `trial.params`, or asks for it with ``trial.suggest_float`` and its sisters.
+    Pruning, pausing at rungs, resuming after a kill, selection by scope, workers, clusters and reports are those of
+    `hpsearch.Trainer.hyperparameter_search`. Trials that cannot resume with the same numbers do not pause.
+
+    Args:
+        function: of a trial.
+        hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: the function suggests.
+        output_dir: the study's folder is made in it; default: that of the trainer's arguments, or ``output``.
+        max_resource: the last step that a plain function reports; with it, trials pause at rungs if the function reads
+            ``trial.checkpoint``. Limits in epochs count these steps.
+        arguments: those of `Trainer.hyperparameter_search`: `n_trials`, `budget`, `compute_objective`, `direction`,
+            `backend`, `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `direction` is needed for a number,
+            and for a metric whose name implies none. `oom_fallback` and changes of parameters while a trial trains
+            (population-based training) need `hpsearch.Trainer`.
+
+    Returns:
+        A `BestRun`; with several objectives a list of them.
+
+    Raises:
+        StudyError: the function fails, or returns something that cannot be searched.
+        SpaceError: it does not read a parameter.
+        ObjectiveError: it is not clear what is optimised, or which way is better.
+        HpsearchError: as in `Trainer.hyperparameter_search`.
+
+    Example:
+        >>> def make_trainer(trial):
+        ...     args = transformers.TrainingArguments("out", eval_strategy="epoch", **trial.params)
+        ...     return transformers.Trainer(make_model(), args, train_dataset=train, eval_dataset=dev)
+        >>> best = tune(make_trainer, {"learning_rate": Float(1e-5, 1e-3, log=True)})  # doctest: +SKIP
+        >>> best = tune(lambda trial: trial.suggest_float("x", -9, 9) ** 2, direction="minimize")  # doctest: +SKIP
+    """
+    return TunedFunction(function, hp_space, output_dir).hyperparameter_search(max_resource=max_resource, **arguments)
+
+
+class TunedFunction:
+    """A function that can be searched, of either kind.
+
+    Args:
+        function, hp_space, output_dir: as in `tune`.
+
+    Raises:
+        StudyError: it is no function.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        hp_space: SpaceLike = None,
+        output_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not callable(function):
+            raise StudyError(f"tune needs a function of a trial, but got {function!r}.")
+        self.function, self.hp_space, self.output_dir = function, hp_space, output_dir
+
+    def hyperparameter_search(self, *positional: Any, max_resource: int | None = None, **arguments: Any) -> Any:
+        """Search, as `tune` does; `hp_space` defaults to that of this function."""
+        given = SearchArguments.of({**dict(zip(POSITIONAL, positional, strict=False)), **arguments})
+        space = self.hp_space if given.hp_space is None else given.hp_space
+        given = dataclasses.replace(given, hp_space=_left_to_the_function if space is None else space)
+        with _cheap_collections(), warnings_once():
+            return self._search(given, max_resource)
+
+    def _search(self, given: SearchArguments, max_resource: int | None) -> Any:
+        found, first = self._look(given, max_resource)
+        if isinstance(found, TrainerFunction):
+            if max_resource is not None:
+                raise StudyError(
+                    f"max_resource={max_resource} is for a plain function; a trainer knows its own length."
+                )
+            return found.search(given)
+        has_objective = given.compute_objective is not None
+        check_direction(found.args, found.user_code, has_objective, given.direction or given.directions)
+        start = given.start_with if first is None else first
+        return search(found, dataclasses.replace(given, start_with=start, preflight=False))
+
+    def replay(
+        self, study_name: str = DEFAULT_STUDY_NAME, number: int | None = None, *positional: Any, **arguments: Any
+    ) -> Replay:
+        """Run one trial of a study again, as `Trainer.replay` does."""
+        known = _recorded(self._folder(check_name(study_name, "study_name")))
+        if known is None:
+            recipe = TrainerFunction(self.function, self.hp_space, self.output_dir)
+            return recipe.replay(study_name, number, *positional, **arguments)
+        args = dataclasses.replace(known, output_dir=str(self._folder("").resolve()))
+        return replay(PlainFunction(self.function, args), study_name, number, *positional, **arguments)
+
+    def with_arguments(self, **parameters: Any) -> TunedFunction:
+        """Return the same function with another `output_dir`; it sets all other arguments itself.
+
+        Raises:
+            ArgumentError: another argument is given.
+        """
+        others = sorted(parameters.keys() - {"output_dir"})
+        if others:
+            raise ArgumentError(f"{others[0]} cannot be set from outside: {name_of(self.function)}(trial) decides it.")
+        other = copy.copy(self)
+        other.output_dir = parameters.get("output_dir", self.output_dir)
+        return other
+
+    def _look(
+        self, given: SearchArguments, max_resource: int | None
+    ) -> tuple[TrainerFunction | PlainFunction, list[object] | None]:
+        """Find out what the function is; return it, and what the search starts with, if that is not as it was given."""
+        if max_resource is not None:
+            check_whole("max_resource", max_resource, 1)
+        makes_trainers = TrainerFunction(self.function, self.hp_space, self.output_dir)
+        seed = makes_trainers.default_seed if given.seed is None else given.seed
+        args = FunctionArguments(os.fspath(self._folder("")), seed, max_resource)
+        known = _recorded(self._folder(check_name(given.study_name, "study_name")))
+        if known is not None:
+            args = dataclasses.replace(known, output_dir=args.output_dir, seed=seed, max_resource=max_resource)
+            return PlainFunction(self.function, args), None
+        space, code = given.make_space(given.make_backend(), makes_trainers), name_of(self.function)
+        start = resolve_start(given.start_with, space, makes_trainers.defaults)
+        try:
+            returned, trial = makes_trainers.call_first(space, code, start[0] if start else None, seed)
+        except FirstReport as first:
+            args.reads_checkpoint = first.trial.reads_checkpoint
+            args.objective = _names(first.value, code)
+            return PlainFunction(self.function, args), None
+        if isinstance(returned, transformers.Trainer) or hasattr(returned, "hyperparameter_search"):
+            return makes_trainers, None
+        if returned is None or isinstance(returned, str):
+            raise StudyError(
+                f"{code}(trial) must return a transformers.Trainer, a number or a dict of metrics, or report some, "
+                f"but returned {described_value(returned)}."
+            )
+        args.reports, args.objective = False, _names(returned, code)
+        params = dict(trial.params.values_by_name)
+        plain = PlainFunction(self.function, args, KnownResult(returned, params, trial.suggested))
+        is_ours_to_choose = given.sampler is None and not given.options
+        return plain, [params, *start[1:]] if is_ours_to_choose else None
+
+    def _folder(self, study_name: str) -> Path:
+        return Path("output" if self.output_dir is None else self.output_dir, study_name)
+
+
+@contextlib.contextmanager
+def _cheap_collections() -> Iterator[None]:
+    """Leave what there is already out of garbage collections while the block runs, unless the program does so itself.
+
+    transformers collects whenever it trains, and so do we after a trial, as trainers refer to themselves: a third of a
+    second each, with all that is imported by then.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _recorded(folder: Path) -> FunctionArguments | None:
+    """Return what a study knows of its plain function; None if there is no study, or one of trainers."""
+    settings = read_settings(folder) if folder.is_dir() else None
+    if not settings or not settings.get("sessions"):
+        return None
+    recorded = settings["sessions"][-1].get("arguments") or {}
+    names = {each.name for each in dataclasses.fields(FunctionArguments)}
+    if not names <= recorded.keys():
+        return None
+    return FunctionArguments(**{**{name: recorded[name] for name in names}, "objective": tuple(recorded["objective"])})
+
+
+def _names(value: object, code: str) -> tuple[str, ...]:
+    """Return the names of the metrics that a function has reported, as it names them."""
+    return tuple(value) if isinstance(value, Mapping) else tuple(each[5:] for each in as_metrics(value, code))
+
+
+def _left_to_the_function(trial: Trial) -> dict[str, object]:
+    return {}

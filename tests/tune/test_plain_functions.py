@@ -1,0 +1,505 @@
+"""A plain function is searched as a trainer is: its first call, reports, pruning, pauses, resumption, bad input."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import torch
+
+import hpsearch
+from hpsearch import (
+    BestRun,
+    CheckpointError,
+    Float,
+    FunctionTrial,
+    Int,
+    ObjectiveError,
+    SearchPlan,
+    SpaceError,
+    StudyError,
+    TrialPruned,
+    TrialState,
+    tune,
+)
+from hpsearch.any_trainer.function_trial import as_metrics
+
+X = {"x": Float(-3.0, 3.0)}
+STEPS = 6
+Call = tuple[int, int, float]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def search(function: Callable[[Any], Any], space: Any = X, **arguments: Any) -> Any:
+    return tune(function, space, **{"progress": False, "n_trials": 8, **arguments})
+
+
+def curve(trial: FunctionTrial, step: int) -> float:
+    return float((trial.params["x"] - 1) ** 2 + 1 / step)
+
+
+class Loop:
+    """A loop with checkpoints, as users write it; notes at which step each call begins."""
+
+    def __init__(self, asks: bool = True, saves: bool = True) -> None:
+        self.calls: list[tuple[int, int]] = []
+        self._asks, self._saves = asks, saves
+
+    def __call__(self, trial: FunctionTrial) -> None:
+        begin = 0
+        if self._saves and trial.checkpoint is not None:
+            begin = int((trial.checkpoint / "step").read_text())
+        self.calls.append((trial.number, begin))
+        for step in range(begin + 1, STEPS + 1):
+            trial.report({"loss": curve(trial, step)}, step)
+            if self._saves:
+                with trial.save() as folder:
+                    (folder / "step").write_text(str(step))
+            if self._asks and trial.should_prune():
+                return
+
+
+def test_a_number_that_is_returned_is_the_result_and_the_first_call_is_trial_0() -> None:
+    seen = []
+
+    def quadratic(trial: FunctionTrial) -> float:
+        seen.append(trial.params["x"])
+        return float((trial.params["x"] - 2) ** 2)
+
+    best = search(quadratic, direction="minimize", n_trials=5)
+    records = best.run_summary.records
+    assert [record.params["x"] for record in records] == seen
+    assert [record.value for record in records] == [(x - 2) ** 2 for x in seen]
+    assert best.objective == min((x - 2) ** 2 for x in seen)
+    assert all(record.state is TrialState.COMPLETE and record.fraction == 1.0 for record in records)
+
+
+@pytest.mark.parametrize("start", [{"x": 2.5}, [{"x": 2.5}, {"x": -1.0}]])
+def test_the_first_call_has_the_parameters_that_the_search_starts_with(start: Any) -> None:
+    seen = []
+
+    def quadratic(trial: FunctionTrial) -> float:
+        seen.append(trial.params["x"])
+        return float(trial.params["x"] ** 2)
+
+    search(quadratic, direction="minimize", n_trials=3, start_with=start)
+    given = start if isinstance(start, list) else [start]
+    assert seen[: len(given)] == [each["x"] for each in given]
+    assert len(seen) == 3
+
+
+def test_a_loop_pauses_at_rungs_and_resumes_from_its_own_checkpoints() -> None:
+    loop = Loop()
+    best = search(loop, max_resource=STEPS, n_trials=12)
+    first, *calls = loop.calls
+    records = best.run_summary.records
+    assert first == (0, 0), "the call that shows what it is, which ends at its first report"
+    resumed = [(number, begin) for number, begin in calls if begin > 0]
+    assert resumed, "some trials were promoted"
+    assert {begin for _, begin in resumed} <= {1, 3}, "the rungs at 1/6 and 1/2"
+    assert len(calls) == 12 + len(resumed)
+    for record in records:
+        steps = [report.step for report in record.reports]
+        assert steps == list(range(1, len(steps) + 1))
+        assert [report.value for report in record.reports] == [
+            (record.params["x"] - 1) ** 2 + 1 / step for step in steps
+        ]
+        assert record.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    assert {len(record.reports) for record in records if record.state is TrialState.PRUNED} <= {1, 3}
+    assert best.checkpoint is not None
+    assert (best.checkpoint / "step").read_text() == str(STEPS)
+
+
+def test_of_all_checkpoints_that_of_the_best_trial_is_left() -> None:
+    best = search(Loop(), max_resource=STEPS, n_trials=6)
+    left = sorted(str(each.relative_to("output")) for each in Path("output").glob("study/run-*/checkpoint-*"))
+    assert left == [f"study/run-{best.run_id}/checkpoint-{STEPS}"]
+
+
+def test_by_scope_all_the_best_report_counts_and_its_checkpoint_is_kept() -> None:
+    def turns_up(trial: FunctionTrial) -> None:
+        if trial.checkpoint is not None:
+            raise AssertionError("no trial pauses")
+        for step in range(1, 5):
+            trial.report({"loss": (step - 2) ** 2 + abs(trial.params["x"])}, step)
+            with trial.save() as folder:
+                (folder / "step").write_text(str(step))
+
+    best = search(turns_up, pruner=None, scope="all", n_trials=3, max_resource=4)
+    assert best.objective == min(abs(record.params["x"]) for record in best.run_summary.records)
+    assert best.checkpoint is not None
+    assert (best.checkpoint / "step").read_text() == "2"
+
+
+def test_a_function_that_never_asks_runs_to_completion_whatever_the_study_says() -> None:
+    best = search(Loop(asks=False), max_resource=STEPS, n_trials=10)
+    assert all(
+        record.state is TrialState.COMPLETE and len(record.reports) == STEPS for record in best.run_summary.records
+    )
+
+
+def test_without_checkpoints_trials_do_not_pause_and_a_pruner_takes_the_place_of_the_rungs(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = Loop(saves=False)
+    with caplog.at_level("INFO", "hpsearch"):
+        best = search(loop, max_resource=STEPS, n_trials=16)
+    states = [record.state for record in best.run_summary.records]
+    assert set(states) == {TrialState.COMPLETE, TrialState.PRUNED}
+    assert all(begin == 0 for _, begin in loop.calls)
+    assert "trials do not pause, as Loop never reads trial.checkpoint" in caplog.text
+
+
+def test_without_max_resource_a_pruner_compares_reports_at_the_same_step() -> None:
+    best = search(Loop(), n_trials=16, pruner="median")
+    records = best.run_summary.records
+    assert any(record.state is TrialState.PRUNED for record in records)
+    assert all(record.fraction == 1.0 for record in records if record.state is TrialState.COMPLETE)
+
+
+@pytest.mark.parametrize("error", [TrialPruned, optuna.TrialPruned])
+def test_raising_trial_pruned_is_returning(error: type[Exception]) -> None:
+    def loop(trial: FunctionTrial) -> float:
+        for step in range(1, STEPS + 1):
+            trial.report(curve(trial, step), step)
+            if trial.should_prune():
+                raise error
+        return curve(trial, STEPS)
+
+    states = [record.state for record in search(loop, n_trials=16, direction="minimize").run_summary.records]
+    assert set(states) == {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+def test_a_trial_may_prune_itself_and_fails_if_it_has_reported_nothing() -> None:
+    def loop(trial: FunctionTrial) -> float:
+        if trial.number == 1:
+            raise TrialPruned
+        trial.report(trial.params["x"], 1)
+        if trial.number == 2:
+            raise TrialPruned
+        return float(trial.params["x"])
+
+    records = search(loop, n_trials=4, direction="minimize").run_summary.records
+    assert [record.state.value for record in records] == ["complete", "failed", "pruned", "complete"]
+
+
+def test_the_returned_number_is_the_value_whatever_was_reported_before() -> None:
+    def loop(trial: FunctionTrial) -> float:
+        for step in range(1, 4):
+            trial.report(step + 0 * trial.params["x"], step)
+        return 10.0
+
+    best = search(loop, n_trials=2, direction="maximize")
+    assert best.objective == 10.0
+    assert [report.value for report in best.run_summary.records[0].reports] == [1, 2, 3, 10]
+
+
+def test_steps_may_count_from_0() -> None:
+    def loop(trial: FunctionTrial) -> None:
+        begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text()) + 1
+        for step in range(begin, STEPS):
+            trial.report({"loss": curve(trial, step + 1)}, step)
+            with trial.save() as folder:
+                (folder / "step").write_text(str(step))
+            if trial.should_prune():
+                return
+
+    records = search(loop, max_resource=STEPS, n_trials=10).run_summary.records
+    reported = {tuple(report.step for report in record.reports) for record in records}
+    assert reported <= {(1,), (1, 2, 3), tuple(range(1, STEPS + 1))}
+    assert tuple(range(1, STEPS + 1)) in reported
+
+
+def test_each_call_is_seeded_with_the_seed_of_its_trial() -> None:
+    drawn = []
+
+    def function(trial: FunctionTrial) -> float:
+        drawn.append((trial.seed, float(torch.rand(())), float(np.random.rand())))
+        return float(trial.params["x"])
+
+    search(function, direction="minimize", n_trials=3, seed=7)
+    assert len(set(drawn)) == 1
+    assert drawn[0][0] == 7
+
+
+def test_parameters_may_be_suggested_where_they_are_needed() -> None:
+    def conditional(trial: FunctionTrial) -> float:
+        if trial.suggest_categorical("kind", ["line", "square"]) == "line":
+            return trial.suggest_float("slope", 0.1, 1.0)
+        return trial.suggest_int("side", 1, 9) ** 2
+
+    best = tune(conditional, n_trials=8, direction="minimize", progress=False)
+    names = {tuple(sorted(record.params)) for record in best.run_summary.records}
+    assert names == {("kind", "slope"), ("kind", "side")}
+
+
+def test_several_objectives_are_a_tuple() -> None:
+    def two(trial: FunctionTrial) -> tuple[float, float]:
+        return trial.params["x"] ** 2, (trial.params["x"] - 2) ** 2
+
+    front = search(two, direction=["minimize", "minimize"], n_trials=6)
+    assert all(
+        best.objective == [best.hyperparameters["x"] ** 2, (best.hyperparameters["x"] - 2) ** 2] for best in front
+    )
+
+
+def test_a_metric_whose_name_tells_the_direction_needs_none() -> None:
+    best = search(lambda trial: {"accuracy": -abs(trial.params["x"])}, n_trials=4)
+    assert best.objective == max(-abs(record.params["x"]) for record in best.run_summary.records)
+
+
+def test_attributes_are_in_the_record() -> None:
+    def function(trial: FunctionTrial) -> float:
+        trial.set_user_attr("squared", trial.params["x"] ** 2)
+        trial.report(trial.params["x"])
+        return float(trial.params["x"])
+
+    record = search(function, direction="minimize", n_trials=1).run_summary.records[0]
+    assert record.user_attrs == {"squared": record.params["x"] ** 2}
+
+
+def test_an_error_fails_the_trial_and_the_search_continues() -> None:
+    def fails(trial: FunctionTrial) -> float:
+        if trial.number == 1:
+            raise ValueError("no such thing")
+        return float(trial.params["x"])
+
+    records = search(fails, direction="minimize", n_trials=3).run_summary.records
+    assert [record.state.value for record in records] == ["complete", "failed", "complete"]
+    assert records[1].reason == "ValueError: no such thing"
+
+
+def test_a_study_continues_without_another_first_call_and_a_trial_is_replayed() -> None:
+    loop = Loop()
+    search(loop, max_resource=STEPS, n_trials=4, pruner=None)
+    before = len(loop.calls)
+    best = search(loop, max_resource=STEPS, n_trials=6, pruner=None)
+    assert loop.calls[before:] == [(4, 0), (5, 0)]
+    assert len(best.run_summary.records) == 6
+    again = (
+        SearchPlan(lambda trial: loop(trial), X).trainer({"output_dir": "output"}).replay("study", 2, progress=False)
+    )
+    assert again.is_equal
+
+
+def test_a_save_that_fails_leaves_the_last_checkpoint() -> None:
+    seen: list[list[str]] = []
+
+    def write(trial: FunctionTrial, text: str, error: type[Exception] | None = None) -> None:
+        with trial.save() as folder:
+            (folder / "weights").write_text(text)
+            if error is not None:
+                raise error
+
+    def saves(trial: FunctionTrial) -> float:
+        trial.report(0 * trial.params["x"], 1)
+        write(trial, "whole")
+        with pytest.raises(ZeroDivisionError):
+            write(trial, "half", ZeroDivisionError)
+        seen.append([each.read_text() for each in Path("output").glob("study/run-0/checkpoint-*/weights")])
+        return 1.0
+
+    search(saves, direction="minimize", n_trials=1)
+    assert seen[-1] == ["whole"]
+
+
+def test_an_interrupted_trial_resumes_from_its_checkpoint() -> None:
+    loop = Loop()
+
+    def interrupted(trial: FunctionTrial) -> None:
+        save, count = trial.save, iter(range(100))
+
+        class Interrupts:
+            def __init__(self) -> None:
+                self._inner = save()
+
+            def __enter__(self) -> Path:
+                return self._inner.__enter__()
+
+            def __exit__(self, *error: Any) -> None:
+                self._inner.__exit__(*error)
+                if next(count) == 2 and trial.number == 1 and len(loop.calls) == 3:
+                    os.kill(os.getpid(), 2)
+
+        trial.save = Interrupts  # type: ignore[assignment]
+        loop(trial)
+
+    with pytest.raises(hpsearch.SearchInterrupted):
+        search(interrupted, {"x": Float(-3.0, 3.0)}, max_resource=STEPS, n_trials=3, pruner=None)
+    best = search(interrupted, max_resource=STEPS, n_trials=3, pruner=None)
+    assert loop.calls == [(0, 0), (0, 0), (1, 0), (1, 3), (2, 0)]
+    assert [len(record.reports) for record in best.run_summary.records] == [STEPS] * 3
+
+
+def test_a_limit_in_epochs_counts_steps() -> None:
+    records = search(Loop(), max_resource=STEPS, n_trials=4, pruner=None, trial_max_epochs=2).run_summary.records
+    assert [record.state.value for record in records] == ["stopped"] * 4
+    assert [len(record.reports) for record in records] == [2] * 4
+
+
+def test_load_model_says_where_the_checkpoint_is() -> None:
+    best = search(Loop(), max_resource=STEPS, n_trials=2)
+    with pytest.raises(CheckpointError, match="hpsearch cannot load what Loop has saved; load it from 'output/study"):
+        best.load_model()
+
+
+def reports(*values: Any, steps: Any = None) -> Callable[[Any], None]:
+    def function(trial: FunctionTrial) -> None:
+        trial.params["x"]
+        for value, step in zip(values, steps or range(1, len(values) + 1), strict=True):
+            trial.report(value, step)
+
+    return function
+
+
+def returns(value: Any) -> Callable[[Any], Any]:
+    def function(trial: FunctionTrial) -> Any:
+        trial.params["x"]
+        return value
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "kind", "message"),
+    [
+        (returns("good"), {}, StudyError, "must return a transformers.Trainer, a number or a dict .* the text 'good'"),
+        (returns(None), {}, StudyError, "or report some, but returned None"),
+        (returns({}), {}, StudyError, "is no number"),
+        (returns({"a": "b"}), {"compute_objective": "a"}, StudyError, "a=the text 'b' is no number"),
+        (returns(1.0), {}, ObjectiveError, "function reports a number, so say which way is better: direction="),
+        (returns({"quality": 1.0}), {}, ObjectiveError, "reports quality, so say which way is better"),
+        (returns({"loss": 1.0, "time": 2.0}), {}, ObjectiveError, "reports loss, time: name the metric to optimise"),
+        (returns((1.0, 2.0)), {}, ObjectiveError, "reports a tuple, so say which way is better"),
+        (returns(1.0), {"direction": "minimise"}, ObjectiveError, "Did you mean 'minimize'"),
+        (reports(1.0, "bad"), {"direction": "minimize"}, StudyError, "the text 'bad' is no number"),
+        (reports(1.0, 2.0, steps=[3, 2]), {"direction": "minimize"}, StudyError, "reports step 2 after step 3"),
+        (reports(1.0, 2.0, steps=[0, 0]), {"direction": "minimize"}, StudyError, "reports step 0 after step 0"),
+        (reports(1.0, 2.0, steps=[1, 1.5]), {"direction": "minimize"}, StudyError, "a whole number .* but got 1.5"),
+        (reports(1.0, 2.0, steps=[1, -1]), {"direction": "minimize"}, StudyError, "a whole number .* but got -1"),
+        (lambda trial: 1.0, {"direction": "minimize"}, SpaceError, "Parameter 'x' is never used"),
+        (lambda trial: trial.params["y"], {}, SpaceError, "There is no parameter 'y'"),
+        (lambda trial: 1 / 0, {}, StudyError, "raised ZeroDivisionError: .* before the first trial"),
+        (returns(1.0), {"max_resource": 0}, StudyError, "max_resource must be .*at least 1, but got 0"),
+        (returns(1.0), {"max_resources": 3}, StudyError, "max_resource"),
+        (3, {}, StudyError, "tune needs a function of a trial, but got 3"),
+    ],
+)
+def test_bad_input_ends_the_search_with_one_clear_line(
+    function: Any, arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        search(function, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1, {"eval_value": 1.0}),
+        (np.float32(0.5), {"eval_value": 0.5}),
+        (torch.tensor(0.5), {"eval_value": 0.5}),
+        (np.array([0.5]), {"eval_value": 0.5}),
+        (True, {"eval_value": 1.0}),
+        ({"eval_f1": 1, "loss": 2}, {"eval_f1": 1.0, "eval_loss": 2.0}),
+        ([1, 2], {"eval_value_0": 1.0, "eval_value_1": 2.0}),
+    ],
+)
+def test_what_counts_as_metrics(value: object, expected: dict[str, float]) -> None:
+    assert as_metrics(value, "function") == expected
+
+
+@pytest.mark.parametrize("value", [None, "0.5", object(), [], {}, {"a": None}, [1, "b"], torch.zeros(2)])
+def test_what_does_not_count_as_metrics(value: object) -> None:
+    with pytest.raises(StudyError, match="is no number"):
+        as_metrics(value, "function")
+
+
+def test_a_value_that_is_not_finite_fails_the_trial() -> None:
+    values = iter([math.nan, 1.0, math.inf, 2.0])
+    records = search(
+        lambda trial: trial.params["x"] * 0 + next(values), direction="minimize", n_trials=4
+    ).run_summary.records
+    assert [record.state.value for record in records] == ["failed", "complete", "failed", "complete"]
+
+
+def quadratic(trial: optuna.Trial) -> float:
+    """Optuna's first example: the minimum of a parabola."""
+    x = trial.suggest_float("x", -10, 10)
+    return (x - 2) ** 2
+
+
+def classifier(trial: optuna.Trial) -> float:
+    """Optuna's example of a conditional space: one of two classifiers, by cross-validation."""
+    from sklearn.datasets import load_iris
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.model_selection import cross_val_score
+    from sklearn.svm import SVC
+
+    data = load_iris()
+    if trial.suggest_categorical("classifier", ["SVC", "RandomForest"]) == "SVC":
+        model: Any = SVC(C=trial.suggest_float("svc_c", 1e-10, 1e10, log=True), gamma="auto")
+    else:
+        depth = trial.suggest_int("rf_max_depth", 2, 32, log=True)
+        model = RandomForestClassifier(max_depth=depth, n_estimators=5, random_state=0)
+    return float(cross_val_score(model, data.data, data.target, n_jobs=1, cv=3).mean())
+
+
+def network(trial: optuna.Trial, epochs: int = 4) -> float:
+    """Optuna's example of pruning: a small network, which reports its accuracy after each epoch."""
+    layers: list[torch.nn.Module] = []
+    width = 4
+    for index in range(trial.suggest_int("n_layers", 1, 2)):
+        wider = trial.suggest_int(f"units_{index}", 4, 16)
+        layers += [torch.nn.Linear(width, wider), torch.nn.ReLU()]
+        width = wider
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(width, 3))
+    kind = trial.suggest_categorical("optimizer", ["Adam", "SGD"])
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=trial.suggest_float("lr", 1e-4, 1e-1, log=True))
+    data = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    labels = (data.sum(1) > 0).long() + (data.sum(1) > 1.5).long()
+    accuracy = 0.0
+    for epoch in range(epochs):
+        for begin in range(0, 90, 30):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(data[begin : begin + 30]), labels[begin : begin + 30]).backward()
+            optimizer.step()
+        accuracy = (model(data[90:]).argmax(1) == labels[90:]).float().mean().item()
+        trial.report(accuracy, epoch)
+        if trial.should_prune():
+            raise optuna.exceptions.TrialPruned()
+    trial.set_user_attr("epochs", epochs)
+    return accuracy
+
+
+@pytest.mark.parametrize(
+    ("objective", "direction", "n_trials"),
+    [(quadratic, "minimize", 12), (classifier, "maximize", 6), (network, "maximize", 16)],
+)
+def test_an_objective_of_optuna_runs_unchanged(objective: Any, direction: str, n_trials: int) -> None:
+    best: BestRun = tune(objective, n_trials=n_trials, direction=direction, progress=False)
+    records = best.run_summary.records
+    assert len(records) == n_trials
+    assert {record.state for record in records} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    for record in records:
+        if record.state is not TrialState.COMPLETE:
+            continue
+        torch.manual_seed(record.seed or 0)
+        alone = objective(optuna.trial.FixedTrial(record.params))
+        assert record.value == pytest.approx(alone, abs=1e-6), f"trial {record.number}, with the same seed alone"
+
+
+def test_the_space_may_be_given_apart_and_lambdas_are_functions() -> None:
+    best = search(functools.partial(lambda power, trial: abs(trial.params["x"]) ** power, 2), {"x": Int(-5, 5)},
+                  direction="minimize", n_trials=4)  # fmt: skip
+    assert best.objective == min(record.params["x"] ** 2 for record in best.run_summary.records)

@@ -196,8 +196,8 @@ class FunctionRun:
     def release(self) -> None:
         """Drop what the call has left."""
         self._reporting = self._last = None
-        gc.collect()
-        if torch.cuda.is_available():
+        if torch.cuda.is_available():  # a model may refer to itself, and is in the way of the next one
+            gc.collect()
             torch.cuda.empty_cache()
 
     @property

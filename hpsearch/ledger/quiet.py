@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,20 +22,41 @@ def quiet_optuna() -> Iterator[None]:
     if _is_quiet.get():
         yield
         return
-    level = optuna.logging.get_verbosity()
+    _silence.watch()
+    token = _is_quiet.set(True)
     try:
-        _is_quiet.set(True)
-        _set_verbosity(optuna.logging.WARNING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
             # A parameter knows the last step in its range; Optuna says so for every value that it suggests.
             warnings.filterwarnings("ignore", message=".*range is not divisible by `step`.*")
             yield
     finally:
-        _set_verbosity(level)
-        _is_quiet.set(False)
+        _is_quiet.reset(token)
 
 
-def _set_verbosity(level: int) -> None:
-    if optuna.logging.get_verbosity() != level:  # to set it takes a millisecond, whatever it was
-        optuna.logging.set_verbosity(level)
+class _Silence(logging.Filter):
+    """Drops what Optuna logs below a warning inside a quiet block.
+
+    A filter, because to change a logger's level and back empties the caches of all loggers, a millisecond each time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known = 0
+
+    def watch(self) -> None:
+        """Attach this filter to all loggers of Optuna that exist; a module makes its own when it is imported."""
+        loggers = logging.root.manager.loggerDict
+        if len(loggers) == self._known:
+            return
+        self._known = len(loggers)
+        for name, logger in list(loggers.items()):
+            if name.partition(".")[0] == "optuna" and isinstance(logger, logging.Logger):
+                logger.addFilter(self)  # once, however often it is added
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is logged."""
+        return record.levelno >= logging.WARNING or not _is_quiet.get()
+
+
+_silence = _Silence()

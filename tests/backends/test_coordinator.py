@@ -164,23 +164,27 @@ def test_an_assigned_trial_can_be_copied_though_it_holds_a_connection(
     assert again["learning_rate"] == trial["learning_rate"]
 
 
-def test_optuna_is_silent_while_parameters_are_chosen_and_user_code_is_not(tmp_path: Path) -> None:
-    levels: list[int] = []
+def test_optuna_is_silent_while_parameters_are_chosen_and_user_code_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = optuna.logging.get_logger("optuna.study.study")
 
-    class Looks(optuna.samplers.RandomSampler):
+    class Logs(optuna.samplers.RandomSampler):
         def sample_independent(self, *arguments: Any) -> Any:
-            levels.append(optuna.logging.get_verbosity())
+            log.info("choosing")
+            log.warning("warned")
             return super().sample_independent(*arguments)
 
-    search = Searching(tmp_path, sampler=Looks(seed=0))
-    before = optuna.logging.get_verbosity()
-    search.shown.on_trial_begin = lambda trial: levels.append(  # type: ignore[method-assign]
-        optuna.logging.get_verbosity()
-    )
-    assert search.coordinator.next() is not None
-    assert levels[:-1]
-    assert all(each >= optuna.logging.WARNING for each in levels[:-1])
-    assert levels[-1] == before == optuna.logging.get_verbosity()
+    search = Searching(tmp_path, sampler=Logs(seed=0))
+    search.shown.on_trial_begin = lambda trial: log.info("user code")  # type: ignore[method-assign]
+    optuna.logging.enable_propagation()
+    try:
+        with caplog.at_level("INFO"):
+            assert search.coordinator.next() is not None
+    finally:
+        optuna.logging.disable_propagation()
+    said = [record.message for record in caplog.records if record.name == log.name]
+    assert set(said) == {"warned", "user code"}
 
 
 def test_a_report_is_recorded_and_judged_and_stops_a_trial_only_once_a_limit_is_exhausted(tmp_path: Path) -> None:

@@ -207,20 +207,26 @@ class TestOptuna(BackendContract):
         self.search(tmp_path, n_trials=1, compute_objective=scripted([0.5, 0.5]), direction="minimize")
         assert optuna.logging.get_verbosity() == level
 
-    def test_optuna_is_silent_until_the_outermost_block_ends_however_it_ends(self) -> None:
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.DEBUG)
+    def test_optuna_is_silent_until_the_outermost_block_ends_however_it_ends(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log, before = optuna.logging.get_logger("optuna.made.afterwards"), optuna.logging.get_verbosity()
+        optuna.logging.enable_propagation()
         try:
-            with contextlib.suppress(KeyError), quiet_optuna():
+            with caplog.at_level("INFO"):
+                with contextlib.suppress(KeyError), quiet_optuna():
+                    with quiet_optuna():
+                        log.info("inner")
+                    log.info("outer")
+                    log.warning("warned")
+                    raise KeyError
+                log.info("after")
                 with quiet_optuna():
-                    pass
-                assert optuna.logging.get_verbosity() == optuna.logging.WARNING
-                raise KeyError
-            assert optuna.logging.get_verbosity() == optuna.logging.DEBUG
-            with quiet_optuna():
-                assert optuna.logging.get_verbosity() == optuna.logging.WARNING
+                    log.info("again")
         finally:
-            optuna.logging.set_verbosity(before)
+            optuna.logging.disable_propagation()
+        assert list(dict.fromkeys(record.message for record in caplog.records)) == ["warned", "after"]
+        assert optuna.logging.get_verbosity() == before
 
 
 def search(folder: Path, n_trials: int, **options: Any) -> Any:

@@ -17,6 +17,7 @@ from transformers.trainer_utils import has_length
 
 from ..errors import ArgumentError, HpsearchError, SpaceError, StudyError
 from ..search.metrics.known_trainers import is_rewarded
+from ..search.result.best_run import BestRun
 from ..search.space.drawn_trial import DrawnTrial
 from ..search.space.parameters import Parameter
 from ..search.space.read_parameters import check_read
@@ -29,6 +30,7 @@ from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments
 from ..searching.searched_recipe import Evaluation
 from ..system.ctrl_c import ctrl_c_as_interruption
+from ..system.json_types import JsonObject
 from ..system.progress_bars import no_progress_bars
 from ..system.spelling import nearest_name
 from ..training.callbacks import ExportableState
@@ -46,8 +48,8 @@ def tune(
     hp_space: SpaceLike = None,
     *,
     output_dir: str | os.PathLike[str] | None = None,
-    **arguments: Any,
-) -> Any:
+    **arguments: object,
+) -> BestRun | list[BestRun]:
     """Search for the best hyperparameters of any `transformers.Trainer`, and return the best run, with its model.
 
     For trainers that exist already: transformers' own, and those derived from it, such as TRL's and those of
@@ -118,12 +120,12 @@ class TrainerFunction:
             raise StudyError(f"make_trainer must be a function of a trial, but got {make_trainer!r}.")
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
         self._earlier_parts = EarlierParts()
-        self._fingerprints: dict[str, Any] = {}
+        self._fingerprints: dict[str, object] = {}
         self.suggested_names: Sequence[str] = ()
         self._made_class: type | None = None
         self._prepared_data: Path | None = None  # the folder that keeps them
 
-    def hyperparameter_search(self, *positional: Any, **arguments: Any) -> Any:
+    def hyperparameter_search(self, *positional: object, **arguments: object) -> BestRun | list[BestRun]:
         """Search, as `Trainer.hyperparameter_search` does; `hp_space` defaults to that of this recipe."""
         given = SearchArguments.of({**dict(zip(POSITIONAL, positional, strict=False)), **arguments})
         if given.oom_fallback:
@@ -163,7 +165,7 @@ class TrainerFunction:
         """Return False: `make_trainer` makes the arguments, too."""
         return False
 
-    def for_trial(self, trial: Any, output_dir: str | None = None) -> TransformersTrainer:
+    def for_trial(self, trial: Trial, output_dir: str | None = None) -> TransformersTrainer:
         """Seed the random streams, and return the trainer of a trial, which writes to `output_dir`.
 
         The seed is the trial's parameter ``seed`` if it has one, else that of the arguments. Where `make_trainer` gives
@@ -208,7 +210,7 @@ class TrainerFunction:
         with preserved_streams():
             self.for_trial(trial).release()
 
-    def _make(self, trial: Any, seed: int) -> transformers.Trainer:
+    def _make(self, trial: Trial, seed: int) -> transformers.Trainer:
         args = copy.copy(self.args)
         args.seed = seed
         seed_run(args)
@@ -231,7 +233,7 @@ class TrainerFunction:
         """Return the whole checkpoints in a folder that hold more than weights, newest first."""
         return resumable_checkpoints(folder)
 
-    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+    def read_state(self, checkpoint: Path) -> JsonObject:
         """Return the trainer state of a checkpoint, with what it records of the trial; empty if it cannot be read."""
         return read_state(checkpoint)
 
@@ -248,15 +250,15 @@ class TrainerFunction:
             finally:
                 trainer.release()
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """Return the fingerprints of the datasets by name."""
         return self._fingerprints
 
-    def functions(self) -> dict[str, Any]:
+    def functions(self) -> dict[str, object]:
         """Return `make_trainer`, and the class of the trainers, by name."""
         return {"trainer": self._made_class, "make_trainer": self.make_trainer}
 
-    def prepare(self, space: Any) -> None:
+    def prepare(self, space: SearchSpace | Callable[[Trial], Any] | None) -> None:
         """Call `make_trainer` with parameters drawn from the space, and keep what is the same for all trials.
 
         Raises:
@@ -287,7 +289,7 @@ class TrainerFunction:
             sample.release()
             check_read(trial, self)
 
-    def _make_sample(self, space: SearchSpace | Callable[[Trial], Any]) -> tuple[transformers.Trainer, Trial]:
+    def _make_sample(self, space: SearchSpace | Callable[[Trial], object]) -> tuple[transformers.Trainer, Trial]:
         """Return a trainer, and the trial with drawn parameters that it is for; some draws may fail, as trials may."""
         for draw in range(_DRAWS):
             trial = DrawnTrial(draw)
@@ -412,7 +414,7 @@ def _cheap_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _left_to_make_trainer(trial: Trial) -> dict[str, Any]:
+def _left_to_make_trainer(trial: Trial) -> dict[str, object]:
     return {}
 
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 def why_inexact(trainer: transformers.Trainer) -> str | None:
     """Return why a trainer cannot resume with the same numbers, whatever its checkpoints hold; None if it can."""
-    args: Any = trainer.args
+    args = trainer.args
     if getattr(args, "use_vllm", False):
         return "use_vllm=True draws completions from random streams that no checkpoint holds"
     if trainer.train_dataset is not None and not has_length(trainer.train_dataset):
@@ -58,7 +58,7 @@ def why_inexact(trainer: transformers.Trainer) -> str | None:
     return None
 
 
-def _draws_for_evaluation(trainer: Any) -> bool:
+def _draws_for_evaluation(trainer: transformers.Trainer) -> bool:
     sets = trainer.eval_dataset.values() if isinstance(trainer.eval_dataset, dict) else [trainer.eval_dataset]
     return any(_places(trainer.get_eval_dataloader(each)) for each in sets if each is not None)
 
@@ -75,7 +75,7 @@ class ExactResume(TrainerCallback):
 
     def __init__(self, trainer: transformers.Trainer) -> None:
         self._trainer: Any = trainer
-        self._begun: dict[str, Any] = {}  # the states at the beginning of the epoch
+        self._begun: dict[str, object] = {}  # the states at the beginning of the epoch
         self._resumed_from: Path | None = None
         self._saved: dict[str, Any] = {}
 
@@ -84,7 +84,7 @@ class ExactResume(TrainerCallback):
         self._resumed_from = checkpoint
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Restore the attributes and the reference model."""
         if self._resumed_from is None or not (self._resumed_from / self._file_name).is_file():
@@ -102,7 +102,7 @@ class ExactResume(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         train_dataloader: object = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Restore the generators as they were before the order of this epoch was drawn, and note them."""
         if self._resumed_from is not None and not self._restore(train_dataloader):
@@ -120,7 +120,7 @@ class ExactResume(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         train_dataloader: object = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Write the state; in the middle of an epoch the generators as they were at its beginning."""
         is_mid_epoch = not float(state.epoch or 0.0).is_integer()
@@ -158,7 +158,7 @@ def generator_states(loader: object) -> dict[str, object]:
     return {path: _state(getattr(owner, name)) for path, (owner, name) in _places(loader).items()}
 
 
-def restore_generators(loader: object, states: dict[str, Any]) -> bool:
+def restore_generators(loader: object, states: dict[str, object]) -> bool:
     """Restore the generators of a loader, also those that its samplers make later; return False if one has no place."""
     places = _places(loader, is_made=False)
     for path, state in states.items():
@@ -170,12 +170,12 @@ def restore_generators(loader: object, states: dict[str, Any]) -> bool:
     return places.keys() >= states.keys()
 
 
-def _places(loader: object, is_made: bool = True) -> dict[str, tuple[Any, str]]:
+def _places(loader: object, is_made: bool = True) -> dict[str, tuple[object, str]]:
     """Return the owner and the attribute of each generator of a loader and its samplers, by the path to it.
 
     Unless `is_made`, attributes that are None are among them: some samplers make their generator when it is needed.
     """
-    found: dict[str, tuple[Any, str]] = {}
+    found: dict[str, tuple[object, str]] = {}
     seen: set[int] = set()
     waiting = [] if loader is None else [("", loader)]
     while waiting:
@@ -194,7 +194,7 @@ def _places(loader: object, is_made: bool = True) -> dict[str, tuple[Any, str]]:
     return found
 
 
-def _state(generator: Any) -> object:
+def _state(generator: torch.Generator | random.Random | np.random.Generator) -> object:
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     return generator.getstate() if isinstance(generator, random.Random) else generator.bit_generator.state
@@ -209,7 +209,7 @@ def _new_generator(state: Any) -> object:
     return np.random.Generator(getattr(np.random, state["bit_generator"])())
 
 
-def _set_state(generator: Any, state: Any) -> None:
+def _set_state(generator: torch.Generator | random.Random | np.random.Generator, state: Any) -> None:
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     elif isinstance(generator, random.Random):

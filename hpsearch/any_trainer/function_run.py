@@ -115,7 +115,7 @@ class FunctionRun:
         """
         raise ArgumentError(f"{sorted(parameters)} cannot be set: the function decides everything.")
 
-    def add_callback(self, callback: Any) -> None:
+    def add_callback(self, callback: ReportingCallback) -> None:
         """Add the callback that reports."""
         self._reporting = callback
 

@@ -13,6 +13,7 @@ from ..search.metrics.objective import natural_direction
 from ..search.trial import Trial, TrialRecord
 from ..searching.searched_recipe import Evaluation
 from ..system.files import read_json
+from ..system.json_types import JsonObject
 from ..training.checkpoints import TRIAL_FILE
 from ..trial.reporting import ReportingCallback
 from .first_call import KnownResult, not_suggested
@@ -136,7 +137,7 @@ class PlainFunction:
         found = [each for each in folder.glob("checkpoint-*") if (each / TRIAL_FILE).is_file()]
         return sorted(found, key=lambda each: int(each.name.rpartition("-")[2]), reverse=True)
 
-    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+    def read_state(self, checkpoint: Path) -> JsonObject:
         """Return what a checkpoint records of the trial; empty if it cannot be read."""
         try:
             return {"stateful_callbacks": {ReportingCallback.__name__: read_json(checkpoint / TRIAL_FILE)}}
@@ -146,7 +147,7 @@ class PlainFunction:
     def smaller_batches(self, args: object) -> None:
         """Return None: the function makes its batches."""
 
-    def build_best_model(self, record: TrialRecord, folder: Path) -> Any:
+    def build_best_model(self, record: TrialRecord, folder: Path) -> NoReturn:
         """Refuse: only the function knows how to read its checkpoints.
 
         Raises:

@@ -15,7 +15,6 @@ import types
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import datasets
 from datasets import Dataset
@@ -60,7 +59,7 @@ def mapping_once(folder: Path | None, at_once: bool = False) -> Iterator[None]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def map_once(*args: Any, **kwargs: Any) -> object:
+    def map_once(*args: object, **kwargs: object) -> object:
         given = signature.bind(*args, **kwargs).arguments
         dataset = given.pop("self")
         if _is_decided(given) or any(folder not in Path(each["filename"]).parents for each in dataset.cache_files):
@@ -135,7 +134,7 @@ def _keep(made: Dataset, path: Path, at_once: bool) -> None:
         shutil.rmtree(written, ignore_errors=True)
 
 
-def _states() -> Any:
+def _states() -> object:
     """Return the states of the random streams, to compare them."""
     now = RandomStreams.capture()
     kind, keys, *rest = now.numpy

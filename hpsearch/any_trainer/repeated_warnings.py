@@ -6,7 +6,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TextIO
 
 from ..search.store.code_origin import is_of_package
 
@@ -44,7 +44,14 @@ def warnings_once() -> Iterator[None]:
     filters = [(each, _Once()) for each in _handlers()]
     show, seen = warnings.showwarning, set()
 
-    def show_once(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    def show_once(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         shown = (str(message), category, filename, lineno)
         if shown not in seen or not is_of_package(None, filename):
             seen.add(shown)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import StudyError
 from ..search.space.set_arguments import all_names, start_without, without_set_arguments
 from ..training.model_init import takes_trial
+
+if TYPE_CHECKING:
+    from ..search.result.best_run import BestRun
 
 
 class SearchPlan:
@@ -31,12 +34,12 @@ class SearchPlan:
         {'n_trials': 20, 'compute_objective': 'accuracy'}
     """
 
-    def __init__(self, make_trainer: Callable[..., Any], hp_space: Any = None, **search: Any) -> None:
+    def __init__(self, make_trainer: Callable[..., Any], hp_space: Any = None, **search: object) -> None:
         if not callable(make_trainer):
             raise StudyError(f"make_trainer must be a function that returns the trainer, but got {make_trainer!r}.")
         self.make_trainer, self.hp_space, self.search = make_trainer, hp_space, search
 
-    def trainer(self, arguments: Mapping[str, Any] | None = None) -> Any:
+    def trainer(self, arguments: Mapping[str, object] | None = None) -> Any:
         """Return the trainer, or the function that makes one for each trial, with some training arguments changed.
 
         Raises:
@@ -55,7 +58,7 @@ class SearchPlan:
             )
         return trainer.with_arguments(**arguments) if arguments else trainer
 
-    def run(self, arguments: Mapping[str, Any] | None = None, **search: Any) -> Any:
+    def run(self, arguments: Mapping[str, object] | None = None, **search: object) -> BestRun | list[BestRun]:
         """Search, or continue; return the `BestRun`, or of several objectives a list of them.
 
         Args:
@@ -69,7 +72,7 @@ class SearchPlan:
         return self.trainer(arguments).hyperparameter_search(**settings)
 
     def settings(
-        self, arguments: Mapping[str, Any] | None = None, search: Mapping[str, Any] | None = None
+        self, arguments: Mapping[str, object] | None = None, search: Mapping[str, object] | None = None
     ) -> tuple[dict[str, Any], list[str]]:
         """Return the arguments of `Trainer.hyperparameter_search`, and the names of those parameters that are set.
 

@@ -26,6 +26,7 @@ from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, SearchArguments
 from ..searching.searched_recipe import Evaluation
 from ..system.ctrl_c import ctrl_c_as_interruption
+from ..system.json_types import JsonObject
 from ..system.progress_bars import no_progress_bars
 from ..training.callbacks import ExportableState
 from ..training.randomness import preserved_streams, seed_run
@@ -65,7 +66,7 @@ class TrainerFunction:
     ) -> None:
         self.make_trainer, self.hp_space, self.output_dir = make_trainer, hp_space, output_dir
         self._earlier_parts = EarlierParts()
-        self._fingerprints: dict[str, Any] = {}
+        self._fingerprints: dict[str, object] = {}
         self.suggested_names: Sequence[str] = ()
         self._made_class: type | None = None
         self._prepared_data: Path | None = None  # the folder that keeps them
@@ -111,7 +112,7 @@ class TrainerFunction:
         """Return False: `make_trainer` makes the arguments, too."""
         return False
 
-    def for_trial(self, trial: Any, output_dir: str | None = None) -> TransformersTrainer:
+    def for_trial(self, trial: Trial, output_dir: str | None = None) -> TransformersTrainer:
         """Seed the random streams, and return the trainer of a trial, which writes to `output_dir`.
 
         The seed is the trial's parameter ``seed`` if it has one, else that of the arguments. Where `make_trainer` gives
@@ -156,7 +157,7 @@ class TrainerFunction:
         with preserved_streams():
             self.for_trial(trial).release()
 
-    def _make(self, trial: Any, seed: int) -> transformers.Trainer:
+    def _make(self, trial: Trial, seed: int) -> transformers.Trainer:
         args = copy.copy(self.args)
         args.seed = seed
         seed_run(args)
@@ -179,7 +180,7 @@ class TrainerFunction:
         """Return the whole checkpoints in a folder that hold more than weights, newest first."""
         return resumable_checkpoints(folder)
 
-    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+    def read_state(self, checkpoint: Path) -> JsonObject:
         """Return the trainer state of a checkpoint, with what it records of the trial; empty if it cannot be read."""
         return read_state(checkpoint)
 
@@ -196,15 +197,15 @@ class TrainerFunction:
             finally:
                 trainer.release()
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """Return the fingerprints of the datasets by name."""
         return self._fingerprints
 
-    def functions(self) -> dict[str, Any]:
+    def functions(self) -> dict[str, object]:
         """Return `make_trainer`, and the class of the trainers, by name."""
         return {"trainer": self._made_class, "make_trainer": self.make_trainer}
 
-    def prepare(self, space: Any) -> None:
+    def prepare(self, space: Space | None) -> None:
         """Call `make_trainer` with parameters drawn from the space, and keep what is the same for all trials.
 
         Raises:
@@ -325,7 +326,7 @@ def _check_data(made: transformers.Trainer) -> None:
         raise StudyError("A search compares evaluations, so what make_trainer(trial) makes needs an eval_dataset.")
 
 
-def _left_to_make_trainer(trial: Trial) -> dict[str, Any]:
+def _left_to_make_trainer(trial: Trial) -> dict[str, object]:
     return {}
 
 

@@ -20,6 +20,7 @@ from ..errors import ArgumentError, CheckpointError
 from ..search.metrics.known_trainers import LIBRARIES_OF_TRAINERS, is_rewarded
 from ..search.trial import Trial
 from ..system.files import read_json, remove_folder, sync_tree, write_json
+from ..system.json_types import JsonObject
 from ..system.progress_bars import no_progress_bars
 from ..training import flops as operations
 from ..training import weights
@@ -78,7 +79,7 @@ class TransformersTrainer:
         for tracker in trackers:
             trainer.add_callback(tracker)
 
-    def with_arguments(self, **parameters: Any) -> TransformersTrainer:
+    def with_arguments(self, **parameters: object) -> TransformersTrainer:
         """Refuse: the trainer has been made.
 
         Raises:
@@ -86,7 +87,7 @@ class TransformersTrainer:
         """
         raise ArgumentError(f"{sorted(parameters)} cannot be set: make_trainer(trial) has made the trainer.")
 
-    def add_callback(self, callback: Any) -> None:
+    def add_callback(self, callback: ReportingCallback) -> None:
         """Add the callback that reports, last of all: it marks a checkpoint as whole."""
         self._exact, self._relay = ExactResume(self._trainer), _Relay(callback, self._trainer.store_flos)
         self._trainer.add_callback(_Turn(self._relay, of_others=False))
@@ -187,7 +188,7 @@ class TransformersTrainer:
         """Return a copy, on the host, of the weights that `save_weights` writes: of a PEFT model the trained ones."""
         return {name: each.detach().to("cpu", copy=True) for name, each in self._weights().items()}
 
-    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
+    def save_weights(self, folder: str | Path, state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
         """Write the model as its trainer does, with its present weights or those captured earlier."""
         now = None if state_dict is None else self.capture_weights()
         self._put_back(state_dict)
@@ -272,7 +273,7 @@ class TransformersTrainer:
             raise CheckpointError(f"The weights in {str(folder)!r} cannot be loaded: {error}") from error
 
 
-def _checked(compute_metrics: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(compute_metrics: Callable[..., object]) -> Callable[..., dict[str, object]]:
     """Return the same function with a clear error if it returns no dict."""
     return functools.wraps(compute_metrics)(lambda *given, **named: checked_metrics(compute_metrics(*given, **named)))
 
@@ -284,7 +285,7 @@ class _NamesTrial(TrainerCallback):
         self._trial = trial
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Note the trial in the state, where transformers' own search notes it."""
         state.is_hyper_param_search = True
@@ -308,18 +309,20 @@ class _Relay(TrainerCallback):
         self.has_begun = self.is_turn_of_others = False
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> Any:
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self.when_it_begins()
-        return self.reporting.on_train_begin(args, state, control, **kwargs)
+        self.reporting.on_train_begin(args, state, control, **kwargs)
 
     def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Note that all of a checkpoint has been read."""
         self.has_begun = True
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> object:
         return self.reporting.on_step_end(args, state, control, **kwargs)
 
     def on_evaluate(
@@ -329,11 +332,11 @@ class _Relay(TrainerCallback):
         return self.reporting.on_evaluate(args, state, control, **kwargs)
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> object:
         return self.reporting.on_epoch_end(args, state, control, **kwargs)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Record the trial in the checkpoint, which completes it, and pass the event on."""
         if state.is_world_process_zero:
             checkpoint = Path(args.output_dir, f"checkpoint-{state.global_step}")
@@ -349,14 +352,14 @@ class _Turn(TrainerCallback):
         self._relay, self._of_others = relay, of_others
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self._relay.is_turn_of_others = self._of_others
 
     on_epoch_begin = on_step_begin = on_train_begin
 
 
-def _be_quiet(trainer: Any) -> None:
+def _be_quiet(trainer: transformers.Trainer) -> None:
     """Take off what prints, and what listens to signals: the search does both."""
     present = trainer.callback_handler.callbacks
     for callback in list(present):
@@ -365,7 +368,7 @@ def _be_quiet(trainer: Any) -> None:
             trainer.remove_callback(callback)
 
 
-def _take_trackers(trainer: Any) -> list[object]:
+def _take_trackers(trainer: transformers.Trainer) -> list[object]:
     """Take off the trackers, and return those to put in their place: ours know where a trial begins and ends.
 
     One that was given a writer of its own stays.
@@ -383,7 +386,7 @@ def resumable_checkpoints(folder: Path) -> list[Path]:
     return [each for each in _checkpoints(folder) if all((each / name).is_file() for name in needed)]
 
 
-def read_state(checkpoint: Path) -> dict[str, Any]:
+def read_state(checkpoint: Path) -> JsonObject:
     """Return the trainer state of a checkpoint, with what it records of the trial; empty if it cannot be read."""
     try:
         state, reported = read_json(checkpoint / STATE_FILE), read_json(checkpoint / TRIAL_FILE)

@@ -14,6 +14,7 @@ from typing import Any
 import transformers
 
 from ..errors import ArgumentError, StudyError, described_value
+from ..search.result.best_run import BestRun
 from ..search.space.initial_trials import resolve_start
 from ..search.store.read_study import read_settings
 from ..search.study import SpaceLike, check_name, check_whole
@@ -30,13 +31,13 @@ from .trainer_function import TrainerFunction
 
 
 def tune(
-    function: Callable[[Any], Any],
+    function: Callable[[Any], object],
     hp_space: SpaceLike = None,
     *,
     output_dir: str | os.PathLike[str] | None = None,
     max_resource: int | None = None,
-    **arguments: Any,
-) -> Any:
+    **arguments: object,
+) -> BestRun | list[BestRun]:
     """Search for the best hyperparameters of any `transformers.Trainer`, or of any function that trains and reports.
 
     `function` is one of two kinds; its first call, before the first trial, shows which:
@@ -96,7 +97,7 @@ class TunedFunction:
 
     def __init__(
         self,
-        function: Callable[[Any], Any],
+        function: Callable[[Any], object],
         hp_space: SpaceLike = None,
         output_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -104,7 +105,9 @@ class TunedFunction:
             raise StudyError(f"tune needs a function of a trial, but got {function!r}.")
         self.function, self.hp_space, self.output_dir = function, hp_space, output_dir
 
-    def hyperparameter_search(self, *positional: Any, max_resource: int | None = None, **arguments: Any) -> Any:
+    def hyperparameter_search(
+        self, *positional: object, max_resource: int | None = None, **arguments: object
+    ) -> BestRun | list[BestRun]:
         """Search, as `tune` does; `hp_space` defaults to that of this function."""
         given = SearchArguments.of({**dict(zip(POSITIONAL, positional, strict=False)), **arguments})
         space = self.hp_space if given.hp_space is None else given.hp_space
@@ -112,7 +115,7 @@ class TunedFunction:
         with _cheap_collections(), warnings_once():
             return self._search(given, max_resource)
 
-    def _search(self, given: SearchArguments, max_resource: int | None) -> Any:
+    def _search(self, given: SearchArguments, max_resource: int | None) -> BestRun | list[BestRun]:
         found, first = self._look(given, max_resource)
         if isinstance(found, TrainerFunction):
             if max_resource is not None:

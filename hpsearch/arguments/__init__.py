@@ -28,7 +28,7 @@ from .older_spellings import translate_arguments
 # Fields that transformers fills in from others if they are not given.
 _DERIVED = ("greater_is_better", "metric_for_best_model", "eval_steps", "do_eval", "disable_tqdm")
 # Fields of transformers that this version cannot honour, and their neutral values: better refused than ignored.
-_NOT_HONOURED: dict[str, tuple[Any, ...]] = {
+_NOT_HONOURED: dict[str, tuple[object, ...]] = {
     "parallelism_config": (None,),
 }
 
@@ -36,7 +36,7 @@ _NOT_HONOURED: dict[str, tuple[Any, ...]] = {
 class _AcceptsOlderSpellings(type):
     """Translates older spellings of arguments before the constructor, which a dataclass generates, sees them."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: object, **kwargs: object) -> Any:
         given = translate_arguments(kwargs)
         allowed = _parameters(cls)
         unknown = next((name for name in given if name not in allowed), None)
@@ -173,7 +173,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
         super().set_evaluate(strategy, steps, batch_size, accumulation_steps, delay or 0, loss_only)
         return self
 
-    def replace(self, **changes: Any) -> TrainingArguments:
+    def replace(self, **changes: object) -> TrainingArguments:
         """Return new arguments with `changes` applied, cast and validated; this object is not touched.
 
         Attributes that were assigned after construction count as given.
@@ -248,7 +248,7 @@ def adopt(args: transformers.TrainingArguments | None) -> TrainingArguments:
     return ours(**values)
 
 
-def _default(kind: Any, name: str) -> Any:
+def _default(kind: Any, name: str) -> object:
     return kind.__dataclass_fields__[name].default
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -28,7 +28,7 @@ _ENUMS: dict[str, type[Enum]] = {
     "optim": OptimizerNames,
     "save_strategy": SaveStrategy,
 }
-_CHOICES: dict[str, tuple[Any, ...]] = {
+_CHOICES: dict[str, tuple[object, ...]] = {
     "include_num_input_tokens_seen": ("all", "non_padding", "no", True, False),
     "log_level": tuple(trainer_log_levels),
     "log_level_replica": tuple(trainer_log_levels),
@@ -125,7 +125,7 @@ def _check_json(name: str, value: str) -> None:
         raise ArgumentError(f"{name}={value!r} is not JSON: {error}.") from None
 
 
-def _check_choice(args: object, name: str, allowed: object, take: Callable[[Any], Any]) -> None:
+def _check_choice(args: object, name: str, allowed: Sequence[object], take: Callable[[Any], object]) -> None:
     if not hasattr(args, name):
         return
     value = getattr(args, name)
@@ -135,7 +135,7 @@ def _check_choice(args: object, name: str, allowed: object, take: Callable[[Any]
         raise _not_allowed(name, value, allowed) from None
 
 
-def _check_members(args: object, name: str, allowed: Any) -> None:
+def _check_members(args: object, name: str, allowed: Sequence[str]) -> None:
     given = getattr(args, name, None) or ()
     if isinstance(given, str):
         given = given.split() if name == "debug" else [given]
@@ -144,7 +144,7 @@ def _check_members(args: object, name: str, allowed: Any) -> None:
             raise _not_allowed(name, each, allowed)
 
 
-def _not_allowed(name: str, value: Any, allowed: Any) -> ArgumentError:
+def _not_allowed(name: str, value: object, allowed: Sequence[object]) -> ArgumentError:
     hint = nearest_name(str(value), [str(each) for each in allowed])
     return ArgumentError(f"{name}={value!r} is not allowed; allowed: {one_of(allowed)}.{hint}")
 

@@ -64,7 +64,7 @@ def cast_argument(name: str, value: object, kind: type) -> Any:
     raise ArgumentTypeError(f"{name}={value!r} ({type(value).__name__}) cannot be converted to {wanted} without loss.")
 
 
-def _fit(value: Any, target: Any) -> tuple[Any, bool]:
+def _fit(value: Any, target: object) -> tuple[object, bool]:
     if target is Any:
         return value, True
     if target is type(None):
@@ -78,7 +78,7 @@ def _fit(value: Any, target: Any) -> tuple[Any, bool]:
     return value, isinstance(value, target)
 
 
-def _accepted_types(annotation: object) -> tuple[Any, ...]:
+def _accepted_types(annotation: object) -> tuple[object, ...]:
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         return tuple(each for option in typing.get_args(annotation) for each in _accepted_types(option))
@@ -88,8 +88,8 @@ def _accepted_types(annotation: object) -> tuple[Any, ...]:
 
 
 @functools.cache
-def _annotations(kind: Any) -> dict[str, Any]:
-    known: dict[str, Any] = {}
+def _annotations(kind: Any) -> dict[str, object]:
+    known: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         namespace = vars(typing).copy()
         namespace.update(vars(__import__(base.__module__, fromlist=["_"])))

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ..errors import ArgumentError
 
-Translation = Callable[[str, Any], dict[str, Any]]
+Translation = Callable[[str, object], dict[str, object]]
 
 
 def _renamed(successor: str) -> Translation:
     return lambda name, value: {} if value is None else {successor: value}
 
 
-def _switch(**successors: Any) -> Translation:
-    def translate(name: str, value: object) -> dict[str, Any]:
+def _switch(**successors: object) -> Translation:
+    def translate(name: str, value: object) -> dict[str, object]:
         if value is not None and not isinstance(value, bool):
             raise ArgumentError(f"{name}={value!r} must be True or False; its successor is {', '.join(successors)}.")
         return dict(successors) if value else {}
@@ -28,10 +27,10 @@ def _switch(**successors: Any) -> Translation:
     return translate
 
 
-def _dropped(*neutral: Any, advice: str) -> Translation:
+def _dropped(*neutral: object, advice: str) -> Translation:
     """Accept the values that asked for nothing; refuse the others with `advice`."""
 
-    def translate(name: str, value: object) -> dict[str, Any]:
+    def translate(name: str, value: object) -> dict[str, object]:
         if value not in neutral:
             raise ArgumentError(f"{name}={value!r} is an older spelling that transformers 5 no longer has: {advice}.")
         return {}
@@ -39,7 +38,7 @@ def _dropped(*neutral: Any, advice: str) -> Translation:
     return translate
 
 
-def _warmup_ratio(name: str, value: object) -> dict[str, Any]:
+def _warmup_ratio(name: str, value: object) -> dict[str, object]:
     if value is None:
         return {}
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
@@ -155,7 +154,7 @@ _NAMES = {
 }
 
 
-def translate_arguments(given: Mapping[str, object]) -> dict[str, Any]:
+def translate_arguments(given: Mapping[str, object]) -> dict[str, object]:
     """Return the keyword arguments `given` with every older spelling replaced by its successor.
 
     Lists and dicts of several spellings are joined; a positive `warmup_steps` wins over `warmup_ratio`, as it always
@@ -189,7 +188,7 @@ def translate_arguments(given: Mapping[str, object]) -> dict[str, Any]:
     return translated
 
 
-def _joined(name: str, successor: str, present: object, added: object) -> Any:
+def _joined(name: str, successor: str, present: object, added: object) -> object:
     if present is None or present == added:
         return added
     if isinstance(present, dict) and isinstance(added, dict):

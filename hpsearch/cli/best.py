@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -79,7 +79,7 @@ def _printed(records: list[TrialRecord], summary: SearchSummary, form: Format) -
         known = _training_arguments(summary)
         _say_what_is_no_flag(found, known)
         return "\n".join(_flags(each, known) for each in found)
-    told: Any = found if len(summary.study.objectives) > 1 else found[0]
+    told: object = found if len(summary.study.objectives) > 1 else found[0]
     if form is Format.JSON:
         return json.dumps(told, indent=2, default=str)
     import yaml
@@ -118,7 +118,7 @@ def _training_arguments(summary: SearchSummary) -> Collection[str]:
     return {name for session in sessions for name in session["arguments"]}
 
 
-def _say_what_is_no_flag(found: Sequence[Mapping[str, Any]], known: Collection[str]) -> None:
+def _say_what_is_no_flag(found: Sequence[Mapping[str, object]], known: Collection[str]) -> None:
     """Print, apart from the flags, the parameters that are left out."""
     for values in found:
         left_out = ", ".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -19,6 +19,7 @@ from ..search.store.stored_study import StoredStudy
 from ..search.study import flat
 from ..search.trial import TrialRecord
 from ..searching.opened_study import open_study
+from ..system.json_types import JsonObject
 from .which_study import study_folder, trial_of
 
 
@@ -58,7 +59,7 @@ def _print(title: str, names: list[str], rows: list[tuple[str, list[str]]]) -> N
 
 
 def _of_trials(pair: list[TrialRecord], summary: SearchSummary) -> list[tuple[str, list[str]]]:
-    def row(label: str, shown: Callable[[TrialRecord], Any]) -> tuple[str, list[str]]:
+    def row(label: str, shown: Callable[[TrialRecord], object]) -> tuple[str, list[str]]:
         return label, [str(shown(each)) for each in pair]
 
     rows = [row("state", lambda each: each.state.value)]
@@ -76,7 +77,7 @@ def _of_trials(pair: list[TrialRecord], summary: SearchSummary) -> list[tuple[st
 
 
 def _of_studies(pair: list[SearchSummary]) -> list[tuple[str, list[str]]]:
-    def row(label: str, shown: Callable[[SearchSummary], Any]) -> tuple[str, list[str]]:
+    def row(label: str, shown: Callable[[SearchSummary], object]) -> tuple[str, list[str]]:
         return label, [str(shown(each)) for each in pair]
 
     def best(summary: SearchSummary) -> str:
@@ -107,7 +108,7 @@ def _of_studies(pair: list[SearchSummary]) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _range(described: dict[str, Any] | None) -> str:
+def _range(described: JsonObject | None) -> str:
     if described is None:
         return "-"
     if "choices" in described:

@@ -24,7 +24,7 @@ SPACE = {
 }
 
 
-def make_data(count: int, seed: int) -> list[dict[str, Any]]:
+def make_data(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     """Points on two spirals, with a little noise, and which of the two each is on."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 2

@@ -64,7 +64,7 @@ class _Interrupted(BaseException):
 
 def _telling(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
-    def telling(*args: Any, **kwargs: Any) -> None:
+    def telling(*args: object, **kwargs: object) -> None:
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt as interruption:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -101,7 +101,7 @@ def _options(
     n_jobs: int | None,
     devices: str | None,
     time: str | None,
-    **others: Any,
+    **others: object,
 ) -> dict[str, object]:
     """Return the arguments of the search that were given; a timeout that is None lifts the limit."""
     given = {
@@ -130,7 +130,7 @@ def _search(command: Command) -> None:
             f"not searched, as --set gives them: {', '.join(f'{name}={command.arguments[name]!r}' for name in names)}"
         )
     try:
-        found: Any = trainer.hyperparameter_search(**search)
+        found = trainer.hyperparameter_search(**search)
     except SearchInterrupted as interruption:
         if interruption.command is not None and leaving.folder is not None:
             interruption.command = f"hpsearch resume {shlex.quote(str(leaving.folder))}"

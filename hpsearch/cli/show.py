@@ -71,7 +71,7 @@ def show(
     say_problems(summary)
 
 
-def _filtered(records: Sequence[TrialRecord], states: Sequence[Any] | None) -> list[TrialRecord]:
+def _filtered(records: Sequence[TrialRecord], states: Sequence[State] | None) -> list[TrialRecord]:
     wanted = {each.value for each in states or ()}
     return [each for each in records if not wanted or each.state.value in wanted]
 

@@ -19,6 +19,7 @@ from ..search.store.study_folder import COMMAND_FILE
 from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..system.files import write_json
+from ..system.json_types import JsonObject
 from ..system.redaction import holds_secret
 from .text_classification import read_toml
 
@@ -37,8 +38,8 @@ class Command:
 
     file: str
     folder: str
-    arguments: dict[str, Any] = field(default_factory=dict)
-    search: dict[str, Any] = field(default_factory=dict)
+    arguments: JsonObject = field(default_factory=dict)
+    search: JsonObject = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
     def plan(self) -> SearchPlan:

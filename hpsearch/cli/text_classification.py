@@ -6,17 +6,23 @@ import importlib
 import importlib.util
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..any_trainer.search_plan import SearchPlan
 from ..errors import MissingPackageError, SpaceError, StudyError, one_of
 from ..search.space.search_space import SearchSpace
 from ..search.study import check_name
 from ..system.spelling import nearest_name
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+    from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+    from ..trainer.trainer import Trainer
 
 _READERS = {".csv": ("csv", {}), ".tsv": ("csv", {"delimiter": "\t"}), ".json": ("json", {}), ".jsonl": ("json", {})}
 _READERS |= {".parquet": ("parquet", {})}
@@ -55,11 +61,11 @@ class TextClassification:
     label: str = "label"
     validation: str | float = 0.1
     metric: str = "accuracy"
-    space: str | Mapping[str, Any] = "encoder"
+    space: str | Mapping[str, object] = "encoder"
     max_length: int = 128
     seed: int = 42
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    search: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    search: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.metric not in _METRICS:
@@ -94,7 +100,7 @@ class TextClassification:
         settings, _ = SearchPlan(self.make_trainer, self._space(), **search).settings(self.arguments)
         return SearchPlan(self.make_trainer, **settings)
 
-    def make_trainer(self) -> Any:
+    def make_trainer(self) -> Trainer:
         """Return the trainer, with its data."""
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -135,7 +141,7 @@ class TextClassification:
     def _columns(self) -> list[str]:
         return [self.text] if isinstance(self.text, str) else list(self.text)
 
-    def _names(self, train: Any, labels: Sequence[object]) -> Sequence[str]:
+    def _names(self, train: Dataset, labels: Sequence[object]) -> Sequence[str]:
         """Return the labels by name, if the data know names for their numbers."""
         feature = train.features[self.label]
         return (
@@ -157,14 +163,14 @@ class TextClassification:
         space: SearchSpace = importlib.import_module(f"hpsearch.spaces.{self.space}").SPACE
         return space
 
-    def _splits(self) -> tuple[Any, Any]:
+    def _splits(self) -> tuple[Dataset, Dataset]:
         """Return the data to train on and the data to evaluate on.
 
         Raises:
             StudyError: there are none, or a column is missing or has gaps.
         """
         data = _load(self.data)
-        held_out: Any = None
+        held_out: Dataset | None = None
         if isinstance(self.validation, str):
             held_out = data.get(self.validation)
             if held_out is None and Path(self.validation).suffix in _READERS:
@@ -182,7 +188,7 @@ class TextClassification:
         split = train.train_test_split(test_size=self.validation, seed=self.seed)
         return split["train"], split["test"]
 
-    def _check(self, data: Any) -> None:
+    def _check(self, data: Dataset) -> None:
         for name in (*self._columns(), self.label):
             if name not in data.column_names:
                 raise StudyError(
@@ -217,7 +223,7 @@ def read_toml(file: Path) -> SearchPlan:
     return TextClassification(**settings).plan()
 
 
-def _check_type(name: str, value: Any, kind: Any, told: str) -> None:
+def _check_type(name: str, value: object, kind: type | tuple[type, ...], told: str) -> None:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise StudyError(f"{name} = {value!r} must be {told}.")
 
@@ -236,7 +242,7 @@ def _named_after(data: str) -> str:
         return re.sub(r"^[\W_]+|[\W_]+$", "", re.sub(r"[^\w.=,+@]+", "-", name))[:100] or "study"
 
 
-def _load(source: str) -> Any:
+def _load(source: str) -> DatasetDict:
     """Return the splits of a file, or of a dataset on the Hub.
 
     Raises:
@@ -268,13 +274,18 @@ def _in_words(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _one(data: Any) -> Any:
+def _one(data: DatasetDict) -> Dataset:
     return data["train"] if "train" in data else next(iter(data.values()))
 
 
 def _encoded(
-    tokenizer: Any, columns: list[str], label: str, names: list[Any], length: int, rows: Mapping[str, list[Any]]
-) -> dict[str, Any]:
+    tokenizer: PreTrainedTokenizerBase,
+    columns: list[str],
+    label: str,
+    names: list[object],
+    length: int,
+    rows: Mapping[str, list[object]],
+) -> dict[str, object]:
     strange = next((each for each in rows[label] if each not in names), None)
     if strange is not None:
         raise StudyError(f"The validation data have the label {strange!r}, which the training data lack: {names}.")
@@ -282,7 +293,7 @@ def _encoded(
     return {**encoded, "labels": [names.index(each) for each in rows[label]]}
 
 
-def _metrics(metric: str, prediction: Any) -> dict[str, float]:
+def _metrics(metric: str, prediction: EvalPrediction) -> dict[str, float]:
     logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
     found, truth = logits.argmax(-1), prediction.label_ids
     values = {"accuracy": float((found == truth).mean())}
@@ -291,7 +302,7 @@ def _metrics(metric: str, prediction: Any) -> dict[str, float]:
     return values
 
 
-def _score(metric: str) -> Callable[[Any, Any], float]:
+def _score(metric: str) -> Callable[[object, object], float]:
     from sklearn import metrics
 
     if metric == "mcc":
@@ -300,5 +311,5 @@ def _score(metric: str) -> Callable[[Any, Any], float]:
     return lambda truth, found: float(score(truth, found, average="macro", zero_division=0))
 
 
-def _near(name: Any, allowed: Any) -> str:
+def _near(name: object, allowed: Iterable[object]) -> str:
     return nearest_name(str(name), [str(each) for each in allowed])

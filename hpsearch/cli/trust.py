@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -39,8 +39,8 @@ class Given:
     command: str
     file: Path | None = None
     trust: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    search: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    search: Mapping[str, object] = field(default_factory=dict)
 
 
 def admitted(recorded: Command, study: Path, given: Given) -> Command:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from ..errors import StudyError
 
@@ -31,7 +30,7 @@ def seconds(text: str) -> float | None:
     return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(rf"({_NUMBER})(min|[smhd])", text))
 
 
-def settings(texts: Sequence[str]) -> dict[str, Any]:
+def settings(texts: Sequence[str]) -> dict[str, object]:
     """Return what ``--set name=value`` sets; a value is JSON, or else a text.
 
     >>> settings(["learning_rate=1e-4", "bf16=true", "optim=adafactor"])
@@ -40,7 +39,7 @@ def settings(texts: Sequence[str]) -> dict[str, Any]:
     Raises:
         StudyError: there is no ``=``.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:

@@ -17,7 +17,7 @@ class OfLatestRun:
     def __get__(self, recipe: Any, owner: type | None = None) -> Any:
         return self if recipe is None else getattr(recipe.run, self._name)
 
-    def __set__(self, recipe: Any, value: Any) -> None:
+    def __set__(self, recipe: Any, value: object) -> None:
         setattr(recipe.run, self._name, value)
 
 

@@ -9,12 +9,13 @@ import copy
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import transformers
+from torch.optim.lr_scheduler import LRScheduler
 
 from ..arguments import TrainingArguments, adopt
 from ..arguments.casting import argument_names, cast_argument
@@ -31,11 +32,15 @@ from ..training.callbacks import (
     default_callbacks,
 )
 from ..training.model_init import check_model_init, takes_trial
+from ..training.optimization import OptimizerClass
 from ..training.randomness import preserved_streams
 from ..training.run import TrainingRun
 from ..training.shared_parts import EarlierParts
 from ..training.trackers import end_trial
 from .attributes import OfLatestRun, Removed
+
+if TYPE_CHECKING:
+    from ..training.hooks import ProcessingClass
 
 PARAMETER_GROUPS = ("model", "lora", "optim", "data")
 _READ_FROM_THE_TRIAL = ("model.", "lora.", "data.")
@@ -68,25 +73,25 @@ class Recipe:
         self,
         model: torch.nn.Module | None = None,
         args: transformers.TrainingArguments | None = None,
-        data_collator: Callable[..., Any] | None = None,
+        data_collator: Callable[..., object] | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
-        processing_class: Any = None,
+        processing_class: ProcessingClass | None = None,
         model_init: Callable[..., torch.nn.Module] | None = None,
-        compute_loss_func: Callable[..., Any] | None = None,
+        compute_loss_func: Callable[..., torch.Tensor] | None = None,
         compute_metrics: Callable[..., dict[str, Any]] | None = None,
-        callbacks: list[Any] | None = None,
-        optimizers: tuple[Any, Any] = (None, None),
-        optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
-        preprocess_logits_for_metrics: Callable[..., Any] | None = None,
+        callbacks: Sequence[TrainerCallback | type[TrainerCallback]] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, LRScheduler | None] = (None, None),
+        optimizer_cls_and_kwargs: tuple[OptimizerClass, dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[..., object] | None = None,
         *,
-        tokenizer: Any = None,
+        tokenizer: ProcessingClass | None = None,
     ) -> None:
         if tokenizer is not None:
             processing_class = _renamed_tokenizer(tokenizer, processing_class)
         self.args: TrainingArguments = adopt(args)
         self.model_init = model_init
-        self.data_collator: Callable[..., Any] = (
+        self.data_collator: Callable[..., object] = (
             data.default_collator(processing_class) if data_collator is None else data_collator
         )
         self.train_dataset = train_dataset
@@ -97,7 +102,7 @@ class Recipe:
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         self.optimizers = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        self.optimizer_parameters: Mapping[str, Any] = {}
+        self.optimizer_parameters: Mapping[str, object] = {}
         self.callbacks: list[TrainerCallback] = [_instance(each) for each in callbacks or []]
         self.removed_callbacks: list[type] = []
         self.trial: Any = None
@@ -187,7 +192,7 @@ class Recipe:
         return self._run
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> ProcessingClass | None:
         """The older name of `processing_class`."""
         warnings.warn("tokenizer is an older spelling; use processing_class instead.", DeprecationWarning, stacklevel=2)
         return self.processing_class
@@ -219,7 +224,7 @@ class Recipe:
         """True if a run moves its model to `args.device`."""
         return self.args.place_model_on_device is not False and getattr(self.model, "hf_device_map", None) is None
 
-    def with_arguments(self: Self, **parameters: Any) -> Self:
+    def with_arguments(self: Self, **parameters: object) -> Self:
         """Return a new trainer with other arguments; this one is not touched.
 
         Args:
@@ -253,7 +258,7 @@ class Recipe:
         other._check()
         return other
 
-    def for_trial(self: Self, trial: Any, output_dir: str | None = None) -> Self:
+    def for_trial(self: Self, trial: object, output_dir: str | None = None) -> Self:
         """Return a new trainer with a trial's parameters as arguments; its runs call ``model_init(trial)``.
 
         With an `output_dir`, as in a search, the new trainer writes there, prints nothing, uploads nothing to the Hub,
@@ -263,7 +268,7 @@ class Recipe:
         Raises:
             ArgumentError: a parameter is not a valid training argument.
         """
-        place: dict[str, Any] = {} if output_dir is None else _as_part_of_a_search(output_dir)
+        place: dict[str, object] = {} if output_dir is None else _as_part_of_a_search(output_dir)
         other = self.with_arguments(**place, **trial_parameters(trial))
         other.trial = trial
         if output_dir is not None:
@@ -271,7 +276,7 @@ class Recipe:
             other.removed_callbacks += [PrinterCallback, ProgressCallback]
         return other
 
-    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+    def check_parameter(self, name: str, value: object, conditions: Mapping[str, object] | None = None) -> None:
         """Check that a trial could set parameter `name` to `value` while it sets `conditions` too.
 
         Raises:
@@ -307,7 +312,7 @@ class Recipe:
         arguments = argument_names(type(self.args))
         return name not in arguments and not successor_of_argument(name) and misspelling_of(name, arguments) is None
 
-    def _arguments_among(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    def _arguments_among(self, parameters: Mapping[str, object]) -> dict[str, object]:
         """Return the training arguments among the parameters of a trial."""
         return {name: value for name, value in parameters.items() if "." not in name and not self._is_own_name(name)}
 
@@ -354,7 +359,7 @@ class Recipe:
             self._shown_on._run = run
         return run
 
-    def call_model_init(self, trial: Any = None) -> torch.nn.Module:
+    def call_model_init(self, trial: object = None) -> torch.nn.Module:
         """Return the model of a new run: the one given, or a new one from `model_init`.
 
         Raises:
@@ -369,13 +374,15 @@ class Recipe:
         return model
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args: TrainingArguments, model: Any = None) -> tuple[Any, dict[str, Any]]:
+    def get_optimizer_cls_and_kwargs(
+        args: TrainingArguments, model: torch.nn.Module | None = None
+    ) -> tuple[OptimizerClass, dict[str, Any]]:
         """Return the optimizer class that `args.optim` names, and the arguments it takes from `args`."""
         return optimization.optimizer_class_and_kwargs(args, model)
 
     # Callbacks.
 
-    def add_callback(self, callback: Any) -> None:
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         """Add a callback, class or instance, to this trainer and its latest run."""
         instance = _instance(callback)
         self.removed_callbacks = [each for each in self.removed_callbacks if each is not type(instance)]
@@ -383,14 +390,14 @@ class Recipe:
         if self._run is not None:
             self._run.callback_handler.add_callback(instance)
 
-    def pop_callback(self, callback: Any) -> TrainerCallback | None:
+    def pop_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback | None:
         """Remove the first callback that matches a class or instance and return it; None if there is none."""
         if self._run is not None:
             present = self._run.callback_handler.callbacks
         else:
             present = [*self._default_callbacks(), *self.callbacks]
-        is_kind = isinstance(callback, type)
-        found = next((each for each in present if (isinstance(each, callback) if is_kind else each is callback)), None)
+        kind = callback if isinstance(callback, type) else ()
+        found = next((each for each in present if each is callback or isinstance(each, kind)), None)
         if found is None:
             return None
         if self._run is not None:
@@ -410,19 +417,19 @@ class Recipe:
     def _default_callbacks(self) -> list[TrainerCallback]:
         return [each for each in default_callbacks(self.args) if type(each) not in self.removed_callbacks]
 
-    def remove_callback(self, callback: Any) -> None:
+    def remove_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         """Remove the first callback that matches a class or instance."""
         self.pop_callback(callback)
 
 
-def trial_parameters(trial: Any) -> dict[str, Any]:
+def trial_parameters(trial: Any) -> dict[str, object]:
     """Return the parameters to train with: a dict itself, the `arguments` of our trials, the `params` of Optuna's."""
     if isinstance(trial, Mapping):
         return dict(trial)
     return dict(trial.arguments if hasattr(trial, "arguments") else trial.params)
 
 
-def _as_part_of_a_search(output_dir: str) -> dict[str, Any]:
+def _as_part_of_a_search(output_dir: str) -> dict[str, object]:
     return {
         "output_dir": output_dir,
         "run_name": Path(output_dir).name,
@@ -432,7 +439,7 @@ def _as_part_of_a_search(output_dir: str) -> dict[str, Any]:
     }
 
 
-def _renamed_tokenizer(tokenizer: Any, processing_class: Any) -> Any:
+def _renamed_tokenizer(tokenizer: ProcessingClass, processing_class: ProcessingClass | None) -> ProcessingClass:
     if processing_class is not None and processing_class is not tokenizer:
         raise InvalidInputError("tokenizer is the older name of processing_class; pass only processing_class.")
     warnings.warn("tokenizer is an older spelling; use processing_class instead.", DeprecationWarning, stacklevel=3)
@@ -448,7 +455,7 @@ def _check_group(name: str) -> None:
         )
 
 
-def _instance(callback: Any) -> TrainerCallback:
+def _instance(callback: TrainerCallback | type[TrainerCallback]) -> TrainerCallback:
     instance = callback() if isinstance(callback, type) else callback
     if not hasattr(instance, "on_train_begin"):
         raise InvalidInputError(f"{callback!r} is not a callback: derive it from TrainerCallback.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers.trainer_utils import has_length
@@ -18,8 +18,9 @@ from ..search.store.provenance import CALLBACKS
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.searched_recipe import Evaluation
 from ..system.files import read_json
+from ..system.json_types import JsonObject
 from ..training import batch_size, hyperparameters, resume, weights
-from ..training.callbacks import ExportableState, is_of_package
+from ..training.callbacks import ExportableState, TrainerCallback, is_of_package
 from ..training.checkpoints import STATE_FILE
 from ..training.model_init import takes_trial
 from ..training.randomness import preserved_streams, seed_run
@@ -105,7 +106,7 @@ class SearchableTrainer:
         sets = len(data) if isinstance(data, dict) else 1
         return Evaluation(sets, self.trainer.compute_metrics is not None, type(self.trainer))
 
-    def prepare(self, space: Any) -> None:
+    def prepare(self, space: object) -> None:
         """Check that the trainer has what a search needs.
 
         Raises:
@@ -113,7 +114,7 @@ class SearchableTrainer:
         """
         check_trainer(self.trainer)
 
-    def with_arguments(self, **parameters: Any) -> SearchableTrainer:
+    def with_arguments(self, **parameters: object) -> SearchableTrainer:
         """Return the same recipe with other arguments, and without a run."""
         return SearchableTrainer(self.trainer.with_arguments(**parameters))
 
@@ -143,7 +144,7 @@ class SearchableTrainer:
             with preserved_streams():
                 self._build_model(trial)
 
-    def check_parameter(self, name: str, value: Any, conditions: Mapping[str, Any] | None = None) -> None:
+    def check_parameter(self, name: str, value: object, conditions: Mapping[str, object] | None = None) -> None:
         """Check that a trial could set parameter `name` to `value` under `conditions`; see `Trainer`."""
         self.trainer.check_parameter(name, value, conditions)
 
@@ -169,22 +170,22 @@ class SearchableTrainer:
         """Return the checkpoints in a folder that training can resume from, newest first."""
         return resume.resumable_checkpoints(folder)
 
-    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+    def read_state(self, checkpoint: Path) -> JsonObject:
         """Return the trainer state that a checkpoint holds, as JSON gives it; empty if it cannot be read."""
         try:
             return dict(read_json(checkpoint / STATE_FILE) or {})
         except (OSError, ValueError):
             return {}
 
-    def smaller_batches(self, args: TrainingArguments) -> dict[str, Any] | None:
+    def smaller_batches(self, args: TrainingArguments) -> dict[str, int] | None:
         """Return arguments for the same optimizer steps with less memory; None if the batch cannot be divided."""
         return batch_size.smaller_batches(args)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """Return the datasets by name."""
         return {"train_dataset": self.trainer.train_dataset, "eval_dataset": self.trainer.eval_dataset}
 
-    def functions(self) -> dict[str, Any]:
+    def functions(self) -> dict[str, object]:
         """Return the functions that trials are made of, and the class of the trainer, by name."""
         found = {"trainer": type(self.trainer), **{name: getattr(self.trainer, name) for name in _FUNCTIONS}}
         return {**found, CALLBACKS: [each for one in self.trainer.callbacks for each in _deciding(one)]}
@@ -202,7 +203,7 @@ class SearchableTrainer:
         return trainer.call_model_init(trial)
 
 
-def _deciding(callback: Any) -> list[Any]:
+def _deciding(callback: TrainerCallback) -> list[object]:
     """Return what identifies a callback that may decide something: one of the user, or early stopping."""
     if not is_package_class(type(callback)):
         return [callback]

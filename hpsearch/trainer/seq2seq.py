@@ -17,6 +17,7 @@ from transformers.trainer_utils import PredictionOutput
 from ..arguments import Seq2SeqTrainingArguments
 from ..errors import ArgumentError, InvalidInputError
 from ..training import evaluation
+from ..training.hooks import Batch
 from .trainer import Trainer
 
 if torch.distributed.is_available():
@@ -47,7 +48,7 @@ class Seq2SeqTrainer(Trainer):
     """
 
     args: Seq2SeqTrainingArguments
-    _gen_kwargs: Mapping[str, Any] = {}
+    _gen_kwargs: Mapping[str, object] = {}
 
     def _check(self) -> None:
         if not isinstance(self.args, Seq2SeqTrainingArguments):
@@ -95,7 +96,7 @@ class Seq2SeqTrainer(Trainer):
             ) from error
         return config
 
-    def call_model_init(self, trial: Any = None) -> torch.nn.Module:
+    def call_model_init(self, trial: object = None) -> torch.nn.Module:
         """Return the model of a new run, with `args.generation_config` as its generation config if that is set.
 
         Special tokens that the new generation config leaves open stay those of the model.
@@ -116,9 +117,9 @@ class Seq2SeqTrainer(Trainer):
     def compute_loss(
         self,
         model: torch.nn.Module,
-        inputs: dict[str, Any],
+        inputs: Batch,
         return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """Hook: as in `Trainer`; if the loss is not the model's own, the decoder still sees the shifted labels.
 
@@ -135,7 +136,7 @@ class Seq2SeqTrainer(Trainer):
         eval_dataset: Any = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
+        **gen_kwargs: object,
     ) -> dict[str, float]:
         """Evaluate the model of the latest run; return, log and announce its metrics.
 
@@ -155,7 +156,7 @@ class Seq2SeqTrainer(Trainer):
         test_dataset: Any,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
-        **gen_kwargs: Any,
+        **gen_kwargs: object,
     ) -> PredictionOutput:
         """Predict on a dataset; metrics are there too if it has labels.
 
@@ -169,7 +170,7 @@ class Seq2SeqTrainer(Trainer):
             return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
     @contextlib.contextmanager
-    def _generating_with(self, gen_kwargs: Mapping[str, Any]) -> Iterator[None]:
+    def _generating_with(self, gen_kwargs: Mapping[str, object]) -> Iterator[None]:
         """Generate with `gen_kwargs` inside; an evaluation inside another one generates as that one does."""
         if not self.args.predict_with_generate:
             _warn_of_unused(gen_kwargs, "predict_with_generate is False")
@@ -183,11 +184,11 @@ class Seq2SeqTrainer(Trainer):
     def prediction_step(
         self,
         model: torch.nn.Module,
-        inputs: dict[str, Any],
+        inputs: Batch,
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
-        **gen_kwargs: Any,
-    ) -> tuple[Any, Any, Any]:
+        **gen_kwargs: object,
+    ) -> tuple[torch.Tensor | None, Any, Any]:
         """Hook: return (loss, generated token ids, labels) of one batch; (loss, logits, labels) without generation."""
         if prediction_loss_only or not self.args.predict_with_generate:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
@@ -202,12 +203,12 @@ class Seq2SeqTrainer(Trainer):
             labels = self._padded(labels, width)
         return loss, self._padded(generated, width), labels
 
-    def _mean_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    def _mean_loss(self, model: torch.nn.Module, inputs: Batch) -> torch.Tensor:
         """Return the loss of one batch, a mean over its own labels: those of other processes do not count."""
         with torch.no_grad(), self.compute_loss_context_manager():
             return evaluation.compute_loss_through_hook(self, model, inputs, num_items_in_batch=None).detach().mean()
 
-    def _resolved(self, gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _resolved(self, gen_kwargs: Mapping[str, object]) -> dict[str, Any]:
         """Return what `generate()` is called with: `gen_kwargs`, where they are silent the arguments of the run."""
         unset = (*_LENGTHS, "num_beams")
         resolved = {name: value for name, value in gen_kwargs.items() if not (name in unset and value is None)}
@@ -225,7 +226,7 @@ class Seq2SeqTrainer(Trainer):
             resolved.setdefault("max_new_tokens", None)  # of the two, generate() would follow the model's own
         return resolved
 
-    def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
+    def _generate(self, inputs: Batch, gen_kwargs: dict[str, Any]) -> torch.Tensor:
         wrapped = self.run.model_wrapped
         # A process that is done with its batch continues as long as the others, which need its part of the weights.
         gen_kwargs.setdefault("synced_gpus", _is_sharded(wrapped) or is_deepspeed_zero3_enabled())
@@ -255,24 +256,24 @@ class Seq2SeqTrainer(Trainer):
         )
 
 
-def _is_sharded(model: Any) -> bool:
+def _is_sharded(model: object) -> bool:
     return torch.distributed.is_available() and isinstance(model, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule))
 
 
-def _gathered_root(model: Any) -> contextlib.AbstractContextManager[Any]:
+def _gathered_root(model: object) -> contextlib.AbstractContextManager[object]:
     """Return a context in which a sharded model has its outermost weights, which only its own `forward` gathers."""
     if _is_sharded(model) and isinstance(model, fsdp.FullyShardedDataParallel):
         return fsdp.FullyShardedDataParallel.summon_full_params(model, writeback=False, recurse=False)
     return contextlib.nullcontext()
 
 
-def _warn_of_unused(gen_kwargs: Mapping[str, Any], reason: str) -> None:
+def _warn_of_unused(gen_kwargs: Mapping[str, object], reason: str) -> None:
     given = [name for name, value in gen_kwargs.items() if value is not None]
     if given:
         logger.warning("Nothing is generated, so %s will have no effect: %s.", ", ".join(given), reason)
 
 
-def _generation_inputs(inputs: dict[str, Any]) -> dict[str, Any]:
+def _generation_inputs(inputs: Batch) -> Batch:
     """Return the batch without its labels, and without decoder inputs that were made from them.
 
     Decoder inputs of another shape are a beginning to continue from, and stay.

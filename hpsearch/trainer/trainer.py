@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 import transformers
-from torch.utils.data import DataLoader
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Sampler
 from transformers.trainer_pt_utils import metrics_format
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, TrainOutput, speed_metrics
 
@@ -26,6 +27,7 @@ from ..search.metrics.constraints import Constraint
 from ..search.result.best_run import BestRun
 from ..search.study import SpaceLike
 from ..search.study_callbacks import StudyCallback
+from ..search.trial import Trial
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import Metric, SearchArguments
@@ -48,6 +50,7 @@ from ..training import (
     weights,
 )
 from ..training import flops as operations
+from ..training.hooks import Batch
 from ..training.metrics import metrics_table, save_metrics
 from .recipe import Recipe
 from .searchable_trainer import SearchableTrainer
@@ -148,7 +151,7 @@ class Trainer(Recipe):
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
+        trial: object = None,
         ignore_keys_for_eval: list[str] | None = None,
         *,
         reapply_arguments: bool = False,
@@ -175,7 +178,7 @@ class Trainer(Recipe):
                 `reapply_arguments`, of updates with another number of samples.
             ArgumentError: a parameter of the trial is not valid.
         """
-        reapplied: dict[str, Any] = {"reapply_arguments": True} if reapply_arguments else {}
+        reapplied: dict[str, bool] = {"reapply_arguments": True} if reapply_arguments else {}
         if trial is not None:
             recipe = self.for_trial(trial)
             recipe._shown_on, self._run = self, None
@@ -209,7 +212,7 @@ class Trainer(Recipe):
         return loop.train(self, point, ignore_keys)
 
     def training_step(
-        self, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+        self, model: torch.nn.Module, inputs: Batch, num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
         """Hook: forward and backward of one micro-batch; return the detached loss."""
         return steps.training_step(self, model, inputs, num_items_in_batch)
@@ -217,9 +220,9 @@ class Trainer(Recipe):
     def compute_loss(
         self,
         model: torch.nn.Module,
-        inputs: dict[str, Any],
+        inputs: Batch,
         return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
         """Hook: return the loss of a micro-batch, or (loss, outputs) if asked.
 
@@ -227,17 +230,17 @@ class Trainer(Recipe):
         """
         return losses.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
 
-    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
+    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[object]:
         """Hook: the context the loss is computed in; precision is accelerate's business, so by default an empty one."""
         return contextlib.nullcontext()
 
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
-    ) -> contextlib.AbstractContextManager[Any]:
+    ) -> contextlib.AbstractContextManager[object]:
         """Return an empty context; kept for scripts that enter it (accelerate does the casting)."""
         return contextlib.nullcontext()
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+    def floating_point_ops(self, inputs: Batch) -> int:
         """Hook: floating-point operations of forward and backward on `inputs`.
 
         As the model's own `floating_point_ops` counts them, else six per token and weight; 0 if neither is known.
@@ -261,8 +264,8 @@ class Trainer(Recipe):
         return operations.operations_so_far(run.state, run.model, samples, is_own_count)
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Any]:
+        self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
+    ) -> tuple[list[Batch], torch.Tensor | int | None]:
         """Hook: draw the micro-batches of one update; return them, and the number of items that enter its loss.
 
         An override may draw more than it returns: the position in the data counts what was drawn. One that returns no
@@ -293,7 +296,7 @@ class Trainer(Recipe):
             self.optimizer = optimization.make_optimizer(target, groups, kind, kwargs, self.optimizer_parameters)
         return self.optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
         """Hook: create the learning-rate schedule, unless there is one, and return it."""
         if self.lr_scheduler is None:
             target = self.optimizer if optimizer is None else optimizer
@@ -306,37 +309,37 @@ class Trainer(Recipe):
 
     # Data.
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
+    def get_train_dataloader(self) -> DataLoader[object]:
         """Hook: return the loader of the training data: shuffled, or in order for a dataset without a length."""
         if self.train_dataset is None:
             raise InvalidInputError("Trainer: training requires a train_dataset.")
         sampler = self._get_train_sampler(self.train_dataset)
         return data.make_loader(self, self.train_dataset, "training", self.run.args.train_batch_size, sampler, True)
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[object]:
         """Hook: return the loader of an evaluation dataset: the one given, or one of `self.eval_dataset` by name."""
         dataset = self._eval_dataset(eval_dataset)
 
-        def make() -> DataLoader[Any]:
+        def make() -> DataLoader[object]:
             sampler = self._get_eval_sampler(dataset)
             return data.make_loader(self, dataset, "evaluation", self.args.eval_batch_size, sampler, False)
 
         return self.run.eval_loader(dataset, make)
 
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[object]:
         """Hook: return the loader of a test dataset, in its order."""
         sampler = self._get_eval_sampler(test_dataset)
         return data.make_loader(self, test_dataset, "test", self.args.eval_batch_size, sampler, False)
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         """Hook, under the name it has in transformers: the order of the training samples."""
         return samplers.train_sampler(self, self.train_dataset if train_dataset is None else train_dataset)
 
-    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
         """Hook, under the name it has in transformers: the order of the evaluation samples."""
         return samplers.eval_sampler(self, eval_dataset)
 
-    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _prepare_inputs(self, inputs: Batch) -> Batch:
         """Hook, under the name it has in transformers: bring a batch onto the device."""
         return data.move_to(inputs, self.args.device)
 
@@ -416,7 +419,7 @@ class Trainer(Recipe):
         own = self.args if args is None else args
         return own.train_batch_size * own.gradient_accumulation_steps * own.world_size
 
-    def num_examples(self, dataloader: DataLoader[Any]) -> int:
+    def num_examples(self, dataloader: DataLoader[object]) -> int:
         """Return the number of samples behind a loader, estimated from its batches if its dataset has no length."""
         return data.num_examples(dataloader, self.args.per_device_train_batch_size)
 
@@ -489,7 +492,7 @@ class Trainer(Recipe):
 
     def evaluation_loop(
         self,
-        dataloader: DataLoader[Any],
+        dataloader: DataLoader[object],
         description: str,
         prediction_loss_only: bool | None = None,
         ignore_keys: list[str] | None = None,
@@ -503,10 +506,10 @@ class Trainer(Recipe):
     def prediction_step(
         self,
         model: torch.nn.Module,
-        inputs: dict[str, Any],
+        inputs: Batch,
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[torch.Tensor | None, Any, Any]:
         """Hook: return (loss, logits, labels) of one batch, each None where there is none."""
         return evaluation.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
 
@@ -529,7 +532,7 @@ class Trainer(Recipe):
         if self.args.push_to_hub and not _internal_call and not self.run.hub.is_paused:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
-    def save_weights(self, folder: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
+    def save_weights(self, folder: str | Path, state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
         """Save what loads a model: its weights (or `state_dict`, from `capture_weights`) and configuration."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
@@ -584,12 +587,12 @@ class Trainer(Recipe):
         """Add the operations counted since the last call to `state.total_flos`."""
         loop.store_flos(self.run)
 
-    def log_metrics(self, split: str, metrics: Mapping[str, Any]) -> None:
+    def log_metrics(self, split: str, metrics: Mapping[str, object]) -> None:
         """Print the metrics of a split as a table, on the main process."""
         if self.is_world_process_zero():
             print(metrics_table(split, metrics))
 
-    def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
+    def save_metrics(self, split: str, metrics: Mapping[str, object], combined: bool = True) -> None:
         """Write `<split>_results.json`, and merge into `all_results.json` if `combined`, on the main process."""
         if self.is_world_process_zero():
             save_metrics(self.args.output_dir, split, metrics, combined)
@@ -675,7 +678,7 @@ class Trainer(Recipe):
         token: str | None = None,
         revision: str | None = None,
         private: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Save the model, write its card and upload `args.output_dir`; all processes call it, the main one uploads.
 
@@ -707,7 +710,7 @@ class Trainer(Recipe):
         n_trials: int | None = None,
         direction: str | Sequence[str | None] | None = None,
         backend: str | None = None,
-        hp_name: Callable[[Any], str] | None = None,
+        hp_name: Callable[[Trial], str] | None = None,
         *,
         directions: Sequence[str | None] | None = None,
         study_name: str = "study",
@@ -722,20 +725,20 @@ class Trainer(Recipe):
         budget: float | None = None,
         max_failures: int | None = 5,
         oom_fallback: bool = False,
-        start_with: Any = None,
+        start_with: object = None,
         seed: int | None = None,
         preflight: bool = True,
         callbacks: Sequence[StudyCallback] | None = None,
         progress: bool | SearchListener = True,
-        sampler: Any = None,
-        pruner: Any = "rungs",
-        storage: Any = None,
-        terminator: Any = None,
-        start_from: Any = None,
+        sampler: object = None,
+        pruner: object = "rungs",
+        storage: object = None,
+        terminator: object = None,
+        start_from: object = None,
         n_jobs: int | None = 1,
         devices: Sequence[int] | None = None,
         trials_per_device: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> BestRun | list[BestRun]:
         """Search for the best hyperparameters and return the best run, with its model.
 

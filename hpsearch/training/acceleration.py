@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -61,7 +60,7 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
     }
     if ddp["find_unused_parameters"] is None:
         ddp["find_unused_parameters"] = not args.activation_checkpointing
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     if args.fsdp_plugin_args is not None:
         options["fsdp_plugin"] = FullyShardedDataParallelPlugin(**args.fsdp_plugin_args)
     accelerator = Accelerator(
@@ -89,7 +88,7 @@ def make_accelerator(args: TrainingArguments) -> Accelerator:
     return accelerator
 
 
-def _is_other(state: dict[str, Any], args: TrainingArguments, dynamo_plugin: TorchDynamoPlugin) -> bool:
+def _is_other(state: dict[str, object], args: TrainingArguments, dynamo_plugin: TorchDynamoPlugin) -> bool:
     """Return whether accelerate's state is that of a run that is trained in another way."""
     had = state.get("_mixed_precision"), state.get("dynamo_plugin")
     return bool(state) and (had != (args.mixed_precision, dynamo_plugin) or args.deepspeed_plugin is not None)

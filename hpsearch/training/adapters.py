@@ -87,7 +87,7 @@ def _by_name_in_model(model: Any, folder: Path) -> dict[str, Path]:
     return files
 
 
-def _check(model: Any, name: str, file: Path, shapes: Mapping[str, torch.Size]) -> None:
+def _check(model: torch.nn.Module, name: str, file: Path, shapes: Mapping[str, torch.Size]) -> None:
     from peft import get_peft_model_state_dict
 
     present = get_peft_model_state_dict(model, adapter_name=name)

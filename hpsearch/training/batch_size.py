@@ -6,7 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from accelerate.utils import find_executable_batch_size
@@ -91,7 +91,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return bool(error.args) and isinstance(error.args[0], str) and should_reduce_batch_size(error)
 
 
-def smaller_batches(args: TrainingArguments) -> dict[str, Any] | None:
+def smaller_batches(args: TrainingArguments) -> dict[str, int] | None:
     """Return arguments for the same updates in smaller micro-batches; None if no batch can be divided any further.
 
     Micro-batches are halved, and twice as many accumulated; one of an odd size is divided by its smallest factor.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from .hooks import Hooks
+from .hooks import Batch, Hooks
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
-class Drawn(Iterator[Any]):
+class Drawn(Iterator[Batch]):
     """Micro-batches of an epoch, counted as they are drawn: `count` is where in the epoch the run is.
 
     Args:
@@ -19,24 +22,24 @@ class Drawn(Iterator[Any]):
         count: the micro-batches before that.
     """
 
-    def __init__(self, batches: Iterator[Any], count: int) -> None:
+    def __init__(self, batches: Iterator[Batch], count: int) -> None:
         self._batches = batches
         self.count = count
 
-    def __next__(self) -> object:
+    def __next__(self) -> Batch:
         batch = next(self._batches)
         self.count += 1
         return batch
 
 
-def take(batches: Iterator[Any], size: int) -> list[Any]:
+def take(batches: Iterator[Batch], size: int) -> list[Batch]:
     """Return the next `size` micro-batches, or as many as are left."""
     return list(itertools.islice(batches, size))
 
 
 def group_into_updates(
-    trainer: Hooks, batches: Iterator[Any], count: int, limit: int
-) -> Iterator[tuple[list[Any], Any, int]]:
+    trainer: Hooks, batches: Iterator[Batch], count: int, limit: int
+) -> Iterator[tuple[list[Batch], torch.Tensor | int | None, int]]:
     """Yield the micro-batches of at most `limit` updates through the hook, the items they hold, and the place after.
 
     The last update may be short. A hook that returns no micro-batch though it drew some skips these.
@@ -58,7 +61,7 @@ def group_into_updates(
             return
 
 
-def as_many_as_every_process(batches: Iterator[Any], size: int, accelerator: Any) -> Iterator[Any]:
+def as_many_as_every_process(batches: Iterator[Batch], size: int, accelerator: Accelerator) -> Iterator[Batch]:
     """Draw `size` micro-batches at a time; end where the first process has none left.
 
     Streams of data may differ in length; a process that continued alone would wait for the others forever.
@@ -72,7 +75,7 @@ def as_many_as_every_process(batches: Iterator[Any], size: int, accelerator: Any
         yield from group[:fewest]
 
 
-def close(batches: Iterator[Any]) -> None:
+def close(batches: Iterator[object]) -> None:
     """End an iteration that was cut short, as far as it can be ended."""
     if hasattr(batches, "close"):
         batches.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 from transformers import (
     DefaultFlowCallback,
     EarlyStoppingCallback,
@@ -87,7 +88,7 @@ class CheckpointOnTermination(TrainerCallback):
         self._earlier: Any = None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Listen to SIGTERM."""
         if threading.current_thread() is not threading.main_thread():
@@ -97,7 +98,9 @@ class CheckpointOnTermination(TrainerCallback):
         self._is_terminated = False
         self._earlier = signal.signal(signal.SIGTERM, self._remember)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         """Save and stop, if the signal has come to any process."""
         if args.world_size > 1:
             flag = torch.tensor(int(self._is_terminated), device=args.device)
@@ -107,14 +110,14 @@ class CheckpointOnTermination(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Leave out the evaluation at the epoch's end, for which there may be no time; a resumed run makes it."""
         if self._is_terminated:
             control.should_evaluate = control.should_save = control.should_log = False
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Listen no longer."""
         self.close()
@@ -169,7 +172,7 @@ class CallbackHandler(_TransformersCallbackHandler):
     """
 
     def __init__(self, callbacks: list[TrainerCallback], model: torch.nn.Module, processing_class: object) -> None:
-        self._listeners: dict[str, list[Callable[..., Any]]] = {}
+        self._listeners: dict[str, list[Callable[..., object]]] = {}
         super().__init__(callbacks, model, processing_class, None, None)
 
     def add_callback(self, callback: object) -> None:
@@ -188,7 +191,7 @@ class CallbackHandler(_TransformersCallbackHandler):
         super().remove_callback(callback)
 
     def call_event(
-        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> TrainerControl:
         """Call `event` on every callback that defines it and return the control they leave."""
         listeners = self._listeners.get(event)
@@ -214,16 +217,16 @@ class CallbackHandler(_TransformersCallbackHandler):
     def release(self) -> None:
         """Let go of the model, the optimizer and the loaders."""
         self.model = self.optimizer = self.lr_scheduler = None
-        self.train_dataloader: Any = None
-        self.eval_dataloader: Any = None
+        self.train_dataloader: DataLoader[object] | None = None
+        self.eval_dataloader: DataLoader[object] | None = None
 
-    def _defining(self, event: str) -> list[Callable[..., Any]]:
+    def _defining(self, event: str) -> list[Callable[..., object]]:
         undefined = getattr(TrainerCallback, event)
         methods = [getattr(callback, event) for callback in self.callbacks]
         return [method for method in methods if getattr(method, "__func__", method) is not undefined]
 
 
-def _checked_control(result: object, listener: Callable[..., Any]) -> TrainerControl:
+def _checked_control(result: object, listener: Callable[..., object]) -> TrainerControl:
     if not isinstance(result, TrainerControl):
         raise TypeError(
             f"{listener.__qualname__} returned {result!r}; a callback must return the TrainerControl that it "

@@ -55,7 +55,7 @@ class LastUpdate:
     """The values of the last step for the next log line: its learning rate and the norm of its gradient."""
 
     learning_rate: float
-    grad_norm: Any
+    grad_norm: torch.Tensor | float
 
 
 def save_checkpoint(trainer: Hooks) -> Path:
@@ -76,7 +76,7 @@ def save_checkpoint(trainer: Hooks) -> Path:
     return folder
 
 
-def _write(trainer: Hooks, folder: Path, streams: list[Any]) -> None:
+def _write(trainer: Hooks, folder: Path, streams: list[object]) -> None:
     run = trainer.run
     with whole_folder(folder) as partial:
         _write_together(trainer, partial)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .run import TrainingRun
 
 
-def default_collator(processing_class: object) -> Callable[..., Any]:
+def default_collator(processing_class: object) -> Callable[..., object]:
     """Return the collator for a processing class: padding for tokenizers and sequence features, else plain stacking."""
     if isinstance(processing_class, (PreTrainedTokenizerBase, SequenceFeatureExtractor)):
         return DataCollatorWithPadding(processing_class)
@@ -34,7 +34,7 @@ def default_collator(processing_class: object) -> Callable[..., Any]:
 
 def make_loader(
     trainer: Hooks, dataset: Any, description: str, batch_size: int, sampler: Sampler[int] | None, training: bool
-) -> DataLoader[Any]:
+) -> DataLoader[object]:
     """Build the loader of `dataset` for this run, without columns the model ignores.
 
     Batches stay on the host; the run moves them, once. Training in a single process uses torch's loader as it is, which
@@ -75,7 +75,7 @@ def make_loader(
     return _shared_between_processes(run, loader, training)
 
 
-def _shared_between_processes(run: TrainingRun, loader: DataLoader[Any], training: bool) -> DataLoader[Any]:
+def _shared_between_processes(run: TrainingRun, loader: DataLoader[object], training: bool) -> DataLoader[object]:
     """Return a loader that gives each process its share of every batch.
 
     A stream that is evaluated is read by the main process alone, which knows how many samples the last batch has; a
@@ -127,10 +127,10 @@ def without_unused_columns(dataset: datasets.Dataset, accepted: list[str], descr
 class CollatorWithoutUnusedColumns:
     """A collator that first drops, from samples that are dicts, the keys the model does not take."""
 
-    collator: Callable[..., Any]
+    collator: Callable[..., object]
     accepted: frozenset[str]
 
-    def __call__(self, samples: list[Any]) -> Any:
+    def __call__(self, samples: list[Any]) -> object:
         """Collate `samples`."""
         if samples and isinstance(samples[0], dict) and not self.accepted.issuperset(samples[0]):
             samples = [{key: value for key, value in each.items() if key in self.accepted} for each in samples]
@@ -158,7 +158,7 @@ class TrainingLength:
     num_train_samples: float
 
     @classmethod
-    def of(cls, args: TrainingArguments, loader: DataLoader[Any]) -> TrainingLength:
+    def of(cls, args: TrainingArguments, loader: DataLoader[object]) -> TrainingLength:
         """Work out the length of a run over `loader`.
 
         Raises:
@@ -201,7 +201,7 @@ class TrainingLength:
         return cls(steps, epochs, updates, batches, examples, samples)
 
 
-def num_examples(loader: DataLoader[Any], batch_size: int) -> int:
+def num_examples(loader: DataLoader[object], batch_size: int) -> int:
     """Return the number of samples behind `loader`, estimated from its batches if its dataset has no length."""
     dataset = getattr(loader, "dataset", None)
     if dataset is not None and has_length(dataset):

@@ -13,8 +13,8 @@ from transformers.trainer_pt_utils import find_batch_size, nested_detach
 from transformers.trainer_utils import EvalLoopOutput, denumpify_detensorize, speed_metrics
 
 from ..errors import ObjectiveError, described_value
-from .gathering import Batch, Outputs, Share, num_samples_of
-from .hooks import Hooks, takes_argument
+from .gathering import BatchOutputs, Outputs, Share, num_samples_of
+from .hooks import Batch, Hooks, takes_argument
 from .losses import count_items
 from .precision import full_eval_precision
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def evaluation_loop(
     trainer: Hooks,
-    dataloader: DataLoader[Any],
+    dataloader: DataLoader[object],
     description: str,
     prediction_loss_only: bool | None,
     ignore_keys: list[str] | None,
@@ -56,8 +56,8 @@ def evaluation_loop(
 
 
 def _pass_over(
-    trainer: Hooks, dataloader: DataLoader[Any], loss_only: bool, ignore_keys: list[str] | None, keeps_outputs: bool
-) -> tuple[Outputs, int, dict[str, Any] | None]:
+    trainer: Hooks, dataloader: DataLoader[object], loss_only: bool, ignore_keys: list[str] | None, keeps_outputs: bool
+) -> tuple[Outputs, int, dict[str, object] | None]:
     """Return the outputs of every batch, the samples of this process, and the metrics of `batch_eval_metrics`.
 
     With `batch_eval_metrics` the outputs of an evaluation are not kept: its metrics have seen them.
@@ -68,7 +68,7 @@ def _pass_over(
     run.callback_handler.eval_dataloader = dataloader
     kept = Outputs.for_run(run)
     seen = 0
-    batch_metrics: dict[str, Any] | None = None
+    batch_metrics: dict[str, object] | None = None
     for step, inputs in enumerate(dataloader):
         size = find_batch_size(inputs) or 0
         share = Share.of(run, dataloader, size)
@@ -92,10 +92,10 @@ def _pass_over(
 def prediction_step(
     trainer: Hooks,
     model: torch.nn.Module,
-    inputs: dict[str, Any],
+    inputs: Batch,
     prediction_loss_only: bool,
     ignore_keys: list[str] | None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[torch.Tensor | None, Any, Any]:
     """Return (loss, logits, labels) of one batch, each None where there is none.
 
     A single tensor of logits or labels comes bare, several as a tuple.
@@ -122,7 +122,11 @@ def prediction_step(
 
 
 def compute_loss_through_hook(
-    trainer: Hooks, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: Any, outputs: bool = False
+    trainer: Hooks,
+    model: torch.nn.Module,
+    inputs: Batch,
+    num_items_in_batch: torch.Tensor | int | None,
+    outputs: bool = False,
 ) -> Any:
     """Call `trainer.compute_loss`, in its present form or in the documented older one without the item count."""
     trainer.run.loss_is_of_all_processes = False
@@ -163,7 +167,7 @@ def _whole_metrics(trainer: Hooks, kept: Outputs) -> dict[str, object]:
     return checked_metrics(trainer.compute_metrics(prediction))
 
 
-def _batch_metrics(trainer: Hooks, batch: Batch, is_last: bool) -> dict[str, object] | None:
+def _batch_metrics(trainer: Hooks, batch: BatchOutputs, is_last: bool) -> dict[str, object] | None:
     if trainer.compute_metrics is None or batch.predictions is None or batch.labels is None:
         return None
     wanted = trainer.run.args.include_for_metrics
@@ -191,7 +195,7 @@ def checked_metrics(metrics: object) -> dict[str, object]:
     return metrics
 
 
-def _logits(outputs: object, ignored: list[str], first: int = 0) -> Any:
+def _logits(outputs: object, ignored: list[str], first: int = 0) -> object:
     if isinstance(outputs, dict):
         kept = tuple(value for key, value in outputs.items() if key not in ignored)
     else:
@@ -199,5 +203,5 @@ def _logits(outputs: object, ignored: list[str], first: int = 0) -> Any:
     return _alone_or_all(nested_detach(kept))
 
 
-def _alone_or_all(values: tuple[Any, ...]) -> Any:
+def _alone_or_all(values: tuple[object, ...]) -> object:
     return values[0] if len(values) == 1 else values

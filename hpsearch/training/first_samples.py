@@ -28,9 +28,9 @@ def first_samples(dataset: Any, count: int) -> object:
     return torch.utils.data.Subset(dataset, range(min(count, len(dataset))))
 
 
-class _Beginning(torch.utils.data.IterableDataset[Any]):
+class _Beginning(torch.utils.data.IterableDataset[object]):
     def __init__(self, dataset: Any, count: int) -> None:
         self._dataset, self._count = dataset, count
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         return itertools.islice(iter(self._dataset), self._count)

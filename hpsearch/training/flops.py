@@ -15,15 +15,18 @@ activation checkpointing and evaluations are not counted; the tokens of an encod
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.trainer_utils import has_length
 
+if TYPE_CHECKING:
+    from transformers import TrainerState, TrainingArguments
+
 _FORWARD, _ACTIVATION_GRADIENT, _WEIGHT_GRADIENT = 2, 2, 2
 
 
-def operations_so_far(state: Any, model: Any, samples: float, is_own_count: bool = False) -> float:
+def operations_so_far(state: TrainerState, model: torch.nn.Module, samples: float, is_own_count: bool = False) -> float:
     """Return the operations of a training run up to now; 0 if its trainer does not count them.
 
     Args:
@@ -71,7 +74,7 @@ def takes_ids(model: torch.nn.Module) -> bool:
     return str(getattr(model, "main_input_name", "input_ids")).endswith("_ids")
 
 
-def samples_so_far(state: Any, args: Any, loader: Any) -> float:
+def samples_so_far(state: TrainerState, args: TrainingArguments, loader: object) -> float:
     """Return the number of samples that a run has seen: passes over the training data times their number.
 
     Of data without a length: optimizer steps times the samples of one.

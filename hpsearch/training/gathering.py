@@ -16,7 +16,7 @@ from transformers.trainer_utils import has_length
 
 from ..errors import InvalidInputError
 from . import data
-from .hooks import Hooks
+from .hooks import Batch, Hooks
 
 if TYPE_CHECKING:
     from .run import TrainingRun
@@ -36,7 +36,7 @@ class Share:
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, run: TrainingRun, dataloader: DataLoader[Any], size: int) -> Share:
+    def of(cls, run: TrainingRun, dataloader: DataLoader[object], size: int) -> Share:
         """Find the share: accelerate's loaders pad the last batch with samples of the first one, others do not."""
         accelerator = run.accelerator
         if accelerator.num_processes == 1:
@@ -59,7 +59,7 @@ class Share:
         """How many rows of this process are samples."""
         return self.counts[self.run.args.process_index] if len(self.counts) > 1 else self.counts[0]
 
-    def without_padding(self, inputs: object) -> Any:
+    def without_padding(self, inputs: Batch) -> Batch:
         """Return the samples alone; a process that has none keeps one row, without a label, so that it takes part."""
         if self.samples == self.size:
             return inputs
@@ -99,7 +99,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchOutputs:
     """The outputs of one batch, from all processes; None where there are none."""
 
     losses: object = None
@@ -124,14 +124,22 @@ class Outputs:
         make = functools.partial(EvalLoopContainer, run.args.eval_do_concat_batches, padding_index=-100)
         return cls(make(), make(), make(), make(), tuple(run.args.include_for_metrics))
 
-    def gather(self, trainer: Hooks, inputs: Any, share: Share, loss: Any, logits: Any, labels: Any) -> Batch:
+    def gather(
+        self,
+        trainer: Hooks,
+        inputs: Batch,
+        share: Share,
+        loss: torch.Tensor | None,
+        logits: object,
+        labels: object,
+    ) -> BatchOutputs:
         """Bring one batch together from all processes; the samples that padded the last batch are dropped."""
         run = trainer.run
         shown = data.move_to(_main_input(run, inputs), run.args.device) if "inputs" in self.wanted else None
         if run.accelerator.num_processes == 1:
             if logits is not None and trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
-            return Batch(None if loss is None else loss.repeat(max(share.samples, 1)), logits, labels, shown)
+            return BatchOutputs(None if loss is None else loss.repeat(max(share.samples, 1)), logits, labels, shown)
         pad, gather = run.accelerator.pad_across_processes, share.gather_rows
         if labels is not None:
             labels = pad(labels, dim=1, pad_index=-100)
@@ -139,14 +147,14 @@ class Outputs:
             logits = pad(logits, dim=1, pad_index=-100)
             if trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)
-        return Batch(
+        return BatchOutputs(
             None if loss is None else share.loss_of_all(loss),
             None if logits is None else gather(logits),
             None if labels is None else gather(labels),
             None if shown is None else gather(pad(shown, dim=1, pad_index=-100)),
         )
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: BatchOutputs) -> None:
         """Keep a batch."""
         self.add_loss(batch)
         for container, value in ((self.predictions, batch.predictions), (self.labels, batch.labels)):
@@ -155,7 +163,7 @@ class Outputs:
         if batch.inputs is not None:
             self.inputs.add(batch.inputs)
 
-    def add_loss(self, batch: Batch) -> None:
+    def add_loss(self, batch: BatchOutputs) -> None:
         """Keep of a batch its loss alone."""
         if batch.losses is not None:
             self.losses.add(batch.losses)
@@ -177,7 +185,7 @@ class Outputs:
         return float(values.mean())
 
 
-def _main_input(run: TrainingRun, inputs: Any) -> object:
+def _main_input(run: TrainingRun, inputs: Batch) -> object:
     name = run.traits.main_input_name
     if name not in inputs:
         raise InvalidInputError(
@@ -187,7 +195,7 @@ def _main_input(run: TrainingRun, inputs: Any) -> object:
     return inputs[name]
 
 
-def num_samples_of(run: TrainingRun, dataloader: DataLoader[Any], seen: int) -> int:
+def num_samples_of(run: TrainingRun, dataloader: DataLoader[object], seen: int) -> int:
     """Return how many samples were evaluated: the length of the dataset, or those that were seen."""
     dataset = getattr(dataloader, "dataset", None)
     if dataset is not None and has_length(dataset) and len(dataset):

@@ -257,7 +257,7 @@ def push(
     token: str | None,
     revision: str | None,
     private: bool | None,
-    card: dict[str, Any],
+    card: dict[str, object],
 ) -> object:
     """Save the model, write its card and upload the output folder; None on all processes but the main one."""
     run = trainer.run

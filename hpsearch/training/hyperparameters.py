@@ -20,7 +20,7 @@ from ..arguments import TrainingArguments
 from ..arguments.casting import argument_names, is_of_library
 from ..errors import ArgumentError, CheckpointError, InvalidInputError, UnknownArgumentError
 from ..system.spelling import nearest_name
-from .optimization import follows_a_metric, optimizer_class_and_kwargs
+from .optimization import OptimizerClass, ParameterGroup, follows_a_metric, optimizer_class_and_kwargs
 
 CHANGEABLE = (
     "learning_rate",
@@ -53,7 +53,9 @@ _REASONS = {
 _ONLY_AT_THE_START = ("initial_accumulator_value",)
 
 
-def check_changeable(name: str, args: TrainingArguments, optimizer: object = None, is_for_model: bool = False) -> None:
+def check_changeable(
+    name: str, args: TrainingArguments, optimizer: OptimizerClass | None = None, is_for_model: bool = False
+) -> None:
     """Check that a run can resume from a checkpoint with another value of `name`, and that it takes effect.
 
     Those of `CHANGEABLE` can, numbers that the optimizer takes (`optim.momentum`), and arguments that a class derived
@@ -97,7 +99,7 @@ def check_changeable(name: str, args: TrainingArguments, optimizer: object = Non
         )
 
 
-def given_hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
+def given_hyperparameters(optimizer: torch.optim.Optimizer) -> list[ParameterGroup]:
     """Return, for each parameter group of an optimizer that nothing was restored into, the values it was made with.
 
     The learning rate is the one at the base of the schedule. What an optimizer merely keeps in its groups, such as
@@ -115,7 +117,7 @@ def given_hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
     return given
 
 
-def reapply(optimizer: Any, schedule: Any, given: Sequence[dict[str, Any]], source: str) -> None:
+def reapply(optimizer: torch.optim.Optimizer, schedule: Any, given: Sequence[ParameterGroup], source: str) -> None:
     """Put the `given` hyperparameters over what was restored into an optimizer and its schedule.
 
     Moments, counters and the position of the schedule stay. The learning rate becomes what the schedule makes of the
@@ -145,7 +147,7 @@ def reapply(optimizer: Any, schedule: Any, given: Sequence[dict[str, Any]], sour
     schedule._last_lr = list(rates)
 
 
-def _rates(schedule: Any, groups: list[dict[str, Any]], bases: list[Any], source: str) -> list[Any]:
+def _rates(schedule: Any, groups: list[ParameterGroup], bases: list[float], source: str) -> list[float]:
     """Make `bases` the base rates of a schedule and return the learning rates at its position."""
     if follows_a_metric(schedule):
         return _rates_by_metric(schedule, groups, bases, source)
@@ -162,7 +164,7 @@ def _rates(schedule: Any, groups: list[dict[str, Any]], bases: list[Any], source
     )
 
 
-def _rates_by_metric(schedule: Any, groups: list[dict[str, Any]], bases: list[Any], source: str) -> list[Any]:
+def _rates_by_metric(schedule: Any, groups: list[ParameterGroup], bases: list[float], source: str) -> list[float]:
     """Return the new bases, changed in proportion as the restored ones were, within the limits of the schedule."""
     earlier = getattr(schedule, "_init_lrs", None) or [each.get("initial_lr") for each in groups]
     if None in earlier:
@@ -193,7 +195,7 @@ def _check_switch(name: str, value: object, restored: object, source: str) -> No
         )
 
 
-def _reason_in_optimizer(key: str, kind: Any) -> str | None:
+def _reason_in_optimizer(key: str, kind: OptimizerClass) -> str | None:
     parameters = inspect.signature(kind).parameters
     if key not in parameters and not any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
         return f"{kind.__name__} does not take it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import DataLoader
@@ -15,7 +15,7 @@ from .batches import as_many_as_every_process, close, group_into_updates
 from .checkpoints import LastUpdate, Position
 from .data import TrainingLength
 from .evaluation import set_mode
-from .hooks import Hooks, takes_argument
+from .hooks import Batch, Hooks, takes_argument
 from .optimization import current_learning_rate, follows_a_metric
 from .randomness import RandomStreams
 from .resume import ResumePoint, load_optimization
@@ -64,7 +64,7 @@ def train(trainer: Hooks, resume: ResumePoint | None, ignore_keys: list[str] | N
 
 def _train_epoch(
     trainer: Hooks,
-    loader: DataLoader[Any],
+    loader: DataLoader[object],
     length: TrainingLength,
     epoch: int,
     resume: ResumePoint | None,
@@ -97,7 +97,13 @@ def _train_epoch(
     _end_epoch(trainer, length, ignore_keys)
 
 
-def _update(trainer: Hooks, micro_batches: list[Any], items: object, length: TrainingLength, after: Position) -> bool:
+def _update(
+    trainer: Hooks,
+    micro_batches: list[Batch],
+    items: torch.Tensor | int | None,
+    length: TrainingLength,
+    after: Position,
+) -> bool:
     """Accumulate the gradients of `micro_batches`, then step; return False if a callback stopped it before."""
     run = trainer.run
     args, state, handler = run.args, run.state, run.callback_handler
@@ -215,8 +221,8 @@ def store_flos(run: TrainingRun) -> None:
 
 
 def _start_batches(
-    run: TrainingRun, loader: object, epoch: int, seen: int, resume: ResumePoint | None
-) -> Iterator[Any]:
+    run: TrainingRun, loader: DataLoader[object], epoch: int, seen: int, resume: ResumePoint | None
+) -> Iterator[Batch]:
     if resume is not None and seen > 0:
         run.epoch_streams = resume.epoch_streams
         return resume_epoch(loader, epoch, seen, resume)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.trainer_pt_utils import LabelSmoother
 
 from ..arguments import TrainingArguments
 from ..errors import InvalidInputError
-from .hooks import Hooks
+from .hooks import Batch, Hooks
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 
 def make_label_smoother(args: TrainingArguments, model: torch.nn.Module) -> LabelSmoother | None:
@@ -24,7 +27,7 @@ def make_label_smoother(args: TrainingArguments, model: torch.nn.Module) -> Labe
     return LabelSmoother(epsilon=args.label_smoothing_factor)
 
 
-def count_items(trainer: Hooks, batches: list[Any], device: torch.device | None = None) -> Any:
+def count_items(trainer: Hooks, batches: list[Batch], device: torch.device | None = None) -> torch.Tensor | None:
     """Count the labels that enter the loss of one update, over all its micro-batches, as a tensor on `device`.
 
     Returns None where the loss does not use the count: the model does not accept it, there is no
@@ -49,7 +52,7 @@ def count_items(trainer: Hooks, batches: list[Any], device: torch.device | None 
     return counted.unsqueeze(0).expand(args.n_gpu, -1) if args.n_gpu > 1 and counted.dim() == 0 else counted
 
 
-def _counted_labels(batch: Any, shifted: bool) -> torch.Tensor:
+def _counted_labels(batch: Batch, shifted: bool) -> torch.Tensor:
     if "shift_labels" in batch:
         return batch["shift_labels"]
     return batch["labels"][..., 1:] if shifted else batch["labels"]
@@ -58,9 +61,9 @@ def _counted_labels(batch: Any, shifted: bool) -> torch.Tensor:
 def compute_loss(
     trainer: Hooks,
     model: torch.nn.Module,
-    inputs: dict[str, Any],
+    inputs: Batch,
     return_outputs: bool = False,
-    num_items_in_batch: object = None,
+    num_items_in_batch: torch.Tensor | int | None = None,
 ) -> Any:
     """Return the loss of one micro-batch: `compute_loss_func`, label smoothing, or the model's own.
 
@@ -98,7 +101,7 @@ def compute_loss(
     return (loss, outputs) if return_outputs else loss
 
 
-def _own_loss(outputs: Any, inputs: dict[str, Any]) -> torch.Tensor:
+def _own_loss(outputs: Any, inputs: Batch) -> torch.Tensor:
     if not isinstance(outputs, dict):
         return outputs[0]
     if "loss" not in outputs:
@@ -136,7 +139,7 @@ class LossWindow:
         else:
             self._sum = self._sum + loss
 
-    def drain(self, accelerator: object, global_step: int) -> float:
+    def drain(self, accelerator: Accelerator, global_step: int) -> float:
         """Return the mean loss per update since the last call, over all processes, and start a new window."""
         window = float(self._mean_over_processes(accelerator))
         steps = global_step - self.last_logged_step
@@ -145,7 +148,7 @@ class LossWindow:
         self.last_logged_step = global_step
         return window / steps
 
-    def mean(self, accelerator: object, global_step: int) -> float:
+    def mean(self, accelerator: Accelerator, global_step: int) -> float:
         """Return the mean loss per update over the whole run, over all processes."""
         return (self._total + float(self._mean_over_processes(accelerator))) / max(global_step - self.first_step, 0.001)
 
@@ -165,10 +168,10 @@ class LossWindow:
         self.first_step = int(state["first_step"])
         self.last_logged_step = int(state["last_logged_step"])
 
-    def _zero(self) -> Any:
+    def _zero(self) -> torch.Tensor | float:
         return 0.0 if self._on_host else torch.zeros_like(self._sum)
 
-    def _mean_over_processes(self, accelerator: Any) -> Any:
+    def _mean_over_processes(self, accelerator: Accelerator) -> torch.Tensor | float:
         if accelerator.num_processes == 1:
             return self._sum
         device = accelerator.device

@@ -26,7 +26,7 @@ CARD_FILE = "README.md"
 _MEASURED = ("model-index", "metrics")
 
 
-def write_model_card(trainer: Hooks, **fields: Any) -> Path:
+def write_model_card(trainer: Hooks, **fields: object) -> Path:
     """Write the card of the trainer's run into its output folder, whole or not at all.
 
     The text of an earlier card is replaced. Its metadata is kept where this one has none; its tags are added to.
@@ -49,7 +49,7 @@ def write_model_card(trainer: Hooks, **fields: Any) -> Path:
     return path
 
 
-def _summary(trainer: Hooks, fields: dict[str, Any]) -> TrainingSummary:
+def _summary(trainer: Hooks, fields: dict[str, object]) -> TrainingSummary:
     run = trainer.run
     core = _core(run.accelerator.unwrap_model(run.model))
     # The summary infers the task from the class's name, and a base model even from an empty name or a folder.
@@ -86,7 +86,7 @@ def _body(summary: TrainingSummary, trainer: Hooks) -> str:
     return text
 
 
-def _metadata(summary: TrainingSummary, model: object, earlier: dict[str, Any]) -> dict[str, object]:
+def _metadata(summary: TrainingSummary, model: object, earlier: dict[str, object]) -> dict[str, object]:
     metadata = summary.create_metadata()
     if hasattr(model, "peft_config"):
         metadata["library_name"] = "peft"
@@ -134,7 +134,7 @@ def _own_optimizer(trainer: Hooks) -> dict[str, str]:
     return {"optimizer": f"{type(optimizer).__name__}({shown})"}
 
 
-def _same_columns(lines: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+def _same_columns(lines: list[dict[str, object]] | None) -> list[dict[str, object]] | None:
     """Give every row of the results table every column; evaluations may differ in their metrics."""
     if lines is None:
         return None

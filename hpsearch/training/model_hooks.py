@@ -5,8 +5,6 @@ They are removed when the training ends, which leaves the model as it was before
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from transformers.debug_utils import DebugOption, DebugUnderflowOverflow
 from transformers.integrations.neftune import activate_neftune, deactivate_neftune
@@ -26,7 +24,7 @@ class ModelHooks:
 
     def __init__(self, model: torch.nn.Module, args: TrainingArguments, accelerator: object) -> None:
         self._model, self._accelerator = model, accelerator
-        self._noise: Any = None
+        self._noise: object = None
         self._detector: DebugUnderflowOverflow | None = None
         if args.neftune_noise_alpha is not None:
             _check_embeddings(model)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from ..errors import InvalidInputError, described_value
 
 
-def takes_trial(model_init: Callable[..., Any]) -> bool:
+def takes_trial(model_init: Callable[..., object]) -> bool:
     """True if `model_init` has one argument without a default, one called trial, or a single one that is None."""
     names = _positional(model_init)
     if "trial" in names or len(_positional(model_init, required=True)) == 1:
@@ -18,7 +17,7 @@ def takes_trial(model_init: Callable[..., Any]) -> bool:
     return len(names) == 1 and inspect.signature(model_init).parameters[names[0]].default is None
 
 
-def check_model_init(model_init: Callable[..., Any]) -> None:
+def check_model_init(model_init: Callable[..., object]) -> None:
     """Check that `model_init` is a function that takes no argument, or one: the trial.
 
     Raises:
@@ -47,7 +46,7 @@ def _is_model(value: object) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def _positional(function: Callable[..., Any], required: bool = False) -> list[str]:
+def _positional(function: Callable[..., object], required: bool = False) -> list[str]:
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:  # some of Python's own have none

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,11 @@ from ..arguments import TrainingArguments
 from ..errors import ArgumentError, UnknownArgumentError, one_of
 from ..system.spelling import nearest_name
 
+OptimizerClass = Callable[..., Any]
+"""A class of optimizers, or a factory of transformers, which returns a function that makes one of a model."""
+ParameterGroup = dict[str, Any]
+"""A group of an optimizer's parameters, or only its hyperparameters, by the optimizer's names for them."""
+
 _NO_DECAY_NAMES = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 
 
@@ -29,7 +34,7 @@ def decay_parameter_names(model: torch.nn.Module) -> list[str]:
     return get_parameter_names(model, [torch.nn.LayerNorm], _NO_DECAY_NAMES)
 
 
-def parameter_groups(model: torch.nn.Module, weight_decay: float, decayed: list[str]) -> list[dict[str, object]]:
+def parameter_groups(model: torch.nn.Module, weight_decay: float, decayed: list[str]) -> list[ParameterGroup]:
     """Return two groups of trainable parameters: those in `decayed` with `weight_decay`, the others with none."""
     names = set(decayed)
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -41,17 +46,17 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float, decayed: list[
 
 def optimizer_class_and_kwargs(
     args: TrainingArguments, model: torch.nn.Module | None = None
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[OptimizerClass, dict[str, Any]]:
     """Return the optimizer class that `args.optim` names and the arguments it takes from `args`."""
     return transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
 
 
 def make_optimizer(
     model: torch.nn.Module,
-    groups: list[dict[str, Any]],
-    kind: Any,
-    kwargs: Mapping[str, Any],
-    overrides: Mapping[str, Any],
+    groups: list[ParameterGroup],
+    kind: OptimizerClass,
+    kwargs: Mapping[str, object],
+    overrides: Mapping[str, object],
 ) -> torch.optim.Optimizer:
     """Build an optimizer over `groups`; `overrides` (the `optim.*` parameters of a trial) win over `kwargs`.
 
@@ -60,7 +65,7 @@ def make_optimizer(
     """
     for name, value in overrides.items():
         check_override(kind, name, value)
-    arguments = {**kwargs, **overrides}
+    arguments: dict[str, Any] = {**kwargs, **overrides}
     if is_optimizer_factory(kind):
         return kind()(model, **arguments)
     for special in GROUPS_BY_NAME:
@@ -115,13 +120,13 @@ def follows_a_metric(schedule: object) -> bool:
     return isinstance(schedule, (torch.optim.lr_scheduler.ReduceLROnPlateau, transformers.optimization.GreedyLR))
 
 
-def current_learning_rate(optimizer: Any, schedule: Any) -> float:
+def current_learning_rate(optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler) -> float:
     """Return the learning rate of the first parameter group for the next update."""
     rate = optimizer.param_groups[0]["lr"] if follows_a_metric(schedule) else schedule.get_last_lr()[0]
     return rate.item() if torch.is_tensor(rate) else rate
 
 
-def check_override(kind: Any, name: str, value: Any, shown_as: str = "optim.") -> None:
+def check_override(kind: OptimizerClass, name: str, value: object, shown_as: str = "optim.") -> None:
     """Check that optimizer class `kind` takes an argument `name` (the part of ``optim.name`` behind the dot).
 
     Raises:

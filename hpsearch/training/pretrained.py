@@ -7,13 +7,16 @@ import copy
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.utils import logging
 
 from ..errors import HpsearchError, InvalidInputError, SpaceError, StudyError
 from ..system.spelling import nearest_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _MODEL = "model."
 
@@ -42,7 +45,7 @@ class FromPretrained:
         >>> model_init = FromPretrained(AutoModelForSequenceClassification, "answerdotai/ModernBERT-base", num_labels=2)
     """
 
-    def __init__(self, model_class: object, name_or_path: object, **options: Any) -> None:
+    def __init__(self, model_class: object, name_or_path: object, **options: object) -> None:
         if not hasattr(model_class, "from_pretrained"):
             raise InvalidInputError(f"model_class must be a model class of transformers, but got {model_class!r}.")
         for name in ("config", "state_dict", "output_loading_info", "device_map"):
@@ -58,10 +61,10 @@ class FromPretrained:
         self._class: Any = None
         self._config: Any = None
         self._weights: dict[str, torch.Tensor] = {}
-        self._of_the_class: dict[str, Any] = {}  # options that are arguments of the class, not of its loading
+        self._of_the_class: dict[str, object] = {}  # options that are arguments of the class, not of its loading
         self._name, self._generation = "", None
 
-    def __call__(self, trial: Any = None) -> Any:
+    def __call__(self, trial: Any = None) -> PreTrainedModel:
         """Return a new model, in evaluation mode as `from_pretrained` gives it."""
         self._load()
         changes = (
@@ -124,7 +127,7 @@ class FromPretrained:
         self._weights = {name: each for name, each in model.state_dict().items() if name not in new}
         self._class = type(model)  # last: its presence means that the other attributes are set
 
-    def _check_whole(self, missing: set[str], changes: dict[str, Any]) -> None:
+    def _check_whole(self, missing: set[str], changes: dict[str, object]) -> None:
         """Check that no layer is random of a kind that the files have: they have fewer of them."""
         kinds = {_kind(name) for name in self._weights}
         lost = sorted(name for name in missing if _kind(name) in kinds)
@@ -133,7 +136,7 @@ class FromPretrained:
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             raise SpaceError(f"The pretrained weights do not fit {values}: they have no {lost[0]}{more}.")
 
-    def _changed(self, changes: dict[str, Any]) -> object:
+    def _changed(self, changes: dict[str, object]) -> object:
         """Return the configuration of a model with parameters in place of its own values."""
         config = copy.deepcopy(self._config)
         for name, value in changes.items():
@@ -145,7 +148,7 @@ class FromPretrained:
         return config
 
 
-def _check_plain(model: Any) -> None:
+def _check_plain(model: PreTrainedModel) -> None:
     """Check that a model can be made again from its weights alone.
 
     Raises:

@@ -34,7 +34,7 @@ def seed_run(args: TrainingArguments) -> None:
 class RandomStreams:
     """The states of every random stream a run draws from: Python, numpy, torch on CPU and on each GPU."""
 
-    python: Any
+    python: tuple[object, ...]
     numpy: Any
     cpu: torch.Tensor
     cuda: list[torch.Tensor]

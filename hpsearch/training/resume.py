@@ -17,6 +17,7 @@ from transformers.trainer_utils import get_last_checkpoint, sort_checkpoints
 from ..arguments import TrainingArguments
 from ..errors import CheckpointError, InvalidInputError
 from ..system.files import read_json
+from ..system.json_types import JsonObject
 from . import sharding
 from .callbacks import TrainerState
 from .checkpoints import (
@@ -214,7 +215,7 @@ def _read_state(path: Path) -> TrainerState:
     return state
 
 
-def _read_run_state(path: Path) -> dict[str, Any] | None:
+def _read_run_state(path: Path) -> JsonObject | None:
     """Return the content of `run_state.json`; None for a checkpoint of transformers, which has none."""
     try:
         own = read_json(path)
@@ -270,7 +271,7 @@ def _put_back_first_rates(run: TrainingRun, folder: Path) -> None:
             group[FIRST_RATE] = rate
 
 
-def _put_back(path: Path, load: Callable[[Any], Any]) -> None:
+def _put_back(path: Path, load: Callable[[Any], object]) -> None:
     state = _read_torch(path)
     try:
         load(state)

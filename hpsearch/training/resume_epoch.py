@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from accelerate import PartialState, skip_first_batches
@@ -17,17 +16,18 @@ from accelerate.data_loader import DataLoaderDispatcher
 from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_utils import has_length
 
+from .hooks import Batch
 from .randomness import RandomStreams
 from .resume import ResumePoint
 
 
-def start_epoch(loader: Any, epoch: int) -> Iterator[object]:
+def start_epoch(loader: DataLoader[object], epoch: int) -> Iterator[Batch]:
     """Start iterating over an epoch."""
     _set_epoch(loader, epoch)
     return iter(loader)
 
 
-def resume_epoch(loader: Any, epoch: int, seen: int, point: ResumePoint) -> Iterator[object]:
+def resume_epoch(loader: DataLoader[object], epoch: int, seen: int, point: ResumePoint) -> Iterator[Batch]:
     """Continue an epoch after `seen` micro-batches: same order of samples, same seeds of the loader's workers.
 
     The random streams are put back to where they were at the checkpoint. A checkpoint by transformers does not hold the
@@ -56,7 +56,7 @@ def resume_epoch(loader: Any, epoch: int, seen: int, point: ResumePoint) -> Iter
     return batches
 
 
-def _past(loader: DataLoader[Any], seen: int, epoch_streams: RandomStreams | None) -> DataLoader[Any]:
+def _past(loader: DataLoader[object], seen: int, epoch_streams: RandomStreams | None) -> DataLoader[object]:
     """Return a loader of what comes after `seen` batches, without loading those.
 
     The order of the samples may be drawn from the random streams, just after the seed of the workers: it is drawn here
@@ -70,7 +70,7 @@ def _past(loader: DataLoader[Any], seen: int, epoch_streams: RandomStreams | Non
     return rest
 
 
-def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None) -> Iterator[object]:
+def _restoring_after_first(batches: Iterator[Batch], streams: RandomStreams | None) -> Iterator[Batch]:
     """Put the streams back once iteration has begun: accelerate's loaders draw the workers' seed only then."""
     place = -1
     for place, batch in enumerate(batches):
@@ -84,7 +84,7 @@ def _restoring_after_first(batches: Iterator[Any], streams: RandomStreams | None
 def _set_epoch(loader: object, epoch: int) -> None:
     """Set the epoch of every part of a loader that shuffles by epoch."""
     sampler = getattr(loader, "batch_sampler", None)
-    parts: tuple[Any, ...] = (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "dataset", None))
+    parts: tuple[object, ...] = (loader, sampler, getattr(sampler, "sampler", None), getattr(loader, "dataset", None))
     for part in parts:
         if hasattr(part, "set_epoch"):
             part.set_epoch(epoch)

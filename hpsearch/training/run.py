@@ -121,7 +121,7 @@ class TrainingRun:
         self.epoch_streams: RandomStreams | None = None
         self.interrupted_streams: RandomStreams | None = None
         self._parameters: list[torch.nn.Parameter] = []
-        self._eval_loaders: list[tuple[Any, DataLoader[Any]]] = []
+        self._eval_loaders: list[tuple[object, DataLoader[object]]] = []
         self.has_trained = False
         self._is_prepared = False
         self._model_hooks: ModelHooks | None = None
@@ -178,7 +178,7 @@ class TrainingRun:
             self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
             self._is_prepared = True
 
-    def eval_loader(self, dataset: object, make: Callable[[], DataLoader[Any]]) -> DataLoader[Any]:
+    def eval_loader(self, dataset: object, make: Callable[[], DataLoader[object]]) -> DataLoader[object]:
         """Return a loader of `dataset`: a new one, or, where its workers persist, the one made for it before."""
         if not (self.args.dataloader_persistent_workers and self.args.dataloader_num_workers):
             return make()
@@ -307,7 +307,7 @@ class TrainingRun:
                 torch.cuda.empty_cache()
 
 
-def _checkpoint_activations(model: Any, kwargs: dict[str, Any]) -> None:
+def _checkpoint_activations(model: Any, kwargs: dict[str, object]) -> None:
     if hasattr(model, "activation_checkpointing_enable"):
         every, offload = kwargs.pop("every_n_layers", 1), kwargs.pop("offload", False)
         model.activation_checkpointing_enable(

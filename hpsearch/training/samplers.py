@@ -17,7 +17,7 @@ from ..errors import InvalidInputError
 from .hooks import Hooks
 
 
-def train_sampler(trainer: Hooks, dataset: Any) -> Sampler[Any] | None:
+def train_sampler(trainer: Hooks, dataset: Any) -> Sampler[int] | None:
     """Return the order of the training samples, as `train_sampling_strategy` says; None for data without a length.
 
     With ``"batch_rebalance"`` the sampler gives whole batches, of this process alone.
@@ -107,7 +107,7 @@ def _batch_rebalanced(trainer: Hooks, dataset: Any) -> BatchRebalanceSampler:
     )
 
 
-def _length_column(trainer: Hooks, dataset: object) -> Any:
+def _length_column(trainer: Hooks, dataset: object) -> list[int] | None:
     column = trainer.run.args.length_column_name
     return dataset[column] if isinstance(dataset, datasets.Dataset) and column in dataset.column_names else None
 

@@ -23,10 +23,10 @@ class EarlierParts:
     """
 
     def __init__(self) -> None:
-        self._objects: dict[int, weakref.ref[Any]] = {}
+        self._objects: dict[int, weakref.ref[object]] = {}
         self._storages: set[StorageWeakRef] = set()
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[EarlierParts], tuple[()]]:
         return EarlierParts, ()
 
     def check(self, code: str, model: torch.nn.Module, others: Mapping[str, object] | None = None) -> None:
@@ -58,7 +58,7 @@ class EarlierParts:
         self._storages.update(each for _, each in storages)
 
 
-def refers_to_model(function: Callable[..., Any]) -> bool:
+def refers_to_model(function: Callable[..., object]) -> bool:
     """Return whether a function refers to a model that exists already, which it may return each time it is called.
 
     >>> model = torch.nn.Linear(1, 1)
@@ -90,7 +90,7 @@ def _values_of(function: Any) -> Iterator[object]:
         yield from (*found.nonlocals.values(), *found.globals.values())
 
 
-def _parts(model: Any) -> Iterator[tuple[str, Any]]:
+def _parts(model: torch.nn.Module | None) -> Iterator[tuple[str, object]]:
     if model is None:
         return
     yield "model", model
@@ -99,7 +99,7 @@ def _parts(model: Any) -> Iterator[tuple[str, Any]]:
     yield from ((f"weights {name}", each) for name, each in model.named_parameters() if each.requires_grad)
 
 
-def _storages(model: Any) -> Iterator[tuple[str, StorageWeakRef]]:
+def _storages(model: torch.nn.Module | None) -> Iterator[tuple[str, StorageWeakRef]]:
     for name, each in [] if model is None else model.named_parameters():
         if each.requires_grad:
             with contextlib.suppress(NotImplementedError, RuntimeError):  # a kind of tensor without a memory of its own

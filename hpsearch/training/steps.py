@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from accelerate.utils import DistributedType
 from accelerate.utils.memory import clear_device_cache
 
 from .evaluation import compute_loss_through_hook, set_mode
-from .hooks import Hooks, takes_argument
+from .hooks import Batch, Hooks, takes_argument
 
 
 def training_step(
-    trainer: Hooks, model: torch.nn.Module, inputs: dict[str, Any], num_items_in_batch: object = None
+    trainer: Hooks, model: torch.nn.Module, inputs: Batch, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
     """Compute the loss of one micro-batch and its gradients; return the detached loss.
 

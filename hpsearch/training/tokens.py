@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import torch
 
-from .hooks import Hooks
+from .hooks import Batch, Hooks
 
 logger = logging.getLogger(__name__)
 
 
-def track_input_tokens(trainer: Hooks, micro_batches: list[Any]) -> None:
+def track_input_tokens(trainer: Hooks, micro_batches: list[Batch]) -> None:
     """Add the input tokens of one update, on all processes, to `state.num_input_tokens_seen`.
 
     ``"all"`` counts every element of the model's main input, ``"non_padding"`` what the attention mask, or else the
@@ -34,7 +33,7 @@ def track_input_tokens(trainer: Hooks, micro_batches: list[Any]) -> None:
     run.state.num_input_tokens_seen += counted
 
 
-def _tokens(batch: Any, name: str, how: str, processing_class: Any) -> int:
+def _tokens(batch: Batch, name: str, how: str, processing_class: object) -> int:
     if how == "non_padding":
         padding = getattr(processing_class, "pad_token_id", None)
         if "attention_mask" in batch:

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from transformers.integrations import MLflowCallback, TensorBoardCallback, WandbCallback
@@ -43,10 +44,10 @@ class TrackedTrial:
     """
 
     folder: Path
-    params: Mapping[str, Any]
+    params: Mapping[str, object]
 
     @classmethod
-    def of(cls, args: Any, state: Any) -> TrackedTrial | None:
+    def of(cls, args: TrainingArguments, state: TrainerState) -> TrackedTrial | None:
         """Return the trial that a run is; None if it is not one of a search."""
         folder = Path(args.output_dir).absolute()
         is_one = state.is_hyper_param_search and state.trial_name == folder.name
@@ -100,7 +101,7 @@ class TensorBoardTracker(TensorBoardCallback, Tracker):
     tb_writer: Any
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Open the files, and write down the parameters of a trial."""
         self.trial = trial = TrackedTrial.of(args, state)
@@ -124,7 +125,7 @@ class TensorBoardTracker(TensorBoardCallback, Tracker):
         super()._init_summary_writer(args)
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Close the files, unless there is a trial, which may still be evaluated."""
         if self.trial is None:
@@ -155,7 +156,7 @@ class MLflowTracker(MLflowCallback, Tracker):
     def _nested_run(self, value: bool) -> None:
         self._asks_for_nested_run = value
 
-    def setup(self, args: Any, state: Any, model: object) -> None:
+    def setup(self, args: TrainingArguments, state: TrainerState, model: object) -> None:
         """Begin the run, and log the arguments and a trial's parameters."""
         trial = TrackedTrial.of(args, state) if state.is_world_process_zero else None
         if trial is not None:
@@ -193,7 +194,12 @@ class WandbTracker(WandbCallback, Tracker):
     """
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: object = None, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: object = None,
+        **kwargs: object,
     ) -> None:
         """Begin the run; the arguments stay as they are."""
         trial = TrackedTrial.of(args, state)
@@ -236,7 +242,7 @@ OURS: dict[type, type] = {
 }
 
 
-def end_trial(callbacks: Iterable[Any], state: str, reason: str | None = None) -> None:
+def end_trial(callbacks: Iterable[object], state: str, reason: str | None = None) -> None:
     """Notify the trackers among `callbacks` of the end of their trial; a failing tracker does not end a search.
 
     Args:
@@ -252,7 +258,7 @@ def end_trial(callbacks: Iterable[Any], state: str, reason: str | None = None) -
                 logger.warning("%s could not end the run of a trial: %s", type(tracker).__name__, error)
 
 
-def _hparams(params: Mapping[str, object]) -> Any:
+def _hparams(params: Mapping[str, object]) -> tuple[object, object, object]:
     """Return TensorBoard's summaries of hyperparameters: the columns, the beginning and the end of a session.
 
     Of the two packages that write events, the one that `TensorBoardCallback` takes.
@@ -264,7 +270,7 @@ def _hparams(params: Mapping[str, object]) -> Any:
     return package.hparams(params, {})
 
 
-def _experiment(mlflow: Any, study: str) -> str | None:
+def _experiment(mlflow: ModuleType, study: str) -> str | None:
     """Return the id of the experiment for a trial; None if MLflow finds it, as users chose one.
 
     They choose it in the environment, where `mlflow.set_experiment` writes it too, or by a run that is open.

@@ -22,7 +22,7 @@ from .stored_weights import parts_of
 from .unrelated_errors import is_of_outside
 
 
-def save_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] | None = None) -> None:
+def save_weights(model: Any, folder: Path, state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
     """Write the weights (and configuration) of `model`, or `state_dict` in their place, as safetensors."""
     if isinstance(model, PreTrainedModel) or hasattr(model, "peft_config"):
         with no_progress_bars():
@@ -79,7 +79,7 @@ def load_weights(model: Any, folder: str | os.PathLike[str]) -> None:
         model.tie_weights()
 
 
-def check_fits(model: Any, folder: str | os.PathLike[str]) -> None:
+def check_fits(model: torch.nn.Module, folder: str | os.PathLike[str]) -> None:
     """Check by names and shapes that the weights in `folder` are those of a model like this one.
 
     Nothing is checked of weights in several files, or of a damaged file: loading them shows it.
@@ -107,7 +107,7 @@ def check_fits(model: Any, folder: str | os.PathLike[str]) -> None:
     _check_shapes(path, shapes, present)
 
 
-def _check_shapes(path: Path, shapes: Mapping[str, torch.Size], present: Mapping[str, Any]) -> None:
+def _check_shapes(path: Path, shapes: Mapping[str, torch.Size], present: Mapping[str, torch.Tensor]) -> None:
     """Check that what is in a file has the shapes that it has in the model.
 
     Raises:
@@ -140,7 +140,7 @@ def _weights_file(folder: Path) -> Path:
     return next((folder / name for name in names if (folder / name).is_file()), folder)
 
 
-def _load_state(model: Any, state_dict: dict[str, Any]) -> Any:
+def _load_state(model: torch.nn.Module, state_dict: dict[str, torch.Tensor]) -> Any:
     return model.load_state_dict(state_dict, strict=False)
 
 
@@ -159,7 +159,7 @@ def _load_converted(model: PreTrainedModel, folder: Path) -> None:
     model.load_state_dict(loaded.state_dict())
 
 
-def _is_tied(model: Any, name: str) -> bool:
+def _is_tied(model: torch.nn.Module, name: str) -> bool:
     """Return whether parameter `name` shares its memory with another one, which safetensors stores once."""
     parameters = model.state_dict(keep_vars=True)
     pointer = parameters[name].data_ptr()

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..backends.base import Backend
 from ..errors import ArgumentError, CheckpointError, ObjectiveError, SpaceError, StudyError
 from ..search.metrics.objective import natural_direction
 from ..search.trial import Trial, TrialRecord
+from ..searching.search_arguments import SearchArguments
 from ..searching.searched_recipe import Evaluation
 from ..system.files import read_json
 from ..system.json_types import JsonObject
@@ -167,6 +169,20 @@ class PlainFunction:
 
     def prepare(self, space: object) -> None:
         """Do nothing: all that is to be known was found out at the first call."""
+
+
+def check_arguments(recipe: PlainFunction, given: SearchArguments, backend: Backend, space: object) -> None:
+    """Check the arguments of a search before the first call of a function, which may take long.
+
+    Raises:
+        InvalidInputError: one of them cannot be right, whatever the function is.
+    """
+    directions = given.directions if given.direction is None else given.direction
+    count = len(directions) if isinstance(directions, (list, tuple)) else 1
+    names = tuple(f"{VALUE}_{index}" for index in range(count)) if count > 1 else (VALUE,)
+    other = copy.copy(recipe)
+    other.args = replace(recipe.args, objective=names)
+    given.make_study(backend, space, other)
 
 
 def check_direction(args: FunctionArguments, code: str, has_objective: bool, direction: object) -> None:

@@ -25,7 +25,7 @@ from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchA
 from .first_call import FirstReport, KnownResult
 from .function_run import FunctionArguments, name_of
 from .function_trial import as_metrics
-from .plain_function import PlainFunction, check_direction
+from .plain_function import PlainFunction, check_arguments, check_direction
 from .repeated_warnings import warnings_once
 from .trainer_function import TrainerFunction
 
@@ -165,7 +165,9 @@ class TunedFunction:
         if known is not None:
             args = dataclasses.replace(known, output_dir=args.output_dir, seed=seed, max_resource=max_resource)
             return PlainFunction(self.function, args), None
-        space, code = given.make_space(given.make_backend(), makes_trainers), name_of(self.function)
+        backend, code = given.make_backend(), name_of(self.function)
+        space = given.make_space(backend, makes_trainers)
+        check_arguments(PlainFunction(self.function, args), given, backend, space)
         start = resolve_start(given.start_with, space, makes_trainers.defaults)
         try:
             returned, trial = makes_trainers.call_first(space, code, start[0] if start else None, seed)

@@ -404,6 +404,20 @@ def test_bad_input_ends_the_search_with_one_clear_line(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"direction": "minimise"}, "Did you mean 'minimize'"),
+        ({"direction": "minimize", "n_trials": 0}, "n_trials"),
+        ({"direction": "minimize", "start_with": {"y": 1}}, "start_with gives y=1, which is not in the search space"),
+        ({"direction": ["minimize", "down"]}, "'down' is not a direction"),
+    ],
+)
+def test_arguments_are_checked_before_the_function_is_called(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(hpsearch.InvalidInputError, match=message):
+        search(lambda trial: pytest.fail("it was called"), **arguments)
+
+
+@pytest.mark.parametrize(
     ("value", "expected"),
     [
         (1, {"eval_value": 1.0}),

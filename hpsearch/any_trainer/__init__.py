@@ -1,1 +1,1 @@
-"""Trainers of other libraries: `tune`, and the parts that make them resumable. Knows no engine."""
+"""`tune`: trainers of other libraries, and functions that train by themselves. Knows no engine."""

@@ -205,7 +205,7 @@ class SearchInterrupted(KeyboardInterrupt):
         return super().__str__() + (f"\nTo continue: {self.command}" if self.command else "")
 
 
-def described_value(value: Any) -> str:
+def described_value(value: object) -> str:
     """Return a value in a few words: of an array its shape, of a long text its beginning.
 
     >>> described_value(0.9), described_value("a report"), described_value([1, 2])
@@ -219,7 +219,7 @@ def described_value(value: Any) -> str:
     return "None" if value is None else f"{reprlib.repr(value)} ({kind})"
 
 
-def one_of(allowed: Iterable[Any]) -> str:
+def one_of(allowed: Iterable[object]) -> str:
     """Return the allowed values as readable text, sorted by their spelling.
 
     >>> one_of(["last", "all"])

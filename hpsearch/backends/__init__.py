@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterable
-from typing import Any
 
 from ..errors import MissingPackageError, StudyError, one_of
 from ..system.spelling import nearest_name
@@ -23,7 +22,7 @@ _GONE = {
 }
 
 
-def get_backend(name: str | None, options: dict[str, Any], arguments: Iterable[str] = ()) -> Backend:
+def get_backend(name: str | None, options: dict[str, object], arguments: Iterable[str] = ()) -> Backend:
     """Return a backend by name, made with the user's options; None gives Optuna.
 
     `arguments` are those of the search itself, one of which may have been misspelled.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..system.json_types import JsonObject
 from .engine_options import EngineOption
 
 if TYPE_CHECKING:  # reading a study must not import what trains
@@ -41,7 +42,7 @@ class Backend(ABC):
     stored: OptunaStudy
 
     @abstractmethod
-    def __init__(self, **options: Any) -> None: ...
+    def __init__(self, **options: object) -> None: ...
 
     def native_space(self, hp_space: object, seed: int, recipe: TakesParameters) -> Any:
         """Translate a search space of the engine; return any other one as it is.
@@ -87,7 +88,7 @@ class Backend(ABC):
             StudyError: the stored study cannot continue with these settings, or is not the one in the folder.
         """
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the settings that `study.json` records: sampler, pruner, storage."""
         return {"backend": self.name, **self.stored.describe()}
 

@@ -52,7 +52,7 @@ def take_options(
     options: Iterable[str],
     known: Mapping[str, EngineOption],
     arguments: Iterable[str] = (),
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     """Return those of the `given` options that the backend takes, and a notice of those that it does not need.
 
     An option of the engine that is None was not given.

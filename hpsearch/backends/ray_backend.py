@@ -39,6 +39,7 @@ from ..search.space.static_checks import TakesParameters
 from ..search.study import Study, check_whole
 from ..search.trial import TrialRecord
 from ..system.ctrl_c import at_ctrl_c
+from ..system.json_types import JsonObject
 from ..trial.searchable import Searchable
 from .base import Backend
 from .engine_options import EngineOption
@@ -206,7 +207,7 @@ class RayBackend(Backend):
         trials = f"{slots} parallel trial{'s' if slots != 1 else ''}, each with {self._each}"
         return [f"{cluster.description}: {trials}", *self._notes, *notes]
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> JsonObject:
         """Return what `study.json` records, as the Optuna backend does."""
         described = {**super().describe(), "ray_version": ray.__version__}
         if self._scheduler is not None:

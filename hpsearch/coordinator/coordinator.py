@@ -241,7 +241,7 @@ class Coordinator:
             self._has_begun(number)
         self._session.listener.on_progress(self.running[number].trial, step, max_steps)
 
-    def suggest(self, number: int, name: str, parameter: Parameter) -> Any:
+    def suggest(self, number: int, name: str, parameter: Parameter) -> object:
         """Return the value of a parameter that a trial asks for while it is built."""
         with self._ledger.talking():
             return self.running[number].trial.suggest(name, parameter)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import CommunicationError, ProcessFailedError
 from ..search.process_group import Ranks
@@ -40,7 +39,7 @@ def follow(
         CommunicationError: the processes have lost their connection.
     """
     while True:
-        message: Any = ranks.decide(lambda: None)
+        message: Assignment | SearchIsOver | None = ranks.decide(lambda: None)
         if message is None:  # the main process waits for other searches
             continue
         if isinstance(message, SearchIsOver):

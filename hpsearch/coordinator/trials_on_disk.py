@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..errors import CannotResumeError
 from ..search.space.search_space import SearchSpace
@@ -137,7 +136,7 @@ class TrialsOnDisk:
             self._resume(trial, trial.earlier, suggested)
         self._show(trial)
 
-    def _begin_new(self, trial: Trial, suggested: dict[str, Any], execution: Execution) -> None:
+    def _begin_new(self, trial: Trial, suggested: dict[str, object], execution: Execution) -> None:
         with self._folder.locked():
             trial.arguments = self._not_known(trial, suggested)
             trial.keep()
@@ -148,7 +147,7 @@ class TrialsOnDisk:
         if wanted is None:
             self._begin_named_by_user_code(trial, execution)
 
-    def _resume(self, trial: Trial, earlier: TrialRecord, suggested: dict[str, Any]) -> None:
+    def _resume(self, trial: Trial, earlier: TrialRecord, suggested: dict[str, object]) -> None:
         _check_reach(earlier, suggested)
         trial.arguments, trial.suggested_by_space = suggested, set(trial.params.values_by_name)
         if earlier.schedule:
@@ -176,7 +175,7 @@ class TrialsOnDisk:
                 record = execution.record(TrialState.RUNNING)
                 trial.name = self._folder.begin_run(record, name or f"run-{trial.number}")
 
-    def _not_known(self, trial: Trial, suggested: dict[str, Any]) -> dict[str, object]:
+    def _not_known(self, trial: Trial, suggested: dict[str, object]) -> dict[str, object]:
         """Return the arguments of a new trial; of another configuration, if the result of this one is known."""
         if self._study.goes_by_number or isinstance(trial, FixedTrial):  # a replay's parameters are given
             return suggested

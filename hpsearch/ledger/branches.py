@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ..search.space.parameters import Params
 from ..search.space.search_space import SearchSpace
 
 # For each parameter that only some trials have, the choices under any of which it exists; outer parameters come first.
-Branches = Mapping[str, Sequence[Mapping[str, Any]]]
+Branches = Mapping[str, Sequence[Params]]
 
 
 def branches_of(space: SearchSpace) -> Branches:
@@ -19,13 +19,13 @@ def branches_of(space: SearchSpace) -> Branches:
     >>> branches_of(SearchSpace({"optim": Categorical({"adam": {}, "sgd": {"momentum": Float(0.0, 0.9)}})}))
     {'momentum': [{'optim': 'sgd'}]}
     """
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, list[Params]] = {}
     for name, _, conditions in space.walk():
         found.setdefault(name, []).append(conditions)
     return {name: places for name, places in found.items() if all(places)}
 
 
-def branches_shown(trials: Sequence[Mapping[str, Any]], choices: Sequence[str]) -> Branches:
+def branches_shown(trials: Sequence[Params], choices: Sequence[str]) -> Branches:
     """Infer the choices under which parameters exist from trials, where a single categorical parameter decides.
 
     Args:
@@ -37,7 +37,7 @@ def branches_shown(trials: Sequence[Mapping[str, Any]], choices: Sequence[str]) 
     """
     having = Counter(name for each in trials for name in each)
     some = sorted((name for name, count in having.items() if count < len(trials)), key=lambda name: -having[name])
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, list[Params]] = {}
     for name in some:
         for choice in choices:
             with_it = dict.fromkeys(each.get(choice, _NONE) for each in trials if name in each)

@@ -6,14 +6,14 @@ import filecmp
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import optuna
 
 from ..search.store.storage_files import JOURNAL_FILE, existing_files, why_not_opened
+from ..system.json_types import JsonObject
 from ..system.temporary_folders import scratch_folder
 from .quiet import quiet_optuna
 from .rebuilding import first_line, is_damage, own_path, was_made_in, why_damaged
@@ -24,9 +24,7 @@ _SECONDS_TO_WAIT = 5.0
 _AGAIN = "repeat the call of the search: it rebuilds the storage from the folders of the trials"
 
 
-def problems_of_storage(
-    folder: Path, settings: Mapping[str, Any], read_numbers: Callable[[], Collection[int]]
-) -> list[str]:
+def problems_of_storage(folder: Path, settings: JsonObject, read_numbers: Callable[[], Collection[int]]) -> list[str]:
     """Return the problems of the storage in a study's folder, in one line each; a storage elsewhere is not checked.
 
     A search may be at work in the study meanwhile.

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_not
-from typing import Any
 
 import numpy as np
 import optuna
@@ -114,7 +113,7 @@ class CurveData:
 
     def __init__(self, objective: Objective, branches: Branches | None = None, by_seconds: bool = False) -> None:
         self._objective, self._branches, self._by_seconds = objective, branches, by_seconds
-        self._study: tuple[Any, int] | None = None
+        self._study: tuple[optuna.storages.BaseStorage, int] | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -127,7 +126,7 @@ class CurveData:
         self._cube: Cube | None = None
         self._cube_of: tuple[Mapping[str, BaseDistribution], Branches] = {}, {}
         self._has_warm_start = False
-        self._warm_start: tuple[Any, list[Curve]] = None, []
+        self._warm_start: tuple[tuple[int, frozenset[str]] | None, list[Curve]] = None, []
         self._tried: Tried | None = None
         self._untried: set[int] = set()
         self._seen = _Seen()

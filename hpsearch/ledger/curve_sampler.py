@@ -6,7 +6,6 @@ import contextlib
 import functools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import optuna
@@ -65,7 +64,7 @@ class CurveSampler(optuna.samplers.BaseSampler):
     def __getstate__(self) -> dict[str, object]:
         return {name: each for name, each in vars(self).items() if name != "_lock"}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: Mapping[str, object]) -> None:
         vars(self).update(state)
         self._lock = threading.RLock()
 

@@ -11,14 +11,14 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from ..errors import SpaceError
-from ..search.space.parameters import Categorical, Float, Parameter
+from ..search.space.parameters import Categorical, Float, Parameter, Params
 from ..search.trial import Trial, TrialRecord
 from .quiet import quiet_optuna
 from .sampling import RepeatableSampling
 from .storage import naming_the_storage
 
 # Raises an error if a parameter that user code suggests, given those suggested before, has changed its range.
-CheckRange = Callable[[str, Parameter, Mapping[str, Any]], None]
+CheckRange = Callable[[str, Parameter, Params], None]
 
 
 class OptunaTrial(Trial):
@@ -66,7 +66,7 @@ class OptunaTrial(Trial):
             self._proposed = _Proposed(engine_trial.storage)
             engine_trial.storage = cast(optuna.storages.BaseStorage, self._proposed)
 
-    def propose_again(self, params: Mapping[str, Any] | None = None) -> bool:
+    def propose_again(self, params: Mapping[str, object] | None = None) -> bool:
         """Let the sampler propose again, or propose these; not for a trial that was given values, or has stored some.
 
         A trial that was killed while its values were stored keeps those that were stored.
@@ -140,7 +140,7 @@ class OptunaTrial(Trial):
         with quiet_optuna(), naming_the_storage(self.engine_trial.study._storage):
             yield
 
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         with self._talking():
             return self._chosen(name, parameter)
 
@@ -183,7 +183,7 @@ class _Proposed:
         calls: what is to be stored.
     """
 
-    def __init__(self, storage: Any) -> None:
+    def __init__(self, storage: optuna.storages.BaseStorage) -> None:
         self.storage = storage
         self.calls: list[tuple[Any, ...]] = []
 

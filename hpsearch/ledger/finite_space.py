@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial
@@ -18,7 +17,7 @@ def has_values_left(trials: Sequence[FrozenTrial]) -> bool:
 
     A function as space is asked for the remaining values only if this check is inconclusive.
     """
-    used: dict[str, set[Any]] = defaultdict(set)
+    used: dict[str, set[object]] = defaultdict(set)
     counts: dict[str, float] = {}
     for trial in trials:
         for name, distribution in trial.distributions.items() if ORIGIN not in trial.user_attrs else ():

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
@@ -14,6 +14,7 @@ from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.storages.journal._storage import JournalOperation
 
 from ..system.files import file_lock
+from ..system.json_types import JsonObject
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
 _WITHIN_A_TRIAL = (
@@ -63,7 +64,7 @@ class JournalFile(JournalFileBackend):
         """Pickle the path alone: a lock belongs to its process, and the copy reads the file from its beginning."""
         return JournalFile, (self.path,)
 
-    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+    def read_logs(self, log_number_from: int) -> Generator[JsonObject, None, None]:
         """Read the lines from a number on; what only this process has added since the last time is not read again."""
         with open(self.path, "rb") as stream:  # on NFS, opening it is what asks the server for its size
             size = os.fstat(stream.fileno()).st_size
@@ -78,7 +79,7 @@ class JournalFile(JournalFileBackend):
             self._log_number_offset[number] = place
             yield json.loads(line)
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+    def append_logs(self, logs: list[JsonObject]) -> None:
         """Add lines, after the last whole one."""
         lines = "".join(f"{_json(log)}\n" for log in logs).encode()
         self._guard.acquire()

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import optuna
 from optuna.samplers import GridSampler
@@ -14,6 +13,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ..search.decisions.decide import Wait
+from ..search.space.parameters import Params
 from ..search.study import Study
 from ..search.trial import TrialRecord, TrialState
 from .curve_sampler import CurveSampler
@@ -140,7 +140,7 @@ class Ledger:
         session: str,
         records: Sequence[TrialRecord],
         proposer: Proposer | None = None,
-        known_trial: Callable[[Mapping[str, Any]], TrialRecord | None] = lambda params: None,
+        known_trial: Callable[[Params], TrialRecord | None] = lambda params: None,
     ) -> OptunaTrial | Wait | None:
         """Return a new trial; `Wait` if the proposer has no parameters now, None if it has no more.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import optuna
@@ -17,6 +17,7 @@ from ..search.store.read_study import read_settings
 from ..search.store.stored_study import TRIALS_WAIT
 from ..search.study import Study
 from ..search.trial import TrialRecord
+from ..system.json_types import JsonObject
 from ..trial.searchable import Searchable
 from .importances import importances
 from .ledger import Ledger
@@ -60,7 +61,7 @@ class OptunaStudy:
         given: Given,
         storage: Any = None,
         load_if_exists: bool = True,
-        start_from: Any = None,
+        start_from: object = None,
         limit: PausedLimit | None = None,
         may_repeat: bool = False,
     ) -> None:
@@ -150,7 +151,7 @@ class OptunaStudy:
             f"storage {storage_url(storage) or type(storage).__name__}",
         ]
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> JsonObject:
         """Return sampler, pruner and storage as `study.json` records them."""
         assert self._choices is not None, "connect() comes first"
         engine = self.engine_study()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..search.decisions.decide import Wait
+from ..search.space.parameters import Params
 from ..search.space.tried_configurations import ASKS
 from ..search.trial import TrialRecord
 
@@ -16,7 +17,7 @@ WAIT = Wait()
 class Proposer(Protocol):
     """Chooses the parameters of trials in place of a sampler."""
 
-    def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
+    def propose(self, number: int) -> Params | Wait | None:
         """Return the parameters of a trial by its number; WAIT if there are none now, None if there are no more."""
 
     def reject(self, number: int, known: TrialRecord) -> None:
@@ -27,8 +28,8 @@ class Proposer(Protocol):
 
 
 def proposed_by(
-    proposer: Proposer, number: int, known_trial: Callable[[Mapping[str, Any]], TrialRecord | None]
-) -> Mapping[str, Any] | Wait | None:
+    proposer: Proposer, number: int, known_trial: Callable[[Params], TrialRecord | None]
+) -> Params | Wait | None:
     """Ask for the parameters of a trial; up to ten times, if a trial that is known has what is proposed."""
     for _ in range(ASKS - 1):
         proposed = proposer.propose(number)

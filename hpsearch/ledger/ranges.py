@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -124,7 +123,7 @@ class _Probe(Trial):
         """Return False: there is no training."""
         return False
 
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         self.asked[name] = parameter
         value = self._stored.get(name)
         return value if name in self._stored and parameter.contains(value) else parameter.edges()[self._edge]

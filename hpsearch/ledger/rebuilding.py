@@ -11,7 +11,6 @@ import math
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial
@@ -245,7 +244,7 @@ class _Asked(FixedTrial):
         super().__init__(record.params, record.number)
         self.parameters: dict[str, Parameter] = {}
 
-    def suggest(self, name: str, parameter: Parameter) -> Any:
+    def suggest(self, name: str, parameter: Parameter) -> object:
         """Return the value that the trial has, if the parameter can have it."""
         value = super().suggest(name, parameter)
         if not parameter.contains(value):

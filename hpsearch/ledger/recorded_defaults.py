@@ -5,14 +5,13 @@ The first call of the study determines them. Later calls and versions keep them:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from ..search.decisions.ladder import LADDER_OF_0_8_0, Ladder, ladder_for
 from ..search.decisions.training_budget import expected_trials
 from ..search.learning_curves.curves import count_at_random
 from ..search.study import Study
+from ..system.json_types import JsonObject
 
 # In `study.json`.
 DEFAULTS = "defaults"
@@ -38,7 +37,7 @@ class Defaults:
     def of(
         cls,
         study: Study,
-        settings: Mapping[str, Any] | None,
+        settings: JsonObject | None,
         ladder: Ladder | None = None,
         epochs: float | None = None,
         pauses: bool = True,
@@ -71,7 +70,7 @@ class Defaults:
         """Return what every study of hpsearch 0.8.0 had."""
         return cls(LADDER_OF_0_8_0, None, models_in_full=False)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return JSON-ready values."""
         return {**asdict(self), "ladder": self.ladder.to_json()}
 

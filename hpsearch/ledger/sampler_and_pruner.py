@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..search.decisions.ladder import RUNGS, TOO_FEW, Ladder
 from ..search.decisions.training_budget import expected_trials
 from ..search.space.search_space import SearchSpace
 from ..search.study import Study
+from ..system.json_types import JsonObject
 from ..trial.searchable import Searchable
 from .branches import branches_of
 from .curve_sampler import CurveSampler
@@ -44,7 +44,7 @@ class Given:
     """
 
     def __init__(
-        self, sampler: Any = None, pruner: Any = RUNGS, terminator: Any = None, is_scheduled: bool = False
+        self, sampler: Any = None, pruner: object = RUNGS, terminator: object = None, is_scheduled: bool = False
     ) -> None:
         self.sampler, self.sampler_kind = sampler, sampler_kind(sampler)
         self.has_rungs = is_rungs(pruner)
@@ -77,7 +77,7 @@ class Choices:
     points: tuple[float, ...] | None = None
     epochs: float | None = None
     defaults: Defaults = field(default_factory=Defaults.of_0_8_0)
-    recorded_defaults: Any = None
+    recorded_defaults: JsonObject | None = None
 
     @classmethod
     def of(cls, given: Given, study: Study, recipe: Searchable) -> Choices:
@@ -86,7 +86,7 @@ class Choices:
         found = cls(given, study, is_evaluated, None, points_of(recipe, study), epochs_of(recipe, study))
         return replace(found, cannot_pause=recipe.cannot_pause) if found.prunes_by_rungs else found
 
-    def begun(self, settings: Mapping[str, Any] | None) -> Choices:
+    def begun(self, settings: JsonObject | None) -> Choices:
         """Return the choices with the defaults that the study has.
 
         Args:

@@ -10,7 +10,6 @@ import pickle
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 from optuna.trial import FrozenTrial
 
@@ -52,7 +51,7 @@ def check_sampler_states(trials: Iterable[FrozenTrial], place: str) -> None:
                 ) from error
 
 
-def _states_of(attributes: dict[str, Any]) -> list[str]:
+def _states_of(attributes: dict[str, object]) -> list[str]:
     pieces: dict[str, dict[int, str]] = defaultdict(dict)
     for key, value in attributes.items():
         found = _PIECE.fullmatch(key)

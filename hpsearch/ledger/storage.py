@@ -249,7 +249,7 @@ def sqlite_url(path: Path) -> str:
     return sqlalchemy.URL.create("sqlite", database=str(path)).render_as_string()
 
 
-def _database(url: str, **engine: Any) -> optuna.storages.RDBStorage:
+def _database(url: str, **engine: object) -> optuna.storages.RDBStorage:
     """Open a database; of processes that make its tables at the same moment all but one fail, so try again."""
     for attempt in range(_ATTEMPTS):
         try:
@@ -274,5 +274,5 @@ def _is_no_interruption(logged: logging.LogRecord) -> bool:
     return True
 
 
-def _relax_sync(connection: Any, _record: object) -> None:
+def _relax_sync(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute("PRAGMA synchronous=NORMAL")

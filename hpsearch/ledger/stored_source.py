@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.trial import TrialState
@@ -98,7 +97,7 @@ def warm_start_from(storage: str | None, name: str) -> str:
     return f"start_from=hpsearch.WarmStart({storage!r}, study_name={name!r})"
 
 
-def is_of_optuna(study: Any) -> bool:
+def is_of_optuna(study: optuna.Study) -> bool:
     """Return whether Optuna itself has run trials of a study: some have begun, and no search has marked any."""
     trials = [each for each in study.get_trials(deepcopy=False) if each.state is not TrialState.WAITING]
     marks = (name for each in trials for name in each.user_attrs)

@@ -109,7 +109,7 @@ class StudyFromRecords:
         if isinstance(described, Mapping):
             space = SearchSpace.from_description(described)
             return {name: distribution(each) for name, each in space.all_parameters().items()}
-        tried: dict[str, list[Any]] = {}
+        tried: dict[str, list[object]] = {}
         for record in self._records:
             for name, value in record.params.items():
                 tried.setdefault(name, []).append(value)

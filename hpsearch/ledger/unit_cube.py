@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from ..search.space.parameters import Params, Scalar
 from .branches import Branches
 
 Array = NDArray[np.float64]
@@ -42,7 +42,7 @@ class Cube:
             if name in space
         }
 
-    def point(self, params: Mapping[str, Any], elsewhere: float = _MIDDLE) -> Array:
+    def point(self, params: Params, elsewhere: float = _MIDDLE) -> Array:
         """Return the point of these parameters; in the middle, or elsewhere, along those that are missing."""
         point = np.full(self._width, elsewhere)
         for name, side in self._sides.items():
@@ -65,7 +65,7 @@ class Cube:
         """Return the sides of each of these parameters that is a choice."""
         return [self._places[name] for name in names if isinstance(self._sides[name], _Choice)]
 
-    def params(self, point: Array) -> dict[str, Any]:
+    def params(self, point: Array) -> dict[str, object]:
         """Return the parameters of a point."""
         return {name: side.decode(point[self._places[name]]) for name, side in self._sides.items()}
 
@@ -102,7 +102,7 @@ class Tried:
         tried: the parameters of each trial; some may have fewer than others (branches).
     """
 
-    def __init__(self, cube: Cube, tried: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, cube: Cube, tried: Iterable[Params] = ()) -> None:
         self._cube = cube
         self._cells: dict[tuple[int, ...], set[bytes]] = defaultdict(set)
         for params in tried:
@@ -175,7 +175,7 @@ class _Choice:
         self._distribution, self.width = distribution, len(distribution.choices)
         self._corners: Array = np.eye(self.width)
 
-    def encode(self, value: Any) -> Array:
+    def encode(self, value: Scalar) -> Array:
         chosen: Array = self._corners[int(self._distribution.to_internal_repr(value))]
         return chosen
 

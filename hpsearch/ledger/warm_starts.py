@@ -7,7 +7,6 @@ import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -60,7 +59,7 @@ class Learned:
     rename: Mapping[str, str]
 
 
-def learn_from(start_from: Any, learner: tuple[str | None, str]) -> Learned:
+def learn_from(start_from: object, learner: tuple[str | None, str]) -> Learned:
     """Return the data of a warm start.
 
     Args:

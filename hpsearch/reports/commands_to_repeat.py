@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..search.store.read_study import read_own_json
 from ..search.store.study_folder import COMMAND_FILE
+from ..system.json_types import JsonObject
 from ..system.redaction import holds_secret
 
 logger = logging.getLogger(__name__)
@@ -63,12 +63,12 @@ def how_to_repeat(folder: Path, name: str, number: int) -> HowToRepeat:
         return in_python
 
 
-def _given(begun: Mapping[str, Any]) -> dict[str, Any]:
+def _given(begun: JsonObject) -> JsonObject:
     """Return the options of the command, including secrets that 0.8.0 has written to disk."""
     return {**begun.get("arguments", {}), **begun.get("search", {})}
 
 
-def _command(begun: Mapping[str, Any], place: Path) -> str:
+def _command(begun: JsonObject, place: Path) -> str:
     """Return the command that a study was last searched with, as it is for the place where the study is now."""
     known = {name: each for name, each in _given(begun).items() if not holds_secret(name, each)}
     search = {name: known[name] for name in begun.get("search", {}) if name in known}

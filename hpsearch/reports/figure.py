@@ -6,7 +6,6 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -66,7 +65,7 @@ class Plot:
     height: int = 360
 
 
-def figure_of(traces: Sequence[object], **layout: Any) -> go.Figure:
+def figure_of(traces: Sequence[object], **layout: object) -> go.Figure:
     """Return a figure in the style of the report; `layout` as for `plotly.graph_objects.Layout`."""
     return go.Figure(traces, {"template": _TEMPLATE}).update_layout(**layout)
 
@@ -107,7 +106,9 @@ def by_state(pairs: Sequence[tuple[TrialRecord, float]]) -> dict[str, list[tuple
     return found
 
 
-def markers(state: str, x: list[Any], y: list[Any], records: Sequence[TrialRecord], **changes: Any) -> go.Scatter:
+def markers(
+    state: str, x: Sequence[object], y: Sequence[object], records: Sequence[TrialRecord], **changes: object
+) -> go.Scatter:
     """Return the markers of trials of one state: filled if trials of the state have a result, else open.
 
     `changes` are applied to the trace, as by its `update`.

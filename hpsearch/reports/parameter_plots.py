@@ -14,6 +14,7 @@ from ..search.metrics.objective import MINIMIZE
 from ..search.result.best_run import SearchSummary
 from ..search.study import flat
 from ..search.trial import TrialRecord
+from ..system.json_types import JsonObject
 from .figure import COLORS, Plot, by_state, figure_of, markers, with_value
 from .tables import format_value
 
@@ -44,7 +45,7 @@ def _is_numeric(values: Sequence[object]) -> bool:
     return all(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
 
 
-def parameters_of(summary: SearchSummary) -> dict[str, Mapping[str, Any]]:
+def parameters_of(summary: SearchSummary) -> dict[str, JsonObject]:
     """Return the descriptions of all parameters of the space, by name; empty if the space is a function."""
     return flat(summary.study.described_space())
 
@@ -92,7 +93,7 @@ def _add_slice(
         figure.update_layout({f"yaxis{place}": {"title": summary.objective.name}})
 
 
-def _in_order(values: Sequence[object], kind: str) -> dict[str, Any]:
+def _in_order(values: Sequence[object], kind: str) -> JsonObject:
     """Return the order of the choices on an axis: numbers by value, then others by the alphabet."""
     if kind != "category":
         return {}
@@ -190,7 +191,7 @@ def parallel_plot(summary: SearchSummary, names: Sequence[str]) -> Plot | None:
     return Plot("parallel", "All parameters together", description, figure, 440)
 
 
-def _dimension(name: str, values: list[Any], summary: SearchSummary) -> dict[str, Any]:
+def _dimension(name: str, values: list[Any], summary: SearchSummary) -> JsonObject:
     kind = _scale(summary, name, values)
     if kind == "category":
         choices = _in_order(values, kind)["categoryarray"]

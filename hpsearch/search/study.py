@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Any, Union
 
 from ..errors import SpaceError, StorageError, StudyError
+from ..system.json_types import JsonObject
 from .metrics.constraints import Constraint
 from .metrics.objective import Objective
 from .metrics.selection import check_scope
 from .space.foreign_parameters import what_is_foreign
-from .space.parameters import Parameter
+from .space.parameters import Parameter, Params, Scalar
 from .space.search_space import SearchSpace, default_space
 from .store.checked_json import is_folder_name, plain
 from .store.provenance import HP_SPACE
 from .trial import Trial
 
-SpaceLike = Union[SearchSpace, Mapping[str, Parameter], Callable[[Trial], Any], None]
+SpaceFunction = Callable[[Trial], Any]
+"""A space as a function of a trial (define-by-run): it suggests, and may return the arguments of the trial."""
+SpaceLike = Union[SearchSpace, Mapping[str, Parameter], SpaceFunction, None]
 
 SET_BY_THE_SEARCH = ("output_dir", "run_name")
 _LARGEST_SEED = 2**32 - 1
@@ -65,7 +68,7 @@ class Study:
 
     name: str
     folder: Path
-    space: SearchSpace | Callable[[Trial], Any]
+    space: SearchSpace | SpaceFunction
     objectives: tuple[Objective, ...]
     n_trials: int | None
     scope: str = "last"
@@ -80,7 +83,7 @@ class Study:
     oom_fallback: bool = False
     seed: int = 42
     hp_name: Callable[[Trial], str] | None = None
-    start_with: tuple[Mapping[str, Any], ...] = ()
+    start_with: tuple[Params, ...] = ()
     preflight: bool = False
     uncounted_before: int = 0
     budget: float | None = None
@@ -160,7 +163,7 @@ class Study:
             trial.params.read &= read  # a parameter that only its name shows has no effect
         return check_name(given, "hp_name(trial)")
 
-    def suggest(self, trial: Trial) -> dict[str, Any]:
+    def suggest(self, trial: Trial) -> dict[str, object]:
         """Ask the space for the trial's parameters and return those that the run is configured with.
 
         Raises:
@@ -174,7 +177,7 @@ class Study:
         trial.params.read.clear()
         return arguments
 
-    def _ask_space(self, trial: Trial) -> dict[str, object]:
+    def _ask_space(self, trial: Trial) -> Mapping[str, object]:
         if isinstance(self.space, SearchSpace):
             return self.space.suggest(trial)
         try:
@@ -201,7 +204,7 @@ class Study:
         suggested = SearchSpace(parameters).suggest(trial) if parameters else {}
         return {**{name: value for name, value in returned.items() if name not in parameters}, **suggested}
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """Return the identity of a study, the same in all of its sessions, as JSON-ready values."""
         return {
             "study_name": self.name,
@@ -211,7 +214,7 @@ class Study:
             "scope": self.scope,
         }
 
-    def about_choosing(self) -> dict[str, Any]:
+    def about_choosing(self) -> JsonObject:
         """Return the settings by which trials are chosen and pruned, as JSON-ready values."""
         pruning = self.pruning_objective
         return {"seed": self.seed, "pruning_metric": None if pruning is None else pruning.name}
@@ -221,16 +224,16 @@ class Study:
         known = known_space(self.space)
         return frozenset() if known is None else frozenset(known.all_parameters())
 
-    def priors(self) -> dict[str, Any]:
+    def priors(self) -> dict[str, Scalar]:
         """Return where the best values are believed to be, by parameter; nothing is known of those of a function."""
         known = known_space(self.space)
         return {} if known is None else known.priors()
 
-    def functions(self) -> dict[str, Any]:
+    def functions(self) -> dict[str, object]:
         """Return the functions that it was given, by what they are for; not the one that names runs."""
         named = {f"objective {each.name}": each.metric for each in self.objectives}
         named.update({f"constraint {each.name}": each.metric for each in self.constraints})
-        functions = {name: each for name, each in named.items() if callable(each)}
+        functions: dict[str, object] = {name: each for name, each in named.items() if callable(each)}
         return functions if isinstance(self.space, SearchSpace) else {HP_SPACE: self.space, **functions}
 
     @property
@@ -238,7 +241,7 @@ class Study:
         """Whether a trial's number decides parameters that nobody suggests, as in grids of Ray."""
         return bool(getattr(self.space, "goes_by_number", False))
 
-    def described_space(self) -> dict[str, Any] | str:
+    def described_space(self) -> JsonObject | str:
         """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""
         return self.space.describe() if isinstance(self.space, SearchSpace) else DEFINE_BY_RUN
 
@@ -313,11 +316,11 @@ def check_budget(budget: Any) -> None:
         raise StudyError(f"budget must be None or a number of full training runs of at least 1, but got {budget!r}.")
 
 
-def flat(space: object) -> dict[str, Any]:
+def flat(space: object) -> dict[str, JsonObject]:
     """Return every parameter of a described space, those in branches included, by name; none of a function."""
     if not isinstance(space, Mapping):
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, JsonObject] = {}
     for name, described in space.items():
         found[name] = {key: value for key, value in described.items() if key != "branches"}
         for branch in described.get("branches", ()):
@@ -336,7 +339,7 @@ def _kind(space: object) -> str:
     return "by a function" if space == DEFINE_BY_RUN else "by a mapping"
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """Return a number of numpy as Python's; everything else as it is."""
     return value.item() if isinstance(value, numbers.Number) and hasattr(value, "item") else value
 
@@ -361,7 +364,7 @@ def known_space(space: object) -> SearchSpace | None:
     return known if isinstance(known, SearchSpace) else None
 
 
-def as_space(hp_space: SpaceLike) -> SearchSpace | Callable[[Trial], Any]:
+def as_space(hp_space: SpaceLike) -> SearchSpace | SpaceFunction:
     """Return `hp_space` as a SearchSpace or a function of a trial; None gives the default space.
 
     Raises:

@@ -52,7 +52,7 @@ class CallsBack(PassingListener):
         self,
         listener: SearchListener,
         callbacks: Sequence[StudyCallback],
-        stored: Callable[[int], tuple[Any, Any]],
+        stored: Callable[[int], tuple[object, object]],
         stop: Callable[[str], None],
     ) -> None:
         super().__init__(listener)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import SpaceError, StudyError, UnknownParameterError
+from ..system.json_types import JsonObject
 from ..system.spelling import nearest_name
 from .metrics.added_metrics import RecordedMetrics
 from .process_group import OneProcess, Ranks
-from .space.parameters import Categorical, Float, Int, Parameter
+from .space.parameters import Categorical, Float, Int, Parameter, Params, Scalar
 from .store.checked_json import Unreadable, as_written
 
 
@@ -98,12 +99,12 @@ class Report:
         """The resource as the whole number that engines compare at; None where trials cannot be compared."""
         return int(self.resource) if float(self.resource).is_integer() else None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return its fields; without operations that are not known, as hpsearch 0.8.0 wrote it."""
         return {name: each for name, each in vars(self).items() if name != "operations" or each}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Report:
+    def from_json(cls, values: JsonObject) -> Report:
         """Read the dict that `dataclasses.asdict` gave, also after a journey through JSON."""
         return cls(**{**values, "values": tuple(values["values"])})
 
@@ -169,9 +170,9 @@ class TrialRecord:
     traceback: str | None = None
     seconds: float = 0.0
     epochs: float = 0.0
-    fallbacks: tuple[dict[str, Any], ...] = ()
+    fallbacks: tuple[JsonObject, ...] = ()
     session: int = 0
-    schedule: tuple[dict[str, Any], ...] = ()
+    schedule: tuple[JsonObject, ...] = ()
     spans: tuple[Span, ...] = ()
     user_attrs: dict[str, object] = field(default_factory=dict)
     fraction: float | None = None
@@ -217,7 +218,7 @@ class TrialRecord:
             user_attrs={**known.user_attrs, **self.user_attrs},
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return JSON-ready values; an argument that JSON does not know is given as text."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["reports"] = [each.to_json() for each in self.reports]
@@ -322,10 +323,10 @@ class Trial(ABC):
         self.ranks: Ranks = OneProcess()
         self.arguments: dict[str, Any] = {}
         self.suggested_by_space: set[str] = set()
-        self.fixed: Mapping[str, Any] = {}
-        self.priors: Mapping[str, Any] | None = None
+        self.fixed: Params = {}
+        self.priors: Params | None = None
         self.params = _ReadParams({})
-        self.user_attrs: dict[str, Any] = {} if earlier is None else dict(earlier.user_attrs)
+        self.user_attrs: dict[str, object] = {} if earlier is None else dict(earlier.user_attrs)
 
     def __getitem__(self, name: str) -> object:
         """Return a parameter, as `params` does: a trial can be read like the dict that Ray gives to `model_init`.
@@ -346,7 +347,7 @@ class Trial(ABC):
         """Return the names of its parameters, those that the space gives as constants included."""
         return list({**self.params.values_by_name, **self.arguments})
 
-    def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> list[tuple[str, object]]:
         """Return the names and values of its parameters."""
         return [(name, self[name]) for name in self.keys()]
 
@@ -383,7 +384,7 @@ class Trial(ABC):
         """Suggest a whole number between `low` and `high`, both included."""
         return int(self.suggest(name, Int(low, high, step=step, log=log)))
 
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> object:
+    def suggest_categorical(self, name: str, choices: Sequence[Scalar]) -> object:
         """Suggest one of `choices`."""
         return self.suggest(name, Categorical(tuple(choices)))
 
@@ -435,7 +436,7 @@ class Trial(ABC):
         return Verdict(prune=is_comparable and not is_last and self.should_prune())
 
     @abstractmethod
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         """Choose a value for a parameter that has none yet."""
 
 
@@ -464,5 +465,5 @@ class FixedTrial(Trial):
         """Return False: there is no study."""
         return False
 
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         raise SpaceError(f"No value was given for {name!r}; given are {sorted(self.params)}.")

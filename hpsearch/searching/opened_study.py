@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ..search.result.best_run import Engine, SearchSummary
 from ..search.store.stored_study import StoredStudy
 
 
-def open_study(folder: str | os.PathLike[str], *, storage: Any = None, trust: bool = False) -> SearchSummary:
+def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust: bool = False) -> SearchSummary:
     """Read a study from its folder, also while it is being searched: settings, trials, best, importances.
 
     Nothing is written, and no trainer is needed. What it knows is of this moment; call it again for news. All but

@@ -40,7 +40,7 @@ SECONDS_TO_ARRIVE = 30.0  # after an error: a process that has not arrived by th
 _SECONDS_BETWEEN_LOOKS = 0.01  # of a process waiting for the others
 _SECONDS_BETWEEN_CHECKS = 1.0  # of the store, in a process that trains
 # Groups in which a collective may be half done, with the reason; also for a later search of this process.
-_left_groups: weakref.WeakKeyDictionary[Any, CommunicationError] = weakref.WeakKeyDictionary()
+_left_groups: weakref.WeakKeyDictionary[object, CommunicationError] = weakref.WeakKeyDictionary()
 
 
 def ranks_of(args: TrainingArguments) -> Ranks:

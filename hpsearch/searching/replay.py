@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..coordinator.follower_processes import follow
 from ..coordinator.search_session import SearchSession
@@ -33,6 +33,7 @@ from ..search.study import Study, check_name
 from ..search.trial import FixedTrial, TrialRecord, TrialState, Verdict
 from ..system.files import remove_folder
 from ..system.interruption import Interruption, noticing_signals, set_exit_code
+from ..system.json_types import JsonObject
 from ..system.redaction import holds_hidden
 from ..system.spelling import nearest_name
 from ..training.randomness import preserved_streams
@@ -87,7 +88,7 @@ class _ReplayedTrial(FixedTrial):
     def __init__(
         self,
         original: TrialRecord,
-        part: Mapping[str, Any] | None = None,
+        part: JsonObject | None = None,
         until: int | None = None,
         earlier: TrialRecord | None = None,
     ) -> None:
@@ -287,7 +288,7 @@ def _train_part(session: SearchSession, trial: _ReplayedTrial) -> TrialRecord:
     return session.on_disk.finish(session.local.train(trial, begun, _ReplayReporter(trial, session)))
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
+def _read_settings(folder: Path) -> JsonObject:
     settings = read_settings(folder)
     if settings is None:
         there = [path.parent.name for path in folder.parent.glob(f"*/{STUDY_FILE}")]
@@ -365,7 +366,7 @@ def _as_it_was(
         raise StudyError(f"The arguments of the study cannot be set any more: {error}") from error
 
 
-def _check_objectives(settings: Mapping[str, Any], objectives: tuple[Objective, ...] | None) -> tuple[Objective, ...]:
+def _check_objectives(settings: JsonObject, objectives: tuple[Objective, ...] | None) -> tuple[Objective, ...]:
     names, directions = settings["objective"], settings["direction"]
     several = isinstance(names, list)
     recorded = list(zip(names, directions, strict=True)) if several else [(names, directions)]

@@ -7,9 +7,9 @@ import functools
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..backends.base import Backend
 from ..coordinator.follower_processes import SearchIsOver, follow
@@ -39,6 +39,7 @@ from ..search.time_and_epoch_limits import SearchBudget
 from ..search.trial import TrialRecord
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
+from ..system.json_types import JsonObject
 from ..training.randomness import preserved_streams
 from ..trial.ending import TrialEndedSearch, naming_the_disk
 from .processes import ranks_of
@@ -214,7 +215,7 @@ class Search:
         if session.interruption.signal:
             raise self._interrupted(session.records.records, session.interruption)
 
-    def _stored(self, number: int) -> tuple[Any, Any]:
+    def _stored(self, number: int) -> tuple[object, object]:
         return self.backend.stored.engine_study(), self.backend.stored.engine_trial(number)
 
     def _result(self, records: list[TrialRecord]) -> BestRun | list[BestRun]:
@@ -261,9 +262,7 @@ def ending_for_all_ranks(ranks: Ranks, study: StudyRecords) -> Iterator[None]:
     ranks.decide(lambda: SearchIsOver(study.records))
 
 
-def outdated(
-    study: Study, records: Sequence[TrialRecord], earlier: Mapping[str, Any], now: Mapping[str, Any]
-) -> list[str]:
+def outdated(study: Study, records: Sequence[TrialRecord], earlier: JsonObject, now: JsonObject) -> list[str]:
     """Warn, and return the warning, if no trial will run and the best one had other code, arguments or data.
 
     Args:

@@ -20,9 +20,12 @@ from ..search.metrics.known_trainers import LOSS, is_rewarded, notices_about_los
 from ..search.metrics.objective import Objective, resolve_objectives, resolve_pruning
 from ..search.metrics.older_metric_names import named_as_recorded, notice_of_older_name
 from ..search.space.initial_trials import resolve_start
+from ..search.space.search_space import SearchSpace
 from ..search.store.study_folder import check_place, read_settings
-from ..search.study import SpaceLike, Study, as_space, check_name, known_space
+from ..search.study import SpaceFunction, SpaceLike, Study, as_space, check_name, known_space
 from ..search.study_callbacks import StudyCallback
+from ..search.trial import Trial
+from ..system.json_types import JsonObject
 from .searched_recipe import SearchedRecipe
 
 DEFAULT_STUDY_NAME = "study"
@@ -57,7 +60,7 @@ class SearchArguments:
     n_trials: int | None = None
     direction: str | Sequence[str | None] | None = None
     backend: str | None = None
-    hp_name: Callable[[Any], str] | None = None
+    hp_name: Callable[[Trial], str] | None = None
     directions: Sequence[str | None] | None = None
     study_name: str = DEFAULT_STUDY_NAME
     scope: str | None = None
@@ -71,20 +74,20 @@ class SearchArguments:
     budget: float | None = None
     max_failures: int | None = 5
     oom_fallback: bool = False
-    start_with: Any = None
+    start_with: object = None
     seed: int | None = None
     preflight: bool = True
     callbacks: Sequence[StudyCallback] | None = None
     progress: bool | SearchListener = True
-    sampler: Any = None
-    pruner: Any = RUNGS
-    storage: Any = None
+    sampler: object = None
+    pruner: object = RUNGS
+    storage: object = None
     terminator: object = None
     start_from: object = None
     n_jobs: int | None = 1
     devices: Sequence[int] | None = None
     trials_per_device: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SearchArguments:
@@ -111,7 +114,7 @@ class SearchArguments:
             )
         return backend
 
-    def make_space(self, backend: Backend, recipe: SearchedRecipe) -> Any:
+    def make_space(self, backend: Backend, recipe: SearchedRecipe) -> SearchSpace | SpaceFunction:
         """Return the space, a `SearchSpace` or a function of a trial.
 
         Raises:
@@ -119,7 +122,9 @@ class SearchArguments:
         """
         return as_space(backend.native_space(self.hp_space, self._seed(recipe), recipe))
 
-    def make_study(self, backend: Backend, space: Any, recipe: SearchedRecipe) -> tuple[Study, list[str]]:
+    def make_study(
+        self, backend: Backend, space: SearchSpace | SpaceFunction, recipe: SearchedRecipe
+    ) -> tuple[Study, list[str]]:
         """Return the settings of the study, and what the user should know before the first trial.
 
         Raises:
@@ -208,7 +213,7 @@ def _is_default(value: object, default: object) -> bool:
     return value is default or (is_plain and bool(value == default))
 
 
-def _one_of_both(direction: object, directions: object) -> Any:
+def _one_of_both(direction: object, directions: object) -> object:
     """Return the directions, whichever of the two arguments has them.
 
     Raises:
@@ -223,7 +228,7 @@ def _one_of_both(direction: object, directions: object) -> Any:
     return directions
 
 
-def _settings_on_disk(folder: Path) -> Mapping[str, Any]:
+def _settings_on_disk(folder: Path) -> JsonObject:
     """Return the settings of the study in a folder; empty for a new one, and where they cannot be read (yet)."""
     with contextlib.suppress(StudyError):
         return read_settings(folder) or {}

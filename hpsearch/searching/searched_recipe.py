@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
+from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import TakesParameters
+from ..search.study import SpaceFunction
 from ..search.trial import TrialRecord
 from ..trial.searchable import Searchable
 
@@ -37,7 +39,7 @@ class SearchedRecipe(Searchable, TakesParameters, Protocol):
         """The seed of the sampler if none is given."""
 
     @property
-    def defaults(self) -> Any:
+    def defaults(self) -> object:
         """An object whose attributes are the defaults of parameters that have none of their own."""
 
     @property
@@ -52,16 +54,16 @@ class SearchedRecipe(Searchable, TakesParameters, Protocol):
     def suggested_names(self) -> Sequence[str]:
         """The parameters that user code suggested while `prepare` was called."""
 
-    def with_arguments(self, **parameters: Any) -> SearchedRecipe:
+    def with_arguments(self, **parameters: object) -> SearchedRecipe:
         """Return the same recipe with other arguments, and without anything that it has built."""
 
-    def prepare(self, space: Any) -> None:
+    def prepare(self, space: SearchSpace | SpaceFunction | None) -> None:
         """Check that there is all that a search in this space needs; None: a replay."""
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, object]:
         """Return datasets, or their fingerprints, by name: they show whether an earlier session had the same."""
 
-    def functions(self) -> dict[str, Any]:
+    def functions(self) -> dict[str, object]:
         """Return the functions that trials are made of, and the class of their trainers, by name."""
 
     def build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:

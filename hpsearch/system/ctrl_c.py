@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 SECONDS_TO_THE_NEXT_PRESS = 0.05
@@ -21,7 +22,7 @@ def at_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
 
     presses: list[int] = []
 
-    def handle(number: int, frame: Any) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         presses.append(number)
         if len(presses) > 1:
             signal.default_int_handler(number, frame)
@@ -65,7 +66,7 @@ def _pressed_again(presses: list[int]) -> Iterator[None]:
     """Press Ctrl-C once more whenever Python drops a KeyboardInterrupt of these presses while the block runs."""
     main, before = threading.main_thread().ident, sys.unraisablehook
 
-    def drop(dropped: Any) -> None:
+    def drop(dropped: sys.UnraisableHookArgs) -> None:
         if presses and main is not None and issubclass(dropped.exc_type, KeyboardInterrupt):
             threading.Timer(SECONDS_TO_THE_NEXT_PRESS, signal.pthread_kill, (main, signal.SIGINT)).start()
         else:

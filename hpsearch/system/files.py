@@ -154,7 +154,7 @@ def write_json(path: str | os.PathLike[str], value: object) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def finite(value: object) -> Any:
+def finite(value: object) -> object:
     """Return a value that strict JSON can hold: numbers that are not finite become None, keys become text.
 
     >>> finite({"loss": [0.5, float("nan")], 3: (float("inf"),)})

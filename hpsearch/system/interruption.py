@@ -102,7 +102,7 @@ def ignore_signals() -> None:
         signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by programs that it starts
 
 
-def _handler(interruption: Interruption, earlier: object, clock: Callable[[], float]) -> Callable[[int, Any], None]:
+def _handler(interruption: Interruption, earlier: object, clock: Callable[[], float]) -> Callable[[int, object], None]:
     first: list[float] = []
 
     def handle(number: int, frame: object) -> None:
@@ -184,7 +184,7 @@ class _ExitHook:
     An interruption by a signal is printed in a line, without a traceback; everything else as the earlier hook does.
     """
 
-    def __init__(self, earlier: Callable[..., Any]) -> None:
+    def __init__(self, earlier: Callable[..., object]) -> None:
         self._earlier = earlier
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: object) -> None:

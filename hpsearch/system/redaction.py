@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, unquote_plus
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 # In place of a secret.
 HIDDEN = "***"
@@ -35,7 +38,7 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def hidden(name: str, value: object) -> Any:
+def hidden(name: str, value: object) -> object:
     """Return an argument's value without its secrets: the whole of it by its name, else parts of URLs and of mappings.
 
     A number is no token and no key, but may be a password.
@@ -118,7 +121,7 @@ def has_unquoted_at(url: str) -> bool:
     return parsed is not None and parsed.password is not None and "@" in url.partition("@")[2].partition("?")[0]
 
 
-def _parsed(url: str) -> Any:
+def _parsed(url: str) -> URL | None:
     import sqlalchemy  # takes a third of a second, and few commands have a URL to hide
 
     try:

@@ -10,7 +10,6 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -27,7 +26,7 @@ class Scratch:
     def __init__(self) -> None:
         self._lock: FileLock | None = None
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return (type(self), ())  # each process has its own
 
     @property

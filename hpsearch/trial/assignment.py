@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..search.peer_summary import PeerTrials
 from ..search.space.parameters import Parameter
@@ -26,8 +25,8 @@ class Assignment:
 
     number: int
     name: str
-    params: dict[str, Any]
-    arguments: dict[str, Any]
+    params: dict[str, object]
+    arguments: dict[str, object]
     suggested_by_space: set[str]
     fixed: dict[str, object]
     earlier: TrialRecord | None
@@ -79,7 +78,7 @@ class AssignedTrial(Trial):
         self.params.of_all_branches = assignment.of_all_branches
         self.user_attrs = dict(assignment.user_attrs)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return FixedTrial, (dict(self.params.values_by_name), self.number, dict(self.arguments))
 
     def report(self, value: float, resource: int) -> None:
@@ -89,5 +88,5 @@ class AssignedTrial(Trial):
         """Return False: the other process asks."""
         return False
 
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         raise AssertionError("the process that searches chooses")

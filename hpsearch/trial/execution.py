@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import (
     ArgumentError,
@@ -31,6 +31,7 @@ from ..search.time_and_epoch_limits import TrialBudget
 from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.files import remove_folder
+from ..system.json_types import JsonObject
 from ..system.spelling import nearest_name
 from ..training.batch_size import is_out_of_memory
 from .preflight import PreflightPlan, preflight
@@ -289,7 +290,7 @@ class Execution:
         return True
 
     @property
-    def _schedule(self) -> tuple[dict[str, Any], ...]:
+    def _schedule(self) -> tuple[JsonObject, ...]:
         """The parts of a trial whose parameters changed while it trained; empty for all others."""
         schedule = [] if self._reporting is None else self._reporting.schedule
         return tuple(schedule) if len(schedule) > 1 else ()
@@ -338,4 +339,4 @@ class _Resumption(NamedTuple):
 
     checkpoint: Path | None
     is_other: bool
-    fallbacks: list[dict[str, Any]]
+    fallbacks: list[JsonObject]

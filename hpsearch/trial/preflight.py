@@ -15,7 +15,7 @@ import contextlib
 import sysconfig
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -66,8 +66,8 @@ class Draw(NamedTuple):
         arguments: those that the run is configured with.
     """
 
-    params: dict[str, Any]
-    arguments: dict[str, Any]
+    params: dict[str, object]
+    arguments: dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,9 @@ class _OneStep(TrainerCallback):
         self.num_parameters = 0
         self._model: Any = None
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
         self._model = kwargs.get("model")
         control.should_training_stop = True
         control.should_log = control.should_evaluate = control.should_save = False
@@ -284,7 +286,12 @@ class _OneStep(TrainerCallback):
     on_epoch_end = on_step_end
 
     def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float] | None = None,
+        **kwargs: Any,
     ) -> None:
         self.metrics.update(metrics or {})
         model = kwargs.get("model")

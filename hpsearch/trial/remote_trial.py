@@ -83,7 +83,7 @@ class _RemoteTrial(AssignedTrial):
         super().__init__(assignment)
         self._line = line
 
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         value = self._line.ask(Question(name, parameter))
         if isinstance(value, Exception):
             raise value

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MissingMetricError
 from ..search.metrics.added_metrics import Metrics, recorded, with_num_parameters
+from ..search.metrics.constraints import Constraint
 from ..search.metrics.objective import Objective
 from ..search.peer_summary import PeerTrials
 from ..search.process_group import Ranks
@@ -17,6 +18,7 @@ from ..search.store.stored_record import so_far_from_json
 from ..search.study import Study
 from ..search.time_and_epoch_limits import Stop, TrialBudget
 from ..search.trial import Report, Trial, TrialRecord, TrialState, Verdict
+from ..system.json_types import JsonObject
 from ..training.callbacks import ExportableState, TrainerCallback
 from .agreed_interruption import AgreedInterruption
 from .messages import Reported
@@ -24,6 +26,7 @@ from .reporter import Reporter
 from .scoped_weights import ScopedWeights
 
 if TYPE_CHECKING:
+    import torch
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
 
@@ -71,7 +74,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         check: Callable[[], None],
         record: Callable[[], TrialRecord],
         operations_so_far: Callable[[], float],
-        fallbacks: Sequence[Mapping[str, Any]] = (),
+        fallbacks: Sequence[JsonObject] = (),
     ) -> None:
         self._fallbacks, self._record, self._operations_so_far = list(fallbacks), record, operations_so_far
         self._study, self._trial, self._eval_sets = study, trial, eval_sets
@@ -86,12 +89,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._paused_at = 0
         self._interruption = AgreedInterruption(budget.interruption, ranks)
         self.reports: list[Report] = []
-        self.schedule: list[dict[str, Any]] = []
+        self.schedule: list[JsonObject] = []
         self.epochs = self.fraction = 0.0
         self.pruned = self.paused = self.is_ending = False
         self.stop: Stop | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the state of the trial for checkpoints."""
         reports = [asdict(report) for report in self.reports]
         kept = {
@@ -105,7 +108,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return {"args": {}, "attributes": {"so_far": kept}}
 
     @property
-    def so_far(self) -> dict[str, Any]:
+    def so_far(self) -> JsonObject:
         """The state of the trial in a checkpoint; setting it restores the state."""
         return dict(self.state()["attributes"]["so_far"])
 
@@ -142,7 +145,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return bool(self.reports) and self._paused_at == len(self.reports) > known
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Restore the state of the trial from an earlier session: its progress, and its reports, for the pruner."""
         self._budget.begin_training()
@@ -154,7 +157,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
             for report in self.reports:
                 self._add_value(report)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> TrainerControl:
         """Stop the trial if a budget is exhausted, or a signal ends the search."""
         self._ranks.check_connected()
         self._check_once()
@@ -175,7 +180,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, float] | None = None,
+        **kwargs: Any,
     ) -> object:
         """Report the evaluation, once all evaluation sets are done; other prefixes are not the trial's."""
         if not any(name.startswith("eval_") for name in metrics or {}):
@@ -196,7 +206,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
         return control
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> object:
         """Skip the last evaluation of a stopped trial: it has been evaluated, or resumes in the next session.
 
@@ -212,13 +222,13 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self._leave_if_interrupted(state, control)
         return control
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Write the selected weights beside the checkpoint, and delete those that are no longer needed."""
         self._weights.write_beside_checkpoint(self.reports, state.global_step, state.best_model_checkpoint)
         if self._ranks.is_main:
             self._reporter.checkpoint(state.global_step)
 
-    def _leave_if_interrupted(self, state: Any, control: Any) -> None:
+    def _leave_if_interrupted(self, state: TrainerState, control: TrainerControl) -> None:
         """End the trial here, with a checkpoint, if a signal requires it and the trial does not end anyway."""
         is_ending = control.should_training_stop or _is_at_end(state)
         if not is_ending and self._interruption.has_come():
@@ -237,7 +247,9 @@ class ReportingCallback(TrainerCallback, ExportableState):
         stop = self._budget.passed(epochs) if self._ranks.is_main else None
         return self._ranks.decide(lambda: stop) if self._ranks.agree(lambda: stop is not None) else None
 
-    def _make_report(self, args: Any, state: Any, own: dict[str, float], model: Any) -> Report:
+    def _make_report(
+        self, args: TrainingArguments, state: TrainerState, own: dict[str, float], model: torch.nn.Module | None
+    ) -> Report:
         metrics = Metrics(own)
         if model is not None:
             metrics = with_num_parameters(own, sum(each.numel() for each in model.parameters()))
@@ -254,12 +266,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
             operations=self._operations_so_far(),
         )
 
-    def _horizon(self, args: Any, state: Any) -> float:
+    def _horizon(self, args: TrainingArguments, state: TrainerState) -> float:
         """Return the resource at the end of the trial's training; 0 before its first update, and if it is not known."""
         fraction = self._fraction(state)
         return float(round(data_seen(args, state) / fraction, 6)) if fraction else 0.0
 
-    def _fraction(self, state: Any) -> float:
+    def _fraction(self, state: TrainerState) -> float:
         """Return the fraction of its training run that the trial has trained; `trial_max_epochs` shortens it."""
         if state.global_step == 0:
             return 0.0
@@ -276,7 +288,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
                 return math.nan
             raise
 
-    def _violation(self, constraint: Any, metrics: dict[str, float]) -> float:
+    def _violation(self, constraint: Constraint, metrics: dict[str, float]) -> float:
         try:
             return float(constraint.violation(metrics))
         except MissingMetricError:
@@ -303,7 +315,7 @@ class ReportingCallback(TrainerCallback, ExportableState):
             if earlier is None or so_far.schedule != earlier.schedule:
                 self._reporter.note(so_far)
 
-    def _obey(self, verdict: Verdict, control: Any) -> None:
+    def _obey(self, verdict: Verdict, control: TrainerControl) -> None:
         if verdict.prune:
             self.pruned = True
             control.should_training_stop = True
@@ -342,8 +354,8 @@ class SoFar(NamedTuple):
     """
 
     reports: Sequence[Report] = ()
-    arguments: dict[str, Any] | None = None
-    fallbacks: Sequence[dict[str, Any]] = ()
+    arguments: JsonObject | None = None
+    fallbacks: Sequence[JsonObject] = ()
 
 
 def so_far_in(state: Mapping[str, object]) -> SoFar:
@@ -362,17 +374,17 @@ def so_far_in(state: Mapping[str, object]) -> SoFar:
     return SoFar(read["reports"], dict(schedule[-1]["arguments"]) if schedule else None, read.get("fallbacks", ()))
 
 
-def plain(arguments: Mapping[str, object]) -> dict[str, Any]:
+def plain(arguments: Mapping[str, object]) -> JsonObject:
     """Return arguments as they come back from a JSON file; one that JSON does not know is given as text."""
     return dict(json.loads(json.dumps(dict(arguments), default=str)))
 
 
-def _is_at_end(state: Any) -> bool:
+def _is_at_end(state: TrainerState) -> bool:
     """Return whether a run has done its last step; never if it is not known which that is."""
     return bool(0 < state.max_steps <= state.global_step)
 
 
-def data_seen(args: Any, state: Any) -> float:
+def data_seen(args: TrainingArguments, state: TrainerState) -> float:
     """Return the data a run has seen: epochs if it evaluates by epoch, else samples.
 
     So two trials are compared after the same amount of data, whatever their batch sizes.

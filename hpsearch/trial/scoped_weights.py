@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..search.metrics.selection import select_report
 from ..search.peer_summary import PeerTrials
@@ -19,10 +19,10 @@ from ..system.files import entries, remove_folder, whole_folder
 class SavesWeights(Protocol):
     """The interface of a trainer that this module uses."""
 
-    def capture_weights(self) -> Any:
+    def capture_weights(self) -> object:
         """Return a copy of the model's present weights."""
 
-    def save_weights(self, folder: object, state_dict: object = None) -> None:
+    def save_weights(self, folder: Path, state_dict: object = None) -> None:
         """Write the weights, or those captured earlier, with what is needed to load them."""
 
 
@@ -53,7 +53,7 @@ class ScopedWeights:
     ) -> None:
         self._study, self._recipe, self._folder, self._number = study, recipe, folder, number
         self._others, self._ranks = others, ranks
-        self._weights: Any = None
+        self._weights: object = None
         self._step: int | None = None
 
     def note(self, reports: Sequence[Report]) -> None:

@@ -9,26 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..search.decisions.evaluation_points import Evaluated
 from ..search.space.read_parameters import ReadsParameters
 from ..search.trial import Trial
+from ..system.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback, TrainingArguments
 
 
 class Trainable(Protocol):
     """The trainer of one trial."""
 
-    args: Any
+    args: TrainingArguments
     eval_dataset: Any
 
-    def with_arguments(self, **parameters: Any) -> Trainable:
+    def with_arguments(self, **parameters: object) -> Trainable:
         """Return a new trainer with other arguments."""
 
-    def add_callback(self, callback: Any) -> None:
+    def add_callback(self, callback: TrainerCallback) -> None:
         """Add a callback to it."""
 
-    def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> object:
         """Train a new model to the end, or until a callback stops it.
 
         With `reapply_arguments`, the run resumes with its own arguments in place of those of the checkpoint.
@@ -40,10 +44,10 @@ class Trainable(Protocol):
     def operations_so_far(self) -> float:
         """Return the floating-point operations of the training run up to now; 0 if they are not known."""
 
-    def capture_weights(self) -> Any:
+    def capture_weights(self) -> object:
         """Return a copy of the model's present weights."""
 
-    def save_weights(self, folder: Any, state_dict: Any = None) -> None:
+    def save_weights(self, folder: Path, state_dict: Any = None) -> None:
         """Write the weights, or those captured earlier, with what is needed to load them."""
 
     def end_trackers(self, state: str, reason: str | None) -> None:
@@ -63,7 +67,7 @@ class PreflightTrainer(NamedTuple):
     """
 
     trainer: Trainable
-    left_out: Sequence[Any] = ()
+    left_out: Sequence[object] = ()
     skips: str | None = None
 
 
@@ -82,7 +86,7 @@ class Searchable(ReadsParameters, Evaluated, Protocol):
     def has_fixed_model(self) -> bool:
         """True if it is certain that no parameter of a trial changes the number of weights."""
 
-    def with_arguments(self, **parameters: Any) -> Searchable:
+    def with_arguments(self, **parameters: object) -> Searchable:
         """Return the same recipe with other arguments, and without anything that it has built."""
 
     def for_trial(self, trial: Trial, output_dir: str) -> Trainable:
@@ -100,10 +104,10 @@ class Searchable(ReadsParameters, Evaluated, Protocol):
     def resumable_checkpoints(self, folder: Path) -> list[Path]:
         """Return the checkpoints in a folder that training can resume from, newest first."""
 
-    def read_state(self, checkpoint: Path) -> dict[str, Any]:
+    def read_state(self, checkpoint: Path) -> JsonObject:
         """Return the trainer state that a checkpoint holds, as JSON gives it; empty if it cannot be read."""
 
-    def smaller_batches(self, args: Any) -> dict[str, Any] | None:
+    def smaller_batches(self, args: TrainingArguments) -> dict[str, int] | None:
         """Return arguments for the same optimizer steps with less memory than `args` need.
 
         None if trainers cannot have other arguments, or the batch cannot be divided any further.

@@ -30,7 +30,7 @@ class LeavesOutTokens:
         return super().reducer_override(value)  # type: ignore[misc]
 
 
-def _with_placeholders(values: Mapping[str, object], token: str) -> dict[str, Any]:
+def _with_placeholders(values: Mapping[str, object], token: str) -> dict[str, object]:
     """Replace the token in arguments, and in what they keep of how they were given."""
     return {
         name: _with_placeholders(value, token)
@@ -45,7 +45,7 @@ def _with_placeholders(values: Mapping[str, object], token: str) -> dict[str, An
 class _Placeholder:
     """Becomes the token when it is loaded."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return _token_of_worker, ()
 
 

@@ -27,7 +27,7 @@ from .program_modules import is_of_program
 
 # What libraries give their loggers when they are imported.
 _OF_LIBRARIES = (logging.StreamHandler, logging.NullHandler)
-_kept: list[Any] = []
+_kept: list[object] = []
 
 
 def leave_the_program(connection: Connection) -> None:

@@ -120,10 +120,10 @@ class Pickler(LeavesOutTokens, cloudpickle.Pickler):
 
     def __init__(self, stream: object, buffer_callback: object) -> None:
         super().__init__(stream, protocol=5, buffer_callback=buffer_callback)
-        self.program: dict[str, Any] = {}
+        self.program: dict[str, object] = {}
         self._storages: dict[tuple[int, int], _Storage] = {}
 
-    def reducer_override(self, value: object) -> Any:
+    def reducer_override(self, value: object) -> object:
         """Reduce a tensor to its storage and its shape; leave all else to cloudpickle."""
         if type(value) is torch.Tensor and _is_plain(value):
             parts = (value.storage_offset(), tuple(value.shape), value.stride())
@@ -141,7 +141,7 @@ class Pickler(LeavesOutTokens, cloudpickle.Pickler):
         return known
 
 
-def _is_in_main(value: Any) -> bool:
+def _is_in_main(value: type | types.FunctionType) -> bool:
     """Return whether `__main__` holds this function or class under its name."""
     return value.__module__ == "__main__" and getattr(sys.modules["__main__"], value.__qualname__, None) is value
 
@@ -152,7 +152,7 @@ class _Storage:
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._bytes = torch.empty(0, dtype=torch.uint8).set_(storage)
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> tuple[object, ...]:
         return _storage, (pickle.PickleBuffer(self._bytes.numpy()),)  # type: ignore[arg-type]
 
 

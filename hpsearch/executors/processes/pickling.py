@@ -78,7 +78,7 @@ def first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
-def _parts(value: object) -> Iterator[tuple[str, Any]]:
+def _parts(value: object) -> Iterator[tuple[str, object]]:
     """Yield the attributes of an object, or the elements of a list or dict, each with its expression."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", each) for key, each in value.items())

@@ -17,6 +17,8 @@ from typing import Any
 from ...errors import StudyError
 from ...system.machine import WORKER, memory_of
 from ...trial.assignment import Assignment
+from ...trial.ending import Ended
+from ...trial.messages import Message
 from .device_slots import Slot
 from .payload import Payload
 from .process_settings import ProcessSettings
@@ -169,7 +171,7 @@ class Workers:
         worker.trials += 1
         return True
 
-    def wait(self, seconds: float) -> Iterator[tuple[Worker, Any]]:
+    def wait(self, seconds: float) -> Iterator[tuple[Worker, Message | Ended | Lost]]:
         """Wait for messages about trials; yield each worker with its message, or with `Lost`.
 
         Raises:
@@ -242,7 +244,7 @@ class Workers:
             if not worker.is_ready and worker.trials:
                 worker.send(Finish(number))
 
-    def abandon(self) -> Iterator[tuple[Worker, Any]]:
+    def abandon(self) -> Iterator[tuple[Worker, Message | Ended | Lost]]:
         """Order all workers to leave their trials; yield each with the messages that come in time."""
         busy = [each for each in self._workers.values() if not each.is_ready and each.trials]
         for worker in busy:

@@ -12,6 +12,7 @@ from ...errors import InvalidInputError, SpaceError, StudyError, UnknownArgument
 from ...search.space.parameters import Categorical, Parameter
 from ...search.space.search_space import default_space
 from ...search.space.static_checks import TakesParameters
+from ...search.study import SpaceFunction
 from ...search.trial import Trial
 from ...system.spelling import nearest_name
 from .ray_domains import counterpart
@@ -122,12 +123,12 @@ def with_perturbed(hp_space: object, scheduler: TrialScheduler | None) -> object
 class _WithPerturbed:
     """A user's function of a trial, which returns the parameters too that only the scheduler names."""
 
-    def __init__(self, function: Callable[[Trial], Any], entries: Mapping[str, object]) -> None:
+    def __init__(self, function: SpaceFunction, entries: Mapping[str, object]) -> None:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__wrapped__ = function
         self._entries = entries
 
-    def __call__(self, trial: Trial) -> Any:
+    def __call__(self, trial: Trial) -> object:
         returned = self.__wrapped__(trial)
         suggested = trial.params.values_by_name
         given = dict(suggested) if returned is None else returned
@@ -154,7 +155,7 @@ class _Drawn:
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
 
-    def __call__(self) -> Any:
+    def __call__(self) -> object:
         return self._function()
 
 

@@ -18,7 +18,7 @@ from .ray_domains import holds_ray
 class Draw:
     """The draws of one trial, each from streams of its own; functions of `sample_from` see the other values."""
 
-    def __init__(self, domains: Mapping[str, sample.Domain], values: dict[str, Any], stream: str) -> None:
+    def __init__(self, domains: Mapping[str, sample.Domain], values: dict[str, object], stream: str) -> None:
         self._domains, self._values, self._stream = domains, values, stream
         self._asking: list[str] = []
 
@@ -31,7 +31,7 @@ class Draw:
         """Return the names that a function can see: all but those drawn after it."""
         return [name for name in dict.fromkeys([*self._values, *self._domains]) if name not in self._asking]
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> object:
         """Return a value, and draw it first if that is to be done."""
         if name in self._asking:
             raise SpaceError(f"{name!r} depends on itself: the sample_from function of {self._asking[-1]!r} reads it.")

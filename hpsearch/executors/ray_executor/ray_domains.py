@@ -60,18 +60,18 @@ def _multiples(low: float, high: float, q: float) -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-def _whole(value: Any) -> int:
+def _whole(value: float) -> int:
     if not float(value).is_integer():
         raise SpaceError(f"the bounds and q of whole numbers must be whole, but got {value!r}.")
     return int(value)
 
 
-def choices_of(values: Sequence[object]) -> dict[Scalar, Any]:
+def choices_of(values: Sequence[object]) -> dict[Scalar, object]:
     """Return the values by what a study can store of each: themselves, or a text."""
     if not values:
         raise SpaceError("the list of choices is empty; give at least one.")
     check_flat(values)
-    found: dict[Scalar, Any] = {}
+    found: dict[Scalar, object] = {}
     for place, value in enumerate(map(_plain, values)):
         is_storable = type(value) in (type(None), bool, int, float, str) and value == value
         if is_storable and value not in found:
@@ -120,7 +120,7 @@ def is_grid(entry: object) -> bool:
     return isinstance(entry, dict) and set(entry) == {"grid_search"}
 
 
-def has_entries_of_ray(space: Mapping[Any, Any]) -> bool:
+def has_entries_of_ray(space: Mapping[Any, object]) -> bool:
     """Return whether an entry of a mapping is, or holds, something that Ray would replace."""
     return any(map(holds_ray, space.values()))
 

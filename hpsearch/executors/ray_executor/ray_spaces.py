@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ray.tune.search import sample
@@ -13,6 +13,7 @@ from ray.tune.search import sample
 from ...errors import SpaceError
 from ...search.space.parameters import Categorical, Float, Int, Parameter, Scalar
 from ...search.space.search_space import SearchSpace
+from ...search.study import SpaceFunction
 from ...search.trial import Trial
 from .random_values import Draw
 from .ray_domains import (
@@ -97,10 +98,10 @@ class RaySpace:
         self.__name__ = "hp_space"
         self._seed = seed
         self._names = list(entries)
-        self._by_text: dict[str, dict[Scalar, Any]] = {}
+        self._by_text: dict[str, dict[Scalar, object]] = {}
         self._domains: dict[str, sample.Domain] = {}
-        self.grids: dict[str, list[Any]] = {}
-        self.constants: dict[str, Any] = {}
+        self.grids: dict[str, list[object]] = {}
+        self.constants: dict[str, object] = {}
         parameters: dict[str, Parameter] = {}
         for name, entry in entries.items():
             if not isinstance(name, str) or not name.strip():
@@ -149,9 +150,9 @@ class RaySpace:
         """How many points all grids have together; 1 if there are none."""
         return math.prod(len(values) for values in self.grids.values())
 
-    def __call__(self, trial: Trial) -> dict[str, Any]:
+    def __call__(self, trial: Trial) -> dict[str, object]:
         """Return the arguments of a trial."""
-        values = copy.deepcopy({**self.constants, **self._point(trial.number)})
+        values: dict[str, Any] = copy.deepcopy({**self.constants, **self._point(trial.number)})
         if self.parameters is not None:
             values |= self.parameters.suggest(trial)
         for name, choices in self._by_text.items():
@@ -180,14 +181,14 @@ class RayFunction:
         goes_by_number: whether a trial's number has decided anything so far.
     """
 
-    def __init__(self, function: Callable[[Trial], Any], seed: int) -> None:
+    def __init__(self, function: SpaceFunction, seed: int) -> None:
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__wrapped__ = function
         self._seed = seed
         self.drawn: tuple[str, ...] = ()
         self.goes_by_number = False
 
-    def __call__(self, trial: Trial) -> Any:
+    def __call__(self, trial: Trial) -> object:
         """Return the arguments of a trial, or what the function returned if nothing in it is Ray's."""
         returned = self.__wrapped__(trial)
         if not isinstance(returned, Mapping) or not has_entries_of_ray(returned):

@@ -19,6 +19,7 @@ from ...errors import StorageError, StudyError
 from ...search.store.live_sessions import has_signed_in
 from ...search.store.study_folder import has_ended
 from ...system.files import remove_folder, whole_folder, write_text
+from ...system.json_types import JsonObject
 from ...system.redaction import redacted_text, redacted_url, safe_cause
 from ...system.temporary_folders import Scratch
 from .run_folders import KEPT_COPIES, TAKEN, TUNE_FOLDER, RunFolders, checkpoints_in, taking
@@ -210,7 +211,7 @@ class RemoteFolders(RunFolders):
     def _copies(self) -> str:
         return f"{self._root}/{self.tune_folder}/copies"
 
-    def _store(self) -> Any:
+    def _store(self) -> filesystems.FileSystem:
         return _open(self.url)[0]
 
     def _place(self, run: str) -> str:
@@ -230,7 +231,7 @@ class RemoteFolders(RunFolders):
         if not self.is_wanted(run):
             raise StorageError(f"another worker has taken over {run}")
 
-    def _index(self, run: str) -> dict[str, Any]:
+    def _index(self, run: str) -> JsonObject:
         return dict(self._read(run, _INDEX) or {"whole": [], "taken": None})
 
     def _write_index(self, run: str, whole: list[str], taken: str | None) -> None:
@@ -286,7 +287,7 @@ def check_place(url: str) -> Path | None:
     return Path(path) if isinstance(store, filesystems.LocalFileSystem) else None
 
 
-def _open(url: str) -> tuple[Any, str]:
+def _open(url: str) -> tuple[filesystems.FileSystem, str]:
     """Return the file system of a URL, and the path on it."""
     if "://" not in url:
         return filesystems.LocalFileSystem(), os.path.abspath(url)

@@ -6,9 +6,12 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import StudyError
+
+if TYPE_CHECKING:
+    from ray.tune import PlacementGroupFactory
 
 # Ray counts resources in ten-thousandths.
 _LEAST = 0.0001
@@ -49,7 +52,7 @@ class Resources:
         named = {"CPU": self.cpu, "GPU": self.gpu, **self.others}
         return {name: float(amount) for name, amount in named.items() if amount}
 
-    def as_request(self) -> Any:
+    def as_request(self) -> PlacementGroupFactory:
         """Return the resources in Tune's form: a `ray.tune.PlacementGroupFactory` with one bundle."""
         from ray.tune import PlacementGroupFactory
 

@@ -13,6 +13,7 @@ from ...errors import StudyError
 from ...ledger.proposer import WAIT
 from ...search.decisions.decide import Wait
 from ...search.metrics.added_metrics import by_every_name
+from ...search.space.parameters import Params
 from ...search.space.search_space import SearchSpace
 from ...search.study import Study
 from ...search.trial import TrialRecord, TrialState
@@ -97,7 +98,7 @@ class Proposals:
         if untold:
             self.note += " (which starts anew: it does not accept earlier trials)"
 
-    def propose(self, number: int) -> Mapping[str, Any] | Wait | None:
+    def propose(self, number: int) -> Params | Wait | None:
         """Return the parameters of trial `number`; WAIT if there are none now, None if there are no more.
 
         A searcher with a seed begins every session with the same proposals: it receives their results, and is asked
@@ -192,7 +193,7 @@ def _tell_space(searcher: Searcher, study: Study, space: SearchSpace | None) -> 
         searcher.set_search_properties(OBJECTIVE, mode, domains)
     except Exception as error:
         raise StudyError(f"search_alg={name} does not support this space: {error}") from error
-    innermost: Any = searcher
+    innermost: object = searcher
     while isinstance(innermost, Searcher) and hasattr(innermost, "searcher"):
         innermost = innermost.searcher
     if not domains and not getattr(innermost, "_space", True):

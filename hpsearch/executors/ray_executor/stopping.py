@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import StudyError
+from .events import TuneResult
 from .schedulers import check_key, check_reported
 
 
@@ -25,7 +26,7 @@ def as_stop(stop: Mapping[str, Any] | None) -> dict[str, float]:
     return limits
 
 
-def reason_to_stop(stop: Mapping[str, float], result: Mapping[str, Any]) -> str | None:
+def reason_to_stop(stop: Mapping[str, float], result: TuneResult) -> str | None:
     """Return why a trial ends with this report, as Tune has it: a number has come to its limit; None if it continues.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
@@ -11,13 +11,16 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialSch
 from ...search.trial import Verdict
 from ...trial.ending import Ended
 from ...trial.messages import Question, Reported
-from .events import KEY, Unusable
+from .events import KEY, TuneResult, Unusable
 from .perturbations import check_perturbed
 from .schedulers import check_report, tell_metric
 from .stopping import reason_to_stop
 from .tune_dispatch import TuneDispatch
 from .tune_parts import Guarded, guarded
 from .tune_worker import OBJECTIVE
+
+if TYPE_CHECKING:
+    from ray.tune.execution.tune_controller import TuneController
 
 
 class _Tune:
@@ -37,7 +40,7 @@ class _Tune:
         """Return the trials that have not ended; Tune's own list keeps those that have failed."""
         return [each for each in self._controller.get_live_trials() if not each.is_finished()]
 
-    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> object:
+    def _schedule_trial_save(self, trial: Trial, result: TuneResult | None = None) -> object:
         return trial.temporary_state.saving_to or self._controller._schedule_trial_save(trial, result=result)
 
 
@@ -62,11 +65,11 @@ class StudyScheduler(Guarded, TrialScheduler):
         self._acting: TrialScheduler = given or FIFOScheduler()  # type: ignore[no-untyped-call]
         self._held_back: list[Trial] = []
         self._has_judged = False
-        self._judged: dict[str, dict[str, Any]] = {}
+        self._judged: dict[str, TuneResult] = {}
         self._told_off: dict[str, Verdict] = {}
 
     @property
-    def metric(self) -> Any:
+    def metric(self) -> str:
         """The key of the results that the scheduler compares."""
         return OBJECTIVE
 
@@ -75,14 +78,14 @@ class StudyScheduler(Guarded, TrialScheduler):
         """False: every report is answered before the trial continues."""
         return False
 
-    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: object) -> bool:
         """Hand on what is compared, unless the user's scheduler compares something else."""
         if self._given is not None:
             tell_metric(self._given, metric, mode)
         return True
 
     @guarded
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+    def on_trial_add(self, tune_controller: TuneController, trial: Trial) -> None:
         """Hand on; what is to be perturbed must be there. A trial beyond those that may run is held back.
 
         Tune starts every pending trial that there is room for, so that one waits as a paused one.
@@ -94,23 +97,23 @@ class StudyScheduler(Guarded, TrialScheduler):
             self._held_back.append(trial)
 
     @guarded
-    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+    def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
         """Hand on."""
         self._acting.on_trial_error(tune_controller, trial)
 
     @guarded
-    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+    def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
         """Hand on, and record that a trial has ended which the user's scheduler stops while it waits."""
         self._acting.on_trial_remove(tune_controller, trial)
         self._end_waiting(trial)
 
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+    def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: TuneResult) -> str:
         """Record what a worker reports, and decide how the trial continues."""
         # After an error the search ends, and Tune may have taken the trial from its worker already.
         return self._decide(tune_controller, trial, result) or TrialScheduler.NOOP
 
     @guarded
-    def _decide(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+    def _decide(self, tune_controller: TuneController, trial: Trial, result: TuneResult) -> str:
         event = result[KEY]
         answer = self._dispatch.receive(trial.trial_id, event, result)
         if isinstance(event, Question):
@@ -159,7 +162,7 @@ class StudyScheduler(Guarded, TrialScheduler):
                 self._dispatch.pause(trial.trial_id)
 
     @guarded
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+    def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: TuneResult) -> None:
         """Record that a trial has ended."""
         event = result.get(KEY)
         if isinstance(event, (Ended, Unusable)):
@@ -185,12 +188,12 @@ class StudyScheduler(Guarded, TrialScheduler):
         verdict = self._told_off.pop(trial.trial_id, None) or _verdict(self._acting, result)
         self._dispatch.end_waiting(trial.trial_id, verdict, result)
 
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+    def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
         """Ask the user's scheduler."""
         return self._choose(tune_controller)
 
     @guarded
-    def _choose(self, tune_controller: Any) -> Trial | None:
+    def _choose(self, tune_controller: TuneController) -> Trial | None:
         if self._dispatch.is_ending:
             return None
         exhausted = self._dispatch.exhausted()
@@ -240,13 +243,13 @@ def _active(tune_controller: Any) -> int:
     return sum(each.status in (Trial.PENDING, Trial.RUNNING) for each in tune_controller.get_live_trials())
 
 
-def _tell(trial: Trial, answer: Any) -> None:
+def _tell(trial: Trial, answer: object) -> None:
     """Send an answer to the worker of a trial; it comes before the next step."""
     worker: Any = trial.temporary_state.ray_actor
     worker.tell.remote(answer)
 
 
-def _verdict(scheduler: TrialScheduler, result: dict[str, Any]) -> Verdict:
+def _verdict(scheduler: TrialScheduler, result: TuneResult) -> Verdict:
     """Return the verdict on a trial that a scheduler stops: it is pruned, or has reached the maximum length."""
     longest = getattr(scheduler, "_max_t", None) or getattr(scheduler, "_max_t_attr", None)
     name = getattr(scheduler, "_time_attr", None)

@@ -40,7 +40,7 @@ class TrainingThread:
         self._line = _Line(assignment.name, folders)
         self.interruption = self._line.interruption
         self._waits = False
-        self._answer: Any = Verdict()
+        self._answer: object = Verdict()
         self._unread: Message | Ended | None = None
         self._thread = threading.Thread(target=self._run, args=(recipe, study, assignment), name="trial", daemon=True)
         self._thread.start()
@@ -107,7 +107,7 @@ class _Line(Line):
 
     def __init__(self, run: str, folders: RunFolders) -> None:
         self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.interruption = Interruption()
         self.is_abandoned = False
         self.error: BaseException | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from ...system.files import disk_problem
 from ...system.interruption import Interruption
 from ...trial.ending import Ended, TrialEndedSearch
 from ...trial.messages import Message, Reported
-from .events import KEY, Unusable
+from .events import KEY, TuneConfig, Unusable
 from .searchers import Proposals
 from .trial_artifacts import TrialArtifacts
 
@@ -91,7 +90,7 @@ class TuneDispatch:
         self._coordinator.end_with(error)
         self.ends_now = True
 
-    def next(self, tune_id: str) -> dict[str, Any] | None:
+    def next(self, tune_id: str) -> TuneConfig | None:
         """Return the config of a new trial of Tune's; None if none can begin now, or any more (`is_over`)."""
         if self.is_over:
             return None
@@ -139,7 +138,7 @@ class TuneDispatch:
         """Return the number of the trial that one of Tune's is."""
         return self._numbers[tune_id]
 
-    def receive(self, tune_id: str, message: Message, result: Mapping[str, object]) -> Any:
+    def receive(self, tune_id: str, message: Message, result: Mapping[str, object]) -> object:
         """Receive what a running trial reports, and what Tune made of it; return the answer to a question."""
         number = self._numbers[tune_id]
         self._last_news = time.monotonic()
@@ -175,7 +174,7 @@ class TuneDispatch:
         if self._proposals is not None:
             self._proposals.end(record, result)
 
-    def own_config(self, tune_id: str, config: Mapping[str, Any]) -> dict[str, object]:
+    def own_config(self, tune_id: str, config: TuneConfig) -> TuneConfig:
         """Return the config of a trial to which a scheduler has given that of another one, with its own changes.
 
         Raises:

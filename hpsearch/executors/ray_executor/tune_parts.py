@@ -15,6 +15,7 @@ from ray.tune.search import SearchAlgorithm, Searcher
 from ray.tune.search.search_generator import SearchGenerator
 
 from ...coordinator.lost_worker import Loss
+from .events import TuneConfig, TuneResult
 from .tune_dispatch import TuneDispatch
 from .tune_worker import OBJECTIVE
 
@@ -22,12 +23,13 @@ from .tune_worker import OBJECTIVE
 _CREATION = "creation task"
 P = ParamSpec("P")
 R = TypeVar("R")
+G = TypeVar("G", bound="Guarded")
 
 
 class StaysHere:
     """Is neither copied nor stored by Tune: a search resumes from its own folder, not from Tune's."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return (object, ())
 
     def __deepcopy__(self, memo: object) -> object:
@@ -40,11 +42,11 @@ class Guarded(StaysHere):
     _dispatch: TuneDispatch
 
 
-def guarded(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R | None]:
+def guarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R | None]:
     """Let an error in a method of something `Guarded` end the search; the method returns None then."""
 
     @functools.wraps(method)
-    def wrapper(self: Any, *args: P.args, **kwargs: P.kwargs) -> R | None:
+    def wrapper(self: G, *args: P.args, **kwargs: P.kwargs) -> R | None:
         try:
             return method(self, *args, **kwargs)
         except BaseException as error:
@@ -67,14 +69,14 @@ class StudySearcher(Guarded, Searcher):
         return self._dispatch.is_over or self._dispatch.error is not None
 
     @guarded
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+    def suggest(self, trial_id: str) -> TuneConfig | None:
         """Return the config of the next trial; None if there is none now."""
         return self._dispatch.next(trial_id)
 
     def on_trial_complete(self, trial_id: str, result: object = None, error: bool = False) -> None:
         """Do nothing: the scheduler receives the event."""
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: object, **spec: Any) -> bool:
+    def set_search_properties(self, metric: str | None, mode: str | None, config: object, **spec: object) -> bool:
         """Take what Tune says; the study knows better."""
         return True
 
@@ -104,7 +106,7 @@ class StudyStopper(Guarded, tune.Stopper):
     def __init__(self, dispatch: TuneDispatch) -> None:
         self._dispatch = dispatch
 
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+    def __call__(self, trial_id: str, result: TuneResult) -> bool:
         """Return False: no trial ends for itself here."""
         return False
 
@@ -132,12 +134,12 @@ class WorkerEvents(Guarded, tune.Callback):
         self._had_workers: set[str] = set()
         self._recovering: set[str] = set()
 
-    def setup(self, *args: Any, **info: Any) -> None:
+    def setup(self, *args: object, **info: object) -> None:
         """Put back the handlers of signals: Tune has set its own, and is about to begin."""
         self._put_back_signals()
 
     @guarded
-    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: object) -> None:
         """After a signal, let the running trials finish their steps and write checkpoints; then end the search."""
         interruption = self._dispatch.interruption
         if not interruption.signal or self._dispatch.error is not None:
@@ -151,7 +153,7 @@ class WorkerEvents(Guarded, tune.Callback):
             self._dispatch.end_with(KeyboardInterrupt())
 
     @guarded
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Note that the trial has a worker, and send it the remaining time: the trial may have waited for it."""
         self._had_workers.add(trial.trial_id)
         self._recovering.discard(trial.trial_id)
@@ -160,19 +162,19 @@ class WorkerEvents(Guarded, tune.Callback):
         worker.begin.remote(self._dispatch.seconds_left)
 
     @guarded
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Forget the statistics that Tune keeps of every number of every result, for as long as it runs."""
         self._had_workers.discard(trial.trial_id)
         trial.run_metadata.metric_analysis, trial.run_metadata.metric_n_steps = {}, {}
 
     @guarded
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Note that another worker will resume the trial."""
         self._recovering.add(trial.trial_id)
         self._dispatch.lost(trial.trial_id, Loss(_reason(trial), resumes_itself=True))
 
     @guarded
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: object) -> None:
         """Note that Tune will not resume it: Tune also says so when a worker dies that it meant to use again."""
         is_creation = _CREATION in str(_error(trial))
         had_worker, is_new = trial.trial_id in self._had_workers, trial.trial_id not in self._recovering

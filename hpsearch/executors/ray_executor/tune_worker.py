@@ -19,8 +19,9 @@ from ...search.study import Study
 from ...trial.assignment import Assignment
 from ...trial.ending import Ended
 from ...trial.execution import described
-from ...trial.messages import Reported
-from .events import KEY, Unusable
+from ...trial.messages import Message, Reported
+from ...trial.searchable import Searchable
+from .events import KEY, TuneConfig, TuneResult, Unusable
 from .object_store import Sent
 from .run_folders import RunFolders
 from .training_thread import TrainingThread
@@ -58,17 +59,17 @@ class TrialWorker(tune.Trainable):
 
     _assignment: Assignment
 
-    def setup(self, config: dict[str, Any], shared: Shared | None = None) -> None:
+    def setup(self, config: TuneConfig, shared: Shared | None = None) -> None:
         """Take the first trial; what takes time is left to the first step."""
         assert shared is not None
         self._shared = shared
-        self._recipe: Any = None
-        self._numbers: dict[str, Any] = {}
+        self._recipe: Searchable | None = None
+        self._numbers: dict[str, object] = {}
         self._training: TrainingThread | None = None
         self._copy: str | None = None
         self._take(config)
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
+    def reset_config(self, new_config: TuneConfig) -> bool:
         """Take another trial, or the same one with other parameters."""
         self._leave()
         self._take(new_config)
@@ -79,9 +80,9 @@ class TrialWorker(tune.Trainable):
         self._assignment = replace(self._assignment, seconds=seconds)
         self._received = time.monotonic()
 
-    def step(self) -> dict[str, Any]:
+    def step(self) -> TuneResult:
         """Train up to the next event and return it, with what schedulers and searchers compare."""
-        event: Any
+        event: Message | Ended | Unusable
         try:
             training = self._training or self._begin()
         except Exception as error:
@@ -118,7 +119,7 @@ class TrialWorker(tune.Trainable):
         """Leave the trial, which resumes from its last checkpoint another time."""
         self._leave()
 
-    def _take(self, config: dict[str, Any]) -> None:
+    def _take(self, config: TuneConfig) -> None:
         self._assignment = config[KEY]
         self._received = time.monotonic()
         self._copy = None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..study import Study
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 # What decides when a trial is evaluated; and what does only where evaluations or updates are counted.
 _DECIDE = {"eval_delay", "eval_steps", "eval_strategy", "max_steps", "num_train_epochs"}
@@ -17,7 +20,7 @@ class Evaluated(Protocol):
     """The recipe of the trials."""
 
     @property
-    def args(self) -> Any:
+    def args(self) -> TrainingArguments:
         """The training arguments that trials have in common."""
 
     @property
@@ -57,7 +60,9 @@ def epochs_of(recipe: Evaluated, study: Study) -> float | None:
     return float(min(args.num_train_epochs, study.trial_max_epochs or math.inf))
 
 
-def evaluation_points(args: Any, samples: int | None, searched: Collection[str] = ()) -> tuple[float, ...] | None:
+def evaluation_points(
+    args: TrainingArguments, samples: int | None, searched: Collection[str] = ()
+) -> tuple[float, ...] | None:
     """Return after which fractions of its training a trial is evaluated, in (0, 1]; None if that is not known.
 
     Where evaluation is by steps, or not asked for, a trial is evaluated at its end too.
@@ -89,13 +94,13 @@ def evaluation_points(args: Any, samples: int | None, searched: Collection[str] 
     return found if found is None else found or (1.0,)
 
 
-def _updates_per_epoch(args: Any, samples: int) -> int | None:
+def _updates_per_epoch(args: TrainingArguments, samples: int) -> int | None:
     batch = args.train_batch_size * args.world_size
     batches = samples // batch if args.dataloader_drop_last else math.ceil(samples / batch)
     return math.ceil(batches / args.gradient_accumulation_steps) or None
 
 
-def _by_steps(args: Any, total: int | None) -> tuple[float, ...] | None:
+def _by_steps(args: TrainingArguments, total: int | None) -> tuple[float, ...] | None:
     """Return the points of evaluations by steps, the last one included; `eval_steps` below 1 is a fraction of them."""
     if total is None and (args.eval_steps >= 1 or args.eval_delay):
         return None
@@ -109,7 +114,7 @@ def _by_steps(args: Any, total: int | None) -> tuple[float, ...] | None:
     return points if points[-1:] == (1.0,) else (*points, 1.0)
 
 
-def _by_epochs(args: Any, total: int | None, updates: int | None) -> tuple[float, ...] | None:
+def _by_epochs(args: TrainingArguments, total: int | None, updates: int | None) -> tuple[float, ...] | None:
     """Return the points of evaluations after each epoch, and after the last one, of which there may be a part."""
     if total is not None and updates is not None:
         epochs = total / updates

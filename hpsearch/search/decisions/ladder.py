@@ -7,11 +7,11 @@ Hyper-Tune (Li et al., VLDB 2022) hedge against misleading early reports in the 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from ...errors import StudyError
+from ...system.json_types import JsonObject
 from ..study import check_whole
 
 # The name of the pruner by which trials pause at rungs, and the best of them resume.
@@ -116,12 +116,12 @@ class Ladder:
         every = f" and every {_ordinal(self.complete_every)}" if self.complete_every else ""
         return f"; the {first}{every} run to completion"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return JSON-ready values."""
         return {**asdict(self), "fractions": list(self.fractions)}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Ladder:
+    def from_json(cls, values: JsonObject) -> Ladder:
         """Return the ladder that `to_json` gave the values of."""
         return cls(**{**values, "fractions": tuple(values["fractions"])})
 

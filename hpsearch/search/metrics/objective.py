@@ -11,7 +11,7 @@ from typing import Any, Union
 
 from ...errors import MissingMetricError, ObjectiveError, described_value
 from ...system.spelling import nearest_name
-from .added_metrics import ADDED, NUM_PARAMETERS, as_function_sees
+from .added_metrics import ADDED, NUM_PARAMETERS, Metrics, as_function_sees
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
 DIRECTIONS = (MINIMIZE, MAXIMIZE)
@@ -222,14 +222,14 @@ def resolve_pruning(metric: object, objectives: tuple[Objective, ...]) -> Object
 class _Several:
     """A function of several objectives, called once for each evaluation."""
 
-    def __init__(self, function: Callable[[Any], Any], count: int) -> None:
+    def __init__(self, function: Callable[[Metrics], object], count: int) -> None:
         self.__wrapped__, self._count = function, count
-        self._latest: tuple[dict[str, float], Sequence[Any]] | None = None
+        self._latest: tuple[dict[str, float], Sequence[object]] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_latest": None}
 
-    def component(self, index: int, metrics: Mapping[str, float]) -> object:
+    def component(self, index: int, metrics: Metrics) -> object:
         """Return one of the values that the function makes of the metrics of an evaluation.
 
         Raises:
@@ -239,7 +239,7 @@ class _Several:
             self._latest = dict(metrics), self._values(metrics)
         return self._latest[1][index]
 
-    def _values(self, metrics: Mapping[str, float]) -> Sequence[Any]:
+    def _values(self, metrics: Metrics) -> Sequence[object]:
         values = self.__wrapped__(metrics)
         if not isinstance(values, (list, tuple)) or len(values) != self._count:
             raise ObjectiveError(
@@ -249,7 +249,7 @@ class _Several:
         return values
 
 
-def _resolve_components(function: Callable[[Any], Any], directions: Sequence[object]) -> tuple[Objective, ...]:
+def _resolve_components(function: Callable[[Metrics], object], directions: Sequence[object]) -> tuple[Objective, ...]:
     """Return the objectives of a function that returns as many values as there are directions."""
     several = _Several(function, len(directions))
     return tuple(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..store.code_uses import codes_of
 from .added_metrics import ADDED, NUM_PARAMETERS, OLDER_NAME
@@ -39,7 +39,7 @@ def notice_of_older_name(used: Sequence[Objective | Constraint | None]) -> list[
     return []
 
 
-def _names_it(metric: Any) -> bool:
+def _names_it(metric: str | Callable[[dict[str, float]], float]) -> bool:
     if isinstance(metric, str):
         return metric == OLDER_NAME
     function = inspect.unwrap(getattr(metric, "func", metric))  # of a partial one
@@ -47,7 +47,7 @@ def _names_it(metric: Any) -> bool:
     return code is not None and any(OLDER_NAME in each.co_consts for each in codes_of(code))
 
 
-def named_as_recorded(given: Sequence[_Named], recorded: Any) -> tuple[_Named, ...]:
+def named_as_recorded(given: Sequence[_Named], recorded: str | Sequence[str] | None) -> tuple[_Named, ...]:
     """Return objectives or constraints with the names that a study on disk records for the same ones.
 
     Args:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from ...errors import SpaceError
+from ...system.json_types import JsonObject
 from ..metrics.objective import Objective
 from ..metrics.selection import best_records
-from ..space.parameters import Float, Int
+from ..space.parameters import Float, Int, Params
 from ..space.search_space import SearchSpace
 from ..trial import TrialRecord, TrialState
 from .earlier_best import earlier_best
@@ -31,7 +32,7 @@ class KnownStudy(Protocol):
     def scope(self) -> str:
         """Which reports of a trial give its value and its checkpoint."""
 
-    def described_space(self) -> dict[str, Any] | str:
+    def described_space(self) -> JsonObject | str:
         """Return the space as JSON-ready values, by parameter."""
 
 
@@ -51,7 +52,7 @@ def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
     ]
 
 
-def _at_the_ends(described: dict[str, Any] | str, params: Mapping[str, Any]) -> list[str]:
+def _at_the_ends(described: JsonObject | str, params: Params) -> list[str]:
     try:
         space = SearchSpace.from_description(described if isinstance(described, Mapping) else {})
     except SpaceError:  # of a later version

@@ -152,7 +152,7 @@ class BestRun(NamedTuple):
     run_summary: Any = None
     checkpoint: Path | None = None
     scope: str = "last"
-    build_model: Callable[[Path], Any] | None = None
+    build_model: Callable[[Path], object] | None = None
 
     def load_model(self) -> Any:
         """Build the best trial's model, with the selected weights, in evaluation mode on the host.
@@ -180,7 +180,7 @@ class BestRun(NamedTuple):
         return f"BestRun({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
-def best_runs(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> list[BestRun]:
+def best_runs(summary: SearchSummary, build_model: Callable[[TrialRecord, Path], object]) -> list[BestRun]:
     """Return the best run of a search, or, of several objectives, one for each trial on the Pareto front.
 
     One without a result if no trial has one that holds the constraints.
@@ -191,7 +191,9 @@ def best_runs(summary: SearchSummary, build_model: Callable[[TrialRecord, Path],
     return [_best_run(record, summary, build_model) for record in best]
 
 
-def _best_run(record: TrialRecord, summary: SearchSummary, build_model: Callable[[TrialRecord, Path], Any]) -> BestRun:
+def _best_run(
+    record: TrialRecord, summary: SearchSummary, build_model: Callable[[TrialRecord, Path], object]
+) -> BestRun:
     return BestRun(
         run_id=str(record.number),
         objective=record.value if len(summary.study.objectives) == 1 else list(record.values),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 from ..trial import Trial
 from .parameters import Parameter
@@ -29,5 +28,5 @@ class DrawnTrial(Trial):
         """Return False."""
         return False
 
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         return SearchSpace({name: parameter}).sample(self._stream)[name]

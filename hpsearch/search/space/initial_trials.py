@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from ...errors import SpaceError
 from ...system.spelling import nearest_name
+from ..study import SpaceFunction
 from ..trial import Trial
-from .parameters import Categorical, Float, Int, Parameter
+from .parameters import Categorical, Float, Int, Parameter, Params, Scalar
 from .search_space import SearchSpace
 
 DEFAULTS = "defaults"
 
 
-def resolve_start(
-    start_with: object, space: SearchSpace | Callable[[Trial], Any], args: object
-) -> tuple[Mapping[str, Any], ...]:
+def resolve_start(start_with: object, space: SearchSpace | SpaceFunction, args: object) -> tuple[Params, ...]:
     """Return the parameters of the first trials, checked against a static space.
 
     Args:
@@ -36,7 +34,7 @@ def resolve_start(
     return tuple(_resolve(each, space, args) for each in given)
 
 
-def _resolve(given: object, space: SearchSpace | Callable[[Trial], Any], args: object) -> Mapping[str, object]:
+def _resolve(given: object, space: SearchSpace | SpaceFunction, args: object) -> Mapping[str, object]:
     if given == DEFAULTS:
         return _defaults(space, args) if isinstance(space, SearchSpace) else _defaults_of_function(space, args)
     if not isinstance(given, Mapping):
@@ -57,7 +55,7 @@ def _resolve(given: object, space: SearchSpace | Callable[[Trial], Any], args: o
 
 def _check_branches(given: Mapping[str, object], space: SearchSpace) -> None:
     """Check that parameters exist together: not one of a branch that another one closes."""
-    places: dict[str, list[dict[str, Any]]] = {}
+    places: dict[str, list[dict[str, Scalar]]] = {}
     for name, _, conditions in space.walk():
         places.setdefault(name, []).append(conditions)
     for name, value in given.items():
@@ -68,7 +66,7 @@ def _check_branches(given: Mapping[str, object], space: SearchSpace) -> None:
 
 def _defaults(space: SearchSpace, args: object) -> dict[str, object]:
     """Return the default of each parameter: its own, else the trainer's argument where the parameter can take it."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, parameter, conditions in space.walk():
         if any(found.get(each, _ABSENT) != value for each, value in conditions.items()):
             continue
@@ -87,7 +85,7 @@ class _AsksForDefaults(Trial):
     def __init__(self, args: object) -> None:
         super().__init__(0)
         self._args = args
-        self.found: dict[str, Any] = {}
+        self.found: dict[str, object] = {}
 
     def report(self, value: float, resource: int) -> None:
         pass
@@ -95,7 +93,7 @@ class _AsksForDefaults(Trial):
     def should_prune(self) -> bool:
         return False
 
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         value = _default(name, parameter, self._args)
         if not parameter.contains(value):
             value = parameter.edges()[0]
@@ -105,7 +103,7 @@ class _AsksForDefaults(Trial):
         return value
 
 
-def _defaults_of_function(space: Callable[[Trial], Any], args: object) -> dict[str, object]:
+def _defaults_of_function(space: SpaceFunction, args: object) -> dict[str, object]:
     """Return the trainer's arguments for what a define-by-run function asks for; it is called once for that."""
     trial = _AsksForDefaults(args)
     try:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
-from typing import Any, Union
+from typing import Any, TypeGuard, Union
 
 from ...errors import SpaceError
 
@@ -49,7 +49,7 @@ class Float:
         if self.log and self.step is not None:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
 
-    def contains(self, value: Any) -> bool:
+    def contains(self, value: object) -> bool:
         """Return whether `value` is a number this parameter can take."""
         if not _is_number(value) or not self.low <= value <= self.high:
             return False
@@ -109,7 +109,7 @@ class Int:
         if self.log and self.step != 1:
             raise SpaceError(f"{self}: log=True and step={self.step} cannot be combined; drop one of them.")
 
-    def contains(self, value: Any) -> bool:
+    def contains(self, value: object) -> bool:
         """Return whether `value` is a whole number this parameter can take."""
         if not _is_finite(value) or not float(value).is_integer() or not self.low <= value <= self.high:
             return False
@@ -222,11 +222,11 @@ def _check_range(parameter: Float | Int) -> None:
             raise SpaceError(f"{name}: {what}={given!r} is outside {allowed}.")
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> TypeGuard[int | float]:
     try:
         return _is_number(value) and math.isfinite(value)
     except OverflowError:  # a whole number that is larger than any real one

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...errors import SpaceError
 from ...system.spelling import nearest, nearest_name
 from ..trial import Trial
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 
 class ReadsParameters(Protocol):
     """The recipe of the trials, and the user's code that takes part in making their trainers."""
 
     @property
-    def args(self) -> Any:
+    def args(self) -> TrainingArguments:
         """The training arguments that trials have in common."""
 
     @property

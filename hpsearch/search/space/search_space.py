@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import SpaceError, one_of
+from ...system.json_types import JsonObject
 from ...system.spelling import nearest_name
 from .foreign_parameters import what_is_foreign
-from .parameters import Categorical, Float, Int, Parameter
+from .parameters import Categorical, Float, Int, Parameter, Scalar
 
 if TYPE_CHECKING:
     from ..trial import Trial
@@ -63,7 +64,7 @@ class SearchSpace(Mapping[str, Parameter]):
     def __repr__(self) -> str:
         return f"SearchSpace({self._parameters!r})"
 
-    def walk(self) -> Iterator[tuple[str, Parameter, dict[str, Any]]]:
+    def walk(self) -> Iterator[tuple[str, Parameter, dict[str, Scalar]]]:
         """Yield every parameter with the choices under which it exists: (name, parameter, conditions)."""
         yield from _walk(self._parameters, {})
 
@@ -71,19 +72,19 @@ class SearchSpace(Mapping[str, Parameter]):
         """Return every parameter by name, branches included, in order of first appearance."""
         return {name: parameter for name, parameter, _ in self.walk()}
 
-    def suggest(self, trial: Trial) -> dict[str, Any]:
+    def suggest(self, trial: Trial) -> dict[str, Scalar]:
         """Ask `trial` for a value of every parameter that exists, opening branches as choices are made."""
         return _suggest(self._parameters, trial)
 
-    def sample(self, generator: random.Random) -> dict[str, Any]:
+    def sample(self, generator: random.Random) -> dict[str, Scalar]:
         """Draw one set of values at random, uniformly in each parameter (in its logarithm if `log`)."""
         return _draw(self._parameters, lambda parameter: _draw_one(parameter, generator))
 
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Scalar]:
         """Return the default of every parameter that has one, following the branches of default choices."""
         return _defaults(self._parameters)
 
-    def priors(self) -> dict[str, Any]:
+    def priors(self) -> dict[str, Scalar]:
         """Return where the best values are believed to be, of the parameters that have a prior.
 
         >>> SearchSpace({"learning_rate": Float(1e-5, 1e-3, log=True, prior=2e-5), "seed": Int(0, 9)}).priors()
@@ -96,7 +97,7 @@ class SearchSpace(Mapping[str, Parameter]):
         expected = _draw_existing(self._parameters, values)
         return expected is not None and expected == set(values)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the space as JSON-ready values, the same for equal spaces."""
         return {name: _describe(parameter) for name, parameter in self._parameters.items()}
 
@@ -130,7 +131,7 @@ def default_space() -> SearchSpace:
     )
 
 
-def _check_parameters(parameters: Mapping[Any, Any]) -> None:
+def _check_parameters(parameters: Mapping[str, object]) -> None:
     for name, parameter in parameters.items():
         if not isinstance(name, str) or not name.strip():
             raise SpaceError(f"A parameter's name must be text, but got {name!r}.")
@@ -152,7 +153,7 @@ def _check_parameters(parameters: Mapping[Any, Any]) -> None:
 
 
 def _check_names(space: SearchSpace) -> None:
-    seen: dict[str, tuple[Parameter, list[dict[str, Any]]]] = {}
+    seen: dict[str, tuple[Parameter, list[dict[str, Scalar]]]] = {}
     for name, parameter, conditions in space.walk():
         if name in conditions:
             raise SpaceError(f"{name!r} occurs again inside its own branch {conditions[name]!r}.")
@@ -171,8 +172,8 @@ def _check_names(space: SearchSpace) -> None:
 
 
 def _walk(
-    parameters: Mapping[str, Parameter], conditions: dict[str, Any]
-) -> Iterator[tuple[str, Parameter, dict[str, Any]]]:
+    parameters: Mapping[str, Parameter], conditions: dict[str, Scalar]
+) -> Iterator[tuple[str, Parameter, dict[str, Scalar]]]:
     for name, parameter in parameters.items():
         yield name, parameter, conditions
         if isinstance(parameter, Categorical):
@@ -180,24 +181,24 @@ def _walk(
                 yield from _walk(branch, {**conditions, name: choice})
 
 
-def _suggest(parameters: Mapping[str, Parameter], trial: Trial) -> dict[str, object]:
-    values: dict[str, Any] = {}
+def _suggest(parameters: Mapping[str, Parameter], trial: Trial) -> dict[str, Scalar]:
+    values: dict[str, Scalar] = {}
     for name, parameter in parameters.items():
         values[name] = trial.suggest(name, parameter)
         values.update(_suggest(_branch(parameter, values[name]), trial))
     return values
 
 
-def _draw(parameters: Mapping[str, Parameter], choose: Any) -> dict[str, object]:
-    values: dict[str, Any] = {}
+def _draw(parameters: Mapping[str, Parameter], choose: Callable[[Parameter], Scalar]) -> dict[str, Scalar]:
+    values: dict[str, Scalar] = {}
     for name, parameter in parameters.items():
         values[name] = choose(parameter)
         values.update(_draw(_branch(parameter, values[name]), choose))
     return values
 
 
-def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, object]:
-    values: dict[str, Any] = {}
+def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Scalar]:
+    values: dict[str, Scalar] = {}
     for name, parameter in parameters.items():
         if parameter.default is not None:
             values[name] = parameter.default
@@ -222,7 +223,7 @@ def _branch(parameter: Parameter, value: Any) -> Mapping[str, Parameter]:
     return parameter.branches.get(value, {}) if isinstance(parameter, Categorical) else {}
 
 
-def _draw_one(parameter: Parameter, generator: random.Random) -> object:
+def _draw_one(parameter: Parameter, generator: random.Random) -> Scalar:
     if isinstance(parameter, Categorical):
         return generator.choice(parameter.choices)
     if parameter.step is not None and not parameter.log:

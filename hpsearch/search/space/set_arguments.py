@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...errors import SpaceError
-from ..study import as_space
+from ..study import SpaceFunction, as_space
 from ..trial import Trial
 from .parameters import Categorical
 
@@ -38,7 +38,7 @@ def without_set_arguments(hp_space: object, arguments: Mapping[str, object]) -> 
         found.append(name)
         parameter, value = left.pop(name), arguments[name]
         if isinstance(parameter, Categorical) and isinstance(value, Hashable):
-            branches: Mapping[Any, Mapping[str, Any]] = parameter.branches
+            branches: Mapping[Any, Mapping[str, object]] = parameter.branches
             left = {**branches.get(value, {}), **left}
     inside = {name for each in left.values() for name in _in_branches(each)}
     if branched := sorted(inside.intersection(arguments)):
@@ -91,10 +91,10 @@ def _in_branches(parameter: object) -> Iterator[str]:
 class _Refusing:
     """A space that is a function, which must not suggest what is set."""
 
-    space: Callable[[Trial], Any]
+    space: SpaceFunction
     names: frozenset[str]
 
-    def __call__(self, trial: Trial) -> Any:
+    def __call__(self, trial: Trial) -> object:
         returned = self.space(trial)
         named = trial.params.values_by_name if returned is None else returned
         if isinstance(named, Mapping) and (both := sorted(self.names.intersection(named))):

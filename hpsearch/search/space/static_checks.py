@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import ArgumentError, InvalidInputError, SpaceError, StudyError
 from ..study import SET_BY_THE_SEARCH, known_space
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 
 class TakesParameters(Protocol):
@@ -22,7 +25,7 @@ class TakesParameters(Protocol):
 class Checkable(Protocol):
     """The attributes of a trainer that these checks use."""
 
-    args: Any
+    args: TrainingArguments
     model_init: Any
     eval_dataset: Any
 

@@ -14,7 +14,7 @@ from ...errors import SpaceError
 from ..study import Study
 from ..time_and_epoch_limits import was_cut_short
 from ..trial import Trial, TrialRecord, TrialState, configuration
-from .parameters import Categorical, Int, Parameter
+from .parameters import Categorical, Int, Parameter, Params, Scalar
 from .search_space import SearchSpace
 
 # How often a sampler is asked for a configuration that is not known.
@@ -23,7 +23,7 @@ EVERYTHING_TRIED = "every configuration of this space has been tried"
 _WITH_RESULT = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.STOPPED)
 _UNDER_WAY = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 
-Suggest = Callable[[Trial], Mapping[str, Any]]
+Suggest = Callable[[Trial], Params]
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Leaf:
         is_endless: whether a parameter has endlessly many values, of which `params` has any one.
     """
 
-    params: Mapping[str, Any]
+    params: Params
     configuration: str
     is_endless: bool
 
@@ -227,7 +227,7 @@ class _Walk(Trial):
                 return [*(each for each, _ in self._taken[:place]), index + 1]
         return None
 
-    def _choose(self, name: str, parameter: Parameter) -> Any:
+    def _choose(self, name: str, parameter: Parameter) -> object:
         values = values_of(parameter)
         if values is None:
             self.is_endless = True
@@ -240,7 +240,7 @@ class _Walk(Trial):
         return values[(begin + index) % len(values)]
 
 
-def values_of(parameter: Parameter) -> Sequence[Any] | None:
+def values_of(parameter: Parameter) -> Sequence[Scalar] | None:
     """Return the values of a parameter; None if there is no end of them.
 
     >>> from hpsearch import Float

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ...system.json_types import JsonObject
+
 Check = Callable[[Any], Any]
 
 # Larger numbers of steps, epochs or seconds come from no search, and fit into no database.
@@ -35,7 +37,7 @@ def printable(text: str) -> str:
     return _NOT_PRINTABLE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
-def plain(value: object) -> Any:
+def plain(value: object) -> object:
     """Return any value of JSON; its texts are made printable, and its whole numbers fit into 64 bits."""
     if isinstance(value, str):
         return printable(value)
@@ -132,7 +134,7 @@ def mapping(check: Check, name: Check = text) -> Check:
     return check_all
 
 
-def fields(value: object, checks: Mapping[str, Check], required: Collection[str]) -> dict[str, Any]:
+def fields(value: object, checks: Mapping[str, Check], required: Collection[str]) -> JsonObject:
     """Return an object whose fields are checked one by one; those without a check are `plain`.
 
     Raises:

@@ -6,7 +6,6 @@ import functools
 import sys
 import sysconfig
 from collections.abc import Callable
-from typing import Any
 
 # Our modules that code of users refers to, with the names they had in hpsearch 0.8.0.
 _IN_0_8_0 = {
@@ -44,7 +43,7 @@ def is_package_class(kind: type) -> bool:
     return is_of_package(kind.__module__, getattr(module, "__file__", None) or "")
 
 
-def name_of(value: Callable[..., Any] | type) -> str:
+def name_of(value: Callable[..., object] | type) -> str:
     """Return the full name of a function or a class, which studies record: of ours the one of hpsearch 0.8.0."""
     module = getattr(value, "__module__", None) or "builtins"
     return f"{_IN_0_8_0.get(module, module)}.{value.__qualname__}"

@@ -12,7 +12,7 @@ import operator
 import re
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import PurePath
 from typing import Any
@@ -80,7 +80,7 @@ def is_changeable(value: object) -> bool:
     return isinstance(value, (list, set, dict, bytearray)) or is_array(value)
 
 
-def init_arguments(value: object) -> Iterator[tuple[str, Any]]:
+def init_arguments(value: object) -> Iterator[tuple[str, object]]:
     """Yield the arguments that an object was made with, where it keeps them under their names.
 
     Not the files of an object of a package, such as a tokenizer's: they lie elsewhere on another machine.
@@ -123,7 +123,7 @@ def kept_attributes(value: object) -> dict[str, object]:
     return {name: each for name, each in held.items() if name in own}
 
 
-def _names(slots: Any) -> tuple[str, ...]:
+def _names(slots: str | Iterable[str]) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 

@@ -90,8 +90,8 @@ class _State:
 
     read: set[str] | None = None
     reads_all: bool = False
-    assigned: set[Any] = dataclasses.field(default_factory=set)
-    changed: set[Any] = dataclasses.field(default_factory=set)
+    assigned: set[tuple[int, str]] = dataclasses.field(default_factory=set)
+    changed: set[tuple[int, str]] = dataclasses.field(default_factory=set)
     stored: set[str] = dataclasses.field(default_factory=set)
     changed_attributes: set[str] = dataclasses.field(default_factory=set)
     changed_own: set[str] = dataclasses.field(default_factory=set)
@@ -141,7 +141,7 @@ class _Description:
         found: what the code that was described reads and changes.
     """
 
-    def __init__(self, state: _State, seen: dict[int, Any] | None = None, depth: int = 0) -> None:
+    def __init__(self, state: _State, seen: dict[int, object] | None = None, depth: int = 0) -> None:
         self._state = state
         self.found = _State(read=set())
         # Functions, classes, objects, and the sets that this is inside of; kept alive, so that no id comes up twice.
@@ -149,7 +149,7 @@ class _Description:
         self._depth = depth
         self._items = 0
 
-    def of(self, value: object) -> Any:
+    def of(self, value: object) -> object:
         """Return the description of anything; of an object whose inside is not known, its class."""
         if isinstance(value, _PLAIN) and not isinstance(value, enum.Enum):
             return repr(value)
@@ -206,7 +206,7 @@ class _Description:
         is_ordered = isinstance(value, (tuple, list))
         return [type(value).__name__, *(inside if is_ordered else sorted(inside, key=json.dumps))]
 
-    def _alone(self, value: object, seen: dict[int, Any]) -> object:
+    def _alone(self, value: object, seen: dict[int, object]) -> object:
         """Describe a value as if it were the first one after those that were seen."""
         other = _Description(self._state, seen, self._depth)
         described = other.of(value)
@@ -291,7 +291,7 @@ class _Description:
 
     def _of_code(self, code: types.CodeType) -> object:
         """Describe the instructions; docstrings are never loaded, positions are in none of them."""
-        found: list[Any] = [list(arguments_of(code)), code.co_posonlyargcount, code.co_flags & 0x2C]
+        found: list[object] = [list(arguments_of(code)), code.co_posonlyargcount, code.co_flags & 0x2C]
         for instruction in dis.get_instructions(code):
             if instruction.opname == "STORE_NAME" and instruction.argval in _OF_POSITIONS:
                 found.pop()
@@ -314,7 +314,7 @@ class _Description:
 
     def _of_object(self, value: Any) -> object:
         """Describe an object by its class and the attributes that code reads, but no model: that is trained."""
-        described: list[Any] = ["object", self.of(type(value))]
+        described: list[object] = ["object", self.of(type(value))]
         if is_model_config(value):
             plain = {name: each for name, each in value.to_dict().items() if not name.startswith("_")}
             return [

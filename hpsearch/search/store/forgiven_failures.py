@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from ...system.json_types import JsonObject
 from ..trial import TrialRecord, TrialState
 
 # In `study.json`: failed trials with smaller numbers do not count.
@@ -23,7 +23,7 @@ def uncounted_before(records: Sequence[TrialRecord]) -> int:
     return max((each.number + 1 for each in records if each.state is TrialState.FAILED), default=0)
 
 
-def count_uncounted(settings: Mapping[str, Any] | None, records: Sequence[TrialRecord]) -> int:
+def count_uncounted(settings: JsonObject | None, records: Sequence[TrialRecord]) -> int:
     """Return how many of the failed trials do not count; `settings` is what `study.json` holds, None of a new study."""
     bound = 0 if settings is None else settings.get(UNCOUNTED_BEFORE, 0)
     return sum(each.state is TrialState.FAILED and each.number < bound for each in records)

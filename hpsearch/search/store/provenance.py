@@ -7,11 +7,15 @@ import json
 import platform
 from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...system.json_types import JsonObject
 from ...system.machine import cores
 from ...system.redaction import hidden
 from .fingerprints import SCHEME, fingerprints, is_comparable
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 _RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
 _SAMPLES = 16
@@ -21,8 +25,8 @@ WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_
 
 
 def describe_environment(
-    args: Any, data: Mapping[str, object], functions: Mapping[str, object] | None = None
-) -> dict[str, Any]:
+    args: TrainingArguments, data: Mapping[str, object], functions: Mapping[str, object] | None = None
+) -> JsonObject:
     """Return arguments, package versions, machine and fingerprints of data and functions, for `study.json`.
 
     Args:
@@ -51,13 +55,13 @@ def is_known(session: Mapping[str, object]) -> bool:
     return any(session.get(group) for group in ("arguments", "versions", "data"))
 
 
-def differences(earlier: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+def differences(earlier: JsonObject, now: JsonObject) -> list[str]:
     """Return in what two descriptions differ, in words; what only one of them knows is left out."""
     return [*_changed_values(earlier, now, ("arguments", "versions", "data")), *_changed_functions(earlier, now)]
 
 
 def differences_in_results(
-    earlier: Mapping[str, object], now: Mapping[str, object], but: Collection[str] = (HP_SPACE, CALLBACKS)
+    earlier: JsonObject, now: JsonObject, but: Collection[str] = (HP_SPACE, CALLBACKS)
 ) -> list[str]:
     """Return in what two descriptions differ for which a trial with the same parameters may have other results.
 
@@ -69,7 +73,7 @@ def differences_in_results(
     return [*_changed_values(earlier, now, ("arguments", "data")), *_changed_functions(earlier, now, but)]
 
 
-def _changed_functions(earlier: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> list[str]:
+def _changed_functions(earlier: JsonObject, now: JsonObject, but: Collection[str] = ()) -> list[str]:
     """Return which functions have changed, of those that both sessions recorded by the same scheme."""
     if earlier.get("fingerprint_scheme") != now.get("fingerprint_scheme"):
         return []
@@ -83,7 +87,7 @@ def _changed_functions(earlier: Mapping[str, Any], now: Mapping[str, Any], but: 
     return found
 
 
-def _changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any], groups: Collection[str]) -> list[str]:
+def _changed_values(earlier: JsonObject, now: JsonObject, groups: Collection[str]) -> list[str]:
     found = []
     for group in groups:
         before = earlier.get(group, {})
@@ -94,7 +98,7 @@ def _changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any], groups: 
     return found
 
 
-def without_secrets(arguments: Mapping[str, object]) -> dict[str, Any]:
+def without_secrets(arguments: Mapping[str, object]) -> JsonObject:
     """Return arguments with their secrets hidden, also those that an earlier version has recorded."""
     return {name: hidden(name, value) for name, value in arguments.items()}
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import StudyError
+from ...system.json_types import JsonObject
 from ...system.scope_names import SCOPES
 from ..decisions.ladder import Ladder
 from ..space.search_space import SearchSpace
@@ -67,7 +68,7 @@ class Trials(NamedTuple):
 # Settings.
 
 
-def read_settings(folder: Path) -> dict[str, Any] | None:
+def read_settings(folder: Path) -> JsonObject | None:
     """Return the contents of `study.json` in a folder; None if the file does not exist.
 
     Raises:
@@ -100,7 +101,7 @@ def read_own_json(path: Path) -> Any:
         raise Unreadable(f"it is not JSON ({printable(str(error))})") from error
 
 
-def _checked_settings(values: object) -> dict[str, Any]:
+def _checked_settings(values: object) -> JsonObject:
     try:
         read = fields(values, _SETTINGS, _REQUIRED)
     except RecursionError as error:
@@ -142,7 +143,7 @@ def _constraint(value: object) -> str:
     return text(value)
 
 
-def _space(value: object) -> Any:
+def _space(value: object) -> object:
     """Return a described space as it is written, if it describes one."""
     if value == DEFINE_BY_RUN:
         return value
@@ -153,7 +154,7 @@ def _space(value: object) -> Any:
     return plain(value)
 
 
-def _session(value: object) -> dict[str, Any]:
+def _session(value: object) -> JsonObject:
     values = mapping(plain)
     checks = {"machine": optional(values), "versions": values, "arguments": values, "data": values}
     checks |= {"functions": mapping(text), "fingerprint_scheme": optional(text)}
@@ -174,7 +175,7 @@ def _budget(value: object) -> float:
     return float(number(value))
 
 
-def _ladder(value: object) -> dict[str, Any]:
+def _ladder(value: object) -> JsonObject:
     checks = {"fractions": items(number), "reduction_factor": whole, "complete_first": whole, "complete_every": whole}
     read = fields(value, checks, tuple(checks))
     try:

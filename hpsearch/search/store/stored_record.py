@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ...system.json_types import JsonObject
 from ..trial import Report, Span, TrialRecord, TrialState
 from .checked_json import (
     Check,
@@ -47,7 +48,7 @@ def record_from_json(values: object, folder: Path) -> TrialRecord:
     return record
 
 
-def so_far_from_json(values: Any) -> dict[str, Any]:
+def so_far_from_json(values: Any) -> JsonObject:
     """Return the trial state in a checkpoint; the schedule is unchanged, for comparison with the trial's own.
 
     Raises:
@@ -57,7 +58,7 @@ def so_far_from_json(values: Any) -> dict[str, Any]:
     return {**read, "schedule": values.get("schedule", [])}
 
 
-def _check_known(read: dict[str, Any], kind: type[TrialRecord] | type[Report]) -> None:
+def _check_known(read: JsonObject, kind: type[TrialRecord] | type[Report]) -> None:
     unknown = next((name for name in read if name not in kind.__dataclass_fields__), None)
     if unknown is not None:
         raise Unreadable(f"this version of hpsearch does not know its field {unknown!r}")
@@ -87,7 +88,7 @@ def _parameter_name(value: str) -> str:
     return printable(value)
 
 
-def _metric(value: object) -> Any:
+def _metric(value: object) -> object:
     return value if isinstance(value, bool) else number(value)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...errors import StudyError
+from ...system.json_types import JsonObject
 from ...system.spelling import nearest_name
 from ..decisions.ladder import LADDER_OF_0_8_0, Ladder
 from ..metrics.constraints import Constraint
@@ -34,7 +34,7 @@ class StoredStudy:
     """
 
     folder: Path
-    settings: Mapping[str, Any]
+    settings: JsonObject
     objectives: tuple[Objective, ...]
     constraints: tuple[Constraint, ...]
 
@@ -101,9 +101,9 @@ class StoredStudy:
         defaults = self.settings.get("defaults")
         return LADDER_OF_0_8_0 if defaults is None else Ladder.from_json(defaults["ladder"])
 
-    def described_space(self) -> dict[str, Any] | str:
+    def described_space(self) -> JsonObject | str:
         """Return the space as JSON-ready values, by parameter; ``"define-by-run"`` for a function."""
-        described: dict[str, Any] | str = self.settings["space"]
+        described: JsonObject | str = self.settings["space"]
         return described
 
     @property

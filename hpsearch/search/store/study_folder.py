@@ -12,10 +12,10 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...errors import StudyError
 from ...system.files import disk_problem, file_lock, remove_folder, remove_partial, whole_folder, write_json
+from ...system.json_types import JsonObject
 from ..metrics.selection import best_records
 from ..study import Study
 from ..trial import TrialRecord, TrialState
@@ -81,7 +81,7 @@ class StudyFolder:
         self._lock = file_lock(self.path / LOCK_FILE)
         self._trials = TrialReader(self.path, len(study.objectives))
         self._has_been_checked = False
-        self._best: tuple[list[dict[str, Any]], tuple[int, int]] | None = None  # what was written last
+        self._best: tuple[list[JsonObject], tuple[int, int]] | None = None  # what was written last
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -128,7 +128,7 @@ class StudyFolder:
             return []
         return records
 
-    def read_settings(self) -> dict[str, Any] | None:
+    def read_settings(self) -> JsonObject | None:
         """Return the contents of `study.json`; None if the study is new.
 
         Raises:
@@ -242,7 +242,7 @@ class StudyFolder:
             remove_folder(self.path / name)
 
 
-def _unknown_sessions(records: Sequence[TrialRecord]) -> list[dict[str, Any]]:
+def _unknown_sessions(records: Sequence[TrialRecord]) -> list[JsonObject]:
     """Return empty places for the sessions that records name; a number beyond all sense gets none."""
     named = [each.session for each in records if each.session < _MOST_SESSIONS]
     return [{} for _ in range(max(named, default=-1) + 1)]

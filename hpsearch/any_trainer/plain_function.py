@@ -17,9 +17,9 @@ from ..searching.searched_recipe import Evaluation
 from ..system.files import read_json
 from ..system.json_types import JsonObject
 from ..training.checkpoints import TRIAL_FILE
-from ..trial.reporting import ReportingCallback
-from .first_call import KnownResult, not_suggested
-from .function_run import FunctionArguments, FunctionRun, for_trial, name_of
+from ..trial.reporting_callback import ReportingCallback
+from .first_call import KnownResult, Space, not_suggested
+from .function_call import FunctionArguments, FunctionCall, for_trial, name_of
 from .function_trial import VALUE
 
 
@@ -90,7 +90,7 @@ class PlainFunction:
         """Return False: there is no other code."""
         return False
 
-    def for_trial(self, trial: Trial, output_dir: str | None = None) -> FunctionRun:
+    def for_trial(self, trial: Trial, output_dir: str | None = None) -> FunctionCall:
         """Return a call of the function for a trial, which writes to `output_dir`.
 
         Raises:
@@ -100,7 +100,7 @@ class PlainFunction:
             name = min(unread)
             raise SpaceError(not_suggested(name, trial.arguments[name], self.user_code))
         known = self._known if self._known is not None and self._known.is_of(trial) else None
-        return FunctionRun(self.function, trial, for_trial(self.args, trial, output_dir), known)
+        return FunctionCall(self.function, trial, for_trial(self.args, trial, output_dir), known)
 
     def preflight_trainer(self, trial: Trial, output_dir: str) -> NoReturn:
         """Refuse: a function cannot be tried for one step; `tune` searches it without a preflight.
@@ -171,7 +171,7 @@ class PlainFunction:
         """Do nothing: all that is to be known was found out at the first call."""
 
 
-def check_arguments(recipe: PlainFunction, given: SearchArguments, backend: Backend, space: object) -> None:
+def check_arguments(recipe: PlainFunction, given: SearchArguments, backend: Backend, space: Space) -> None:
     """Check the arguments of a search before the first call of a function, which may take long.
 
     Raises:

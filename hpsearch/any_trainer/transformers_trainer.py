@@ -22,8 +22,7 @@ from ..search.trial import Trial
 from ..system.files import read_json, remove_folder, sync_tree, write_json
 from ..system.json_types import JsonObject
 from ..system.progress_bars import no_progress_bars
-from ..training import flops as operations
-from ..training import weights
+from ..training import flops, weights
 from ..training.acceleration import forget_loader
 from ..training.callbacks import (
     DefaultFlowCallback,
@@ -39,7 +38,7 @@ from ..training.checkpoints import STATE_FILE, TRIAL_FILE
 from ..training.evaluation import checked_metrics
 from ..training.trackers import OURS, end_trial
 from ..training.unrelated_errors import is_of_outside
-from ..trial.reporting import ReportingCallback
+from ..trial.reporting_callback import ReportingCallback
 from .exact_resume import ExactResume
 
 if TYPE_CHECKING:
@@ -154,9 +153,9 @@ class TransformersTrainer:
         """Return the floating-point operations of the training run up to now; 0 if they are not known."""
         trainer = self._trainer
         count = getattr(trainer.floating_point_ops, "__func__", None)
-        samples = operations.samples_so_far(trainer.state, self.args, trainer.callback_handler.train_dataloader)
+        samples = flops.samples_so_far(trainer.state, self.args, trainer.callback_handler.train_dataloader)
         is_own_count = count is not transformers.Trainer.floating_point_ops
-        return operations.operations_so_far(trainer.state, self._core, samples, is_own_count)
+        return flops.operations_so_far(trainer.state, self._core, samples, is_own_count)
 
     @property
     def skips(self) -> str | None:

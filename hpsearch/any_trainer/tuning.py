@@ -23,7 +23,7 @@ from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments
 from .first_call import FirstReport, KnownResult
-from .function_run import FunctionArguments, name_of
+from .function_call import FunctionArguments, name_of
 from .function_trial import as_metrics
 from .plain_function import PlainFunction, check_arguments, check_direction
 from .repeated_warnings import warnings_once

@@ -38,6 +38,7 @@ from ..training import (
     checkpoints,
     data,
     evaluation,
+    flops,
     hub,
     loop,
     losses,
@@ -49,7 +50,6 @@ from ..training import (
     steps,
     weights,
 )
-from ..training import flops as operations
 from ..training.hooks import Batch
 from ..training.metrics import metrics_table, save_metrics
 from .recipe import Recipe
@@ -259,9 +259,9 @@ class Trainer(Recipe):
         """
         run = self.run
         is_overridden = getattr(self.floating_point_ops, "__func__", None) is not Trainer.floating_point_ops
-        samples = operations.samples_so_far(run.state, self.args, run.callback_handler.train_dataloader)
+        samples = flops.samples_so_far(run.state, self.args, run.callback_handler.train_dataloader)
         is_own_count = is_overridden or run.traits.counts_own_operations
-        return operations.operations_so_far(run.state, run.model, samples, is_own_count)
+        return flops.operations_so_far(run.state, run.model, samples, is_own_count)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device

@@ -36,7 +36,7 @@ from ..system.spelling import nearest_name
 from ..training.batch_size import is_out_of_memory
 from .preflight import PreflightPlan, preflight
 from .reporter import Reporter
-from .reporting import ReportingCallback, plain, so_far_in
+from .reporting_callback import ReportingCallback, plain, so_far_in
 from .scoped_weights import ScopedWeights
 from .searchable import Searchable, Trainable
 

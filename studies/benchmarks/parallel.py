@@ -321,10 +321,10 @@ def first_minute(way: str) -> None:
     Args:
         way: "forked": as the search itself decides; "served": by the fork server alone, as in 0.8.
     """
-    from hpsearch.executors.processes import parallel
+    from hpsearch.executors.processes import process_executor
 
     if way == "served":
-        parallel.fork_first_worker = lambda *_: None
+        process_executor.fork_first_worker = lambda *_: None
     with tempfile.TemporaryDirectory() as folder:
         stamps, told = WorkStamps(str(Path(folder, "stamps.jsonl")), WORKS["tiny"]), Telling(way == "served")
         trainer = make_trainer(hpsearch, str(Path(folder, "out")), stamps, make_data(64))

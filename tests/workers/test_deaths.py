@@ -18,7 +18,7 @@ import torch
 from transformers import TrainerCallback
 
 from hpsearch import SearchListener
-from hpsearch.executors.processes import parallel, pool
+from hpsearch.executors.processes import pool, process_executor
 from hpsearch.search.trial import TrialRecord
 from hpsearch.trial import ending
 from tests.support.in_workers import search
@@ -157,7 +157,7 @@ class FailsIn(TrainerCallback):
 def test_a_worker_with_a_gpu_is_replaced_after_a_trial_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, is_replaced: bool
 ) -> None:
-    monkeypatch.setattr(parallel, "_gpus", lambda: gpus)  # there is none, so the trainings use the CPU
+    monkeypatch.setattr(process_executor, "_gpus", lambda: gpus)  # there is none, so the trainings use the CPU
     diary = Diary(tmp_path / "diary")
     options: dict[str, Any] = {"devices": [0]} if gpus else {"n_jobs": 1, "trials_per_worker": 9}
     best = search(

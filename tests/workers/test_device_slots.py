@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from hpsearch import StudyError
-from hpsearch.executors.processes import slots
+from hpsearch.executors.processes import device_slots
 from hpsearch.executors.processes.device_slots import slots_for
 from hpsearch.executors.processes.worker import _nth_visible
 
 
 @pytest.fixture(autouse=True)
 def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "cores", lambda: 8)
+    monkeypatch.setattr(device_slots, "cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 

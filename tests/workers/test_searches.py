@@ -38,7 +38,7 @@ from hpsearch import (
     StudyError,
     TooManyFailuresError,
 )
-from hpsearch.executors.processes import parallel, worker_process
+from hpsearch.executors.processes import process_executor, worker_process
 from hpsearch.executors.processes.pickling import culprit
 from hpsearch.executors.processes.worker import OUTPUT_FILE
 from hpsearch.executors.processes.worker import _output_to as output_to
@@ -702,7 +702,7 @@ def test_an_option_out_of_range_is_refused(tmp_path: Path, options: Any, message
 def test_gpus_are_refused_to_a_trainer_that_is_to_use_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any
 ) -> None:
-    monkeypatch.setattr(parallel, "_gpus", lambda: 1)
+    monkeypatch.setattr(process_executor, "_gpus", lambda: 1)
     with pytest.raises(StudyError, match=r"=.* is about GPUs, but use_cpu=True trains on the CPU"):
         search(tmp_path, 2, **{"n_jobs": None, **options})
 

@@ -17,7 +17,7 @@ from ..search.trial import Trial
 from ..system.files import read_json, whole_folder, write_json
 from ..training.checkpoints import TRIAL_FILE
 from ..training.randomness import seed_run
-from ..trial.reporting import ReportingCallback
+from ..trial.reporting_callback import ReportingCallback
 from .first_call import KnownResult
 from .function_trial import FunctionTrial, as_metrics
 
@@ -78,7 +78,7 @@ class _Progress:
         self.global_step, self.epoch = step, float(step)
 
 
-class FunctionRun:
+class FunctionCall:
     """One call of a function for a trial; see `Trainable`.
 
     Args:
@@ -107,7 +107,7 @@ class FunctionRun:
         self._last: dict[str, float] | None = None
         self._was_told_to_end = False
 
-    def with_arguments(self, **parameters: object) -> FunctionRun:
+    def with_arguments(self, **parameters: object) -> FunctionCall:
         """Refuse: the function sets everything.
 
         Raises:

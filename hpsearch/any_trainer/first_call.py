@@ -83,11 +83,13 @@ class KnownResult:
         value: it returned.
         params: of that call.
         suggested: the parameters as they were asked for.
+        seconds: that it took.
     """
 
     value: object
     params: Mapping[str, object]
     suggested: Mapping[str, Parameter]
+    seconds: float
 
     def is_of(self, trial: Trial) -> bool:
         """Return whether a trial has the parameters of that call, or will be given them."""

@@ -132,6 +132,8 @@ class FunctionCall:
             if reapply_arguments:
                 raise CheckpointError(f"{str(checkpoint)!r} was written with other arguments.")
             self._restore(checkpoint)
+        if self._known is not None:
+            reporting.continue_after(self._known.seconds)
         reporting.on_train_begin(*self._event)
         if reporting.is_at_its_end:
             return

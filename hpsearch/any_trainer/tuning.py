@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import gc
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ class TunedFunction:
 
     Args:
         function, hp_space, output_dir: as in `tune`.
+        clock: measures what the first call takes, in seconds.
 
     Raises:
         StudyError: it is no function.
@@ -100,10 +102,11 @@ class TunedFunction:
         function: Callable[[Any], object],
         hp_space: SpaceLike = None,
         output_dir: str | os.PathLike[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not callable(function):
             raise StudyError(f"tune needs a function of a trial, but got {function!r}.")
-        self.function, self.hp_space, self.output_dir = function, hp_space, output_dir
+        self.function, self.hp_space, self.output_dir, self._clock = function, hp_space, output_dir, clock
 
     def hyperparameter_search(
         self, *positional: object, max_resource: int | None = None, **arguments: object
@@ -169,6 +172,7 @@ class TunedFunction:
         space = given.make_space(backend, makes_trainers)
         check_arguments(PlainFunction(self.function, args), given, backend, space)
         start = resolve_start(given.start_with, space, makes_trainers.defaults)
+        began = self._clock()
         try:
             returned, trial = makes_trainers.call_first(space, code, start[0] if start else None, seed)
         except FirstReport as first:
@@ -184,7 +188,9 @@ class TunedFunction:
             )
         args.reports, args.objective = False, _names(returned, code)
         params = dict(trial.params.values_by_name)
-        plain = PlainFunction(self.function, args, KnownResult(returned, params, trial.suggested))
+        plain = PlainFunction(
+            self.function, args, KnownResult(returned, params, trial.suggested, self._clock() - began)
+        )
         is_ours_to_choose = given.sampler is None and not given.options
         return plain, [params, *start[1:]] if is_ours_to_choose else None
 

@@ -124,6 +124,10 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self._is_over = bool(kept["is_over"])
         self._paused_at = int(kept.get("paused_at", 0))
 
+    def continue_after(self, seconds: float) -> None:
+        """Count the time that the trial has taken before it begins here."""
+        self._budget.continue_after(seconds)
+
     @property
     def was_evaluated(self) -> bool:
         """True if there is a report of a model that was trained; `eval_on_start` makes one before."""

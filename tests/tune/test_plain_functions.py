@@ -30,6 +30,7 @@ from hpsearch import (
     tune,
 )
 from hpsearch.any_trainer.function_trial import as_metrics
+from hpsearch.any_trainer.tuning import TunedFunction
 
 X = {"x": Float(-3.0, 3.0)}
 STEPS = 6
@@ -75,10 +76,16 @@ def test_a_number_that_is_returned_is_the_result_and_the_first_call_is_trial_0()
 
     def quadratic(trial: FunctionTrial) -> float:
         seen.append(trial.params["x"])
+        if trial.number == 0:
+            now[0] += 60.0
         return float((trial.params["x"] - 2) ** 2)
 
-    best = search(quadratic, direction="minimize", n_trials=5)
+    now = [0.0]
+    function = TunedFunction(quadratic, X, clock=lambda: now[0])
+    best = function.hyperparameter_search(direction="minimize", n_trials=5, progress=False)
+    assert isinstance(best, BestRun)
     records = best.run_summary.records
+    assert [record.seconds >= 60.0 for record in records] == [True, False, False, False, False]
     assert [record.params["x"] for record in records] == seen
     assert [record.value for record in records] == [(x - 2) ** 2 for x in seen]
     assert best.objective == min((x - 2) ** 2 for x in seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,20 @@ def check_direction(args: FunctionArguments, code: str, has_objective: bool, dir
         what = "a tuple" if _is_tuple(args.objective) else args.objective[0]
         what = "a number" if what == VALUE else what
         raise ObjectiveError(f"{code} reports {what}, so say which way is better: direction='minimize' or 'maximize'.")
+
+
+def check_processes(code: str) -> None:
+    """Check that no launcher has started several processes, each of which would search alone.
+
+    Raises:
+        StudyError: one has.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise StudyError(
+            f"{code} is a plain function, whose trials have one process each, but a launcher started "
+            f"{os.environ['WORLD_SIZE']} processes (WORLD_SIZE). Start the program with python; n_jobs= runs trials in "
+            "parallel."
+        )
 
 
 def _is_tuple(names: Sequence[str]) -> bool:

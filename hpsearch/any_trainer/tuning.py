@@ -26,7 +26,7 @@ from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchA
 from .first_call import FirstReport, KnownResult
 from .function_call import FunctionArguments, name_of
 from .function_trial import as_metrics
-from .plain_function import PlainFunction, check_arguments, check_direction
+from .plain_function import PlainFunction, check_arguments, check_direction, check_processes
 from .repeated_warnings import warnings_once
 from .trainer_function import TrainerFunction
 
@@ -126,6 +126,7 @@ class TunedFunction:
                     f"max_resource={max_resource} is for a plain function; a trainer knows its own length."
                 )
             return found.search(given)
+        check_processes(found.user_code)
         has_objective = given.compute_objective is not None
         check_direction(found.args, found.user_code, has_objective, given.direction or given.directions)
         start = given.start_with if first is None else first

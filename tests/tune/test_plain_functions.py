@@ -361,6 +361,12 @@ def test_load_model_says_where_the_checkpoint_is() -> None:
         best.load_model()
 
 
+def test_several_processes_of_a_launcher_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(StudyError, match=r"started 2 processes \(WORLD_SIZE\). Start the program with python"):
+        search(lambda trial: trial.params["x"], direction="minimize")
+
+
 def reports(*values: Any, steps: Any = None) -> Callable[[Any], None]:
     def function(trial: FunctionTrial) -> None:
         trial.params["x"]

@@ -25,7 +25,7 @@ class SearchPlan:
     Raises:
         StudyError: `make_trainer` is no function.
 
-    Example:
+    Examples:
         >>> study = SearchPlan(lambda: None, n_trials=20, compute_objective="accuracy")
         >>> study.search
         {'n_trials': 20, 'compute_objective': 'accuracy'}

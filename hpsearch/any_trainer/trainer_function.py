@@ -78,7 +78,7 @@ def tune(
         SpaceError: it does not read a parameter.
         HpsearchError: as in `Trainer.hyperparameter_search`.
 
-    Example:
+    Examples:
         >>> def make_trainer(trial):
         ...     args = transformers.TrainingArguments("out", eval_strategy="epoch", **trial.params)
         ...     return transformers.Trainer(make_model(), args, train_dataset=train, eval_dataset=dev)

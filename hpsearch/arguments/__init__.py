@@ -73,7 +73,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
     Raises:
         ArgumentError: a value is outside what is allowed, or transformers refuses a combination of values.
 
-    Example:
+    Examples:
         >>> args = TrainingArguments("out", learning_rate=1e-3, use_cpu=True)
         >>> args.replace(learning_rate=1e-4).learning_rate, args.learning_rate
         (0.0001, 0.001)
@@ -267,7 +267,7 @@ class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingAr
     Raises:
         ArgumentError: a value is outside what is allowed.
 
-    Example:
+    Examples:
         >>> args = Seq2SeqTrainingArguments("out", predict_with_generate=True, generation_max_length=8, use_cpu=True)
         >>> args.replace(generation_num_beams=4).generation_max_length
         8

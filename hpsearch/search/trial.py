@@ -445,7 +445,7 @@ class FixedTrial(Trial):
     Raises:
         SpaceError: a parameter is asked for that was not given.
 
-    Example:
+    Examples:
         >>> FixedTrial({"layers": 2}).suggest_int("layers", 1, 4)
         2
     """

@@ -21,7 +21,7 @@ class WarmStart:
     Raises:
         StudyError: `rename` is no mapping from names to different names.
 
-    Example:
+    Examples:
         >>> WarmStart("sqlite:///optuna.db", study_name="rates", rename={"lr": "learning_rate"}).rename
         {'lr': 'learning_rate'}
     """

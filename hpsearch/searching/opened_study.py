@@ -30,7 +30,7 @@ def open_study(folder: str | os.PathLike[str], *, storage: Any = None, trust: bo
         StudyError: there is no study, its `study.json` is damaged, or another version of hpsearch wrote it. Trials that
             cannot be read are left out; `SearchSummary.problems` names them.
 
-    Example:
+    Examples:
         >>> open_study("runs/study")
         Traceback (most recent call last):
         ...

@@ -233,7 +233,7 @@ class Recipe:
         Raises:
             ArgumentError: a name or value is not a valid training argument.
 
-        Example:
+        Examples:
             ``trainer.with_arguments(learning_rate=1e-3, seed=7).train()``
         """
         for name in parameters:

@@ -42,7 +42,7 @@ class Seq2SeqTrainer(Trainer):
     Raises:
         ArgumentError: `args` is not a `Seq2SeqTrainingArguments`, or its generation config cannot be loaded or used.
 
-    Example:
+    Examples:
         ``Seq2SeqTrainer(model, Seq2SeqTrainingArguments("out", predict_with_generate=True), collator, train, test)``
     """
 

@@ -93,7 +93,7 @@ class Trainer(Recipe):
     Raises:
         InvalidInputError: the arguments contradict each other.
 
-    Example:
+    Examples:
         >>> from hpsearch import PrinterCallback, Trainer, TrainingArguments
         >>> class Line(torch.nn.Module):
         ...     def __init__(self):
@@ -831,7 +831,7 @@ class Trainer(Recipe):
             TooManyFailuresError: trial after trial failed; it carries the best run so far.
             SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
 
-        Example:
+        Examples:
             ``best = trainer.hyperparameter_search({"learning_rate": Float(1e-5, 1e-3, log=True)}, n_trials=20)``
         """
         given = SearchArguments(

@@ -69,7 +69,7 @@ def check_changeable(name: str, args: TrainingArguments, optimizer: object = Non
         ArgumentError: it cannot; the message says why.
         UnknownArgumentError: there is no such training argument.
 
-    Example:
+    Examples:
         >>> args = TrainingArguments("out", use_cpu=True, optim="sgd")
         >>> check_changeable("learning_rate", args)
         >>> check_changeable("optim.momentum", args)

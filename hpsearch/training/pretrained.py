@@ -37,7 +37,7 @@ class FromPretrained:
         StudyError: the files cannot be loaded.
         SpaceError: a parameter ``model.<name>`` is not in the configuration, or does not fit the weights.
 
-    Example:
+    Examples:
         >>> from transformers import AutoModelForSequenceClassification
         >>> model_init = FromPretrained(AutoModelForSequenceClassification, "answerdotai/ModernBERT-base", num_labels=2)
     """

@@ -35,7 +35,7 @@ class Ladder:
     Raises:
         StudyError: the fractions do not ascend between 0 and 1, or a number is too small.
 
-    Example:
+    Examples:
         >>> Ladder((1 / 6, 1 / 2), complete_first=4, complete_every=8).describe(None)[:70]
         'trials pause at the first evaluation after 1/6 and 1/2 of their traini'
     """

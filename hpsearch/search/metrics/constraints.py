@@ -26,7 +26,7 @@ class Constraint:
     Raises:
         ObjectiveError: the metric or the bound is not one.
 
-    Example:
+    Examples:
         >>> Constraint("eval_runtime", at_most=2.0).violation({"eval_runtime": 2.5})
         0.5
         >>> Constraint.parse("accuracy >= 0.9").violation({"eval_accuracy": 0.95}) <= 0

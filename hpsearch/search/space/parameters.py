@@ -31,7 +31,7 @@ class Float:
     Raises:
         SpaceError: the bounds, the step, the default or the prior contradict each other.
 
-    Example:
+    Examples:
         >>> Float(1e-5, 1e-3, log=True).contains(1e-4)
         True
     """
@@ -84,7 +84,7 @@ class Int:
     Raises:
         SpaceError: the bounds, the step, the default or the prior contradict each other, or are not whole.
 
-    Example:
+    Examples:
         >>> Int(2, 8, step=2).contains(5)
         False
     """
@@ -140,7 +140,7 @@ class Categorical:
     Raises:
         SpaceError: there is no choice, one is given twice, or the default or the prior is none of them.
 
-    Example:
+    Examples:
         >>> schedule = Categorical({"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.3)}})
         >>> schedule.choices, list(schedule.branches["cosine"])
         (('constant', 'cosine'), ['warmup_steps'])

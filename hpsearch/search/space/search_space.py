@@ -29,7 +29,7 @@ class SearchSpace(Mapping[str, Parameter]):
     Raises:
         SpaceError: the space is empty, a name or a parameter is not one, or a name means two different things.
 
-    Example:
+    Examples:
         >>> space = SearchSpace({
         ...     "learning_rate": Float(1e-5, 1e-3, log=True),
         ...     "optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0.0, 0.99)}}),

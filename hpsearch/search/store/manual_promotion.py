@@ -30,7 +30,7 @@ def promote(study_folder: str | os.PathLike[str], number: int) -> None:
     Raises:
         StudyError: there is no such study or trial, the study has no rungs, or the trial has ended.
 
-    Example:
+    Examples:
         >>> promote("runs/study", 7)
         Traceback (most recent call last):
         ...

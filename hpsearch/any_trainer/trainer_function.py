@@ -50,32 +50,33 @@ def tune(
 ) -> Any:
     """Search for the best hyperparameters of any `transformers.Trainer`, and return the best run, with its model.
 
-    For trainers that exist already: transformers' own, and those derived from it, such as TRL's and those of
+    Use it for existing trainers: transformers' own, and those derived from it, such as the trainers of TRL and
     sentence-transformers. Pruning, pausing at rungs, resuming after a kill, selection by scope, workers, clusters and
     reports are those of `hpsearch.Trainer.hyperparameter_search`.
 
     `make_trainer` is called once with values drawn from the space, before the first trial, to inspect its trainer, and
-    then once for each trial, after the random streams are seeded. It reads every parameter from `trial.params`, or asks
-    for it with ``trial.suggest_float`` and its sisters. What it returns must be new: trainer, arguments, model, and
-    callbacks that keep state. The search sets `output_dir`, `run_name` and `save_total_limit` of its arguments.
+    then once for each trial, after the random streams are seeded. It must read every parameter from `trial.params`, or
+    suggest it with ``trial.suggest_float`` and the like. It must create everything anew: the trainer, its arguments,
+    the model, and callbacks with state. The search sets `output_dir`, `run_name` and `save_total_limit` of the
+    arguments.
 
     Trials of trainers that cannot resume with the same numbers (vLLM, a stream without a length) do not pause: see
     docs/bring-your-trainer.md.
 
     Args:
         make_trainer: a function of a trial that returns the trainer.
-        hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: `make_trainer` suggests.
-        output_dir: the study's folder is made in it; default: that of the trainer's arguments.
+        hp_space: as in `Trainer.hyperparameter_search`, but with any names. None: `make_trainer` suggests.
+        output_dir: the parent of the study's folder; default: the `output_dir` of the trainer's arguments.
         arguments: those of `Trainer.hyperparameter_search`: `n_trials`, `budget`, `compute_objective`, `direction`,
-            `backend`, `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `oom_fallback` and changes of
-            parameters while a trial trains (population-based training) need `hpsearch.Trainer`.
+            `backend`, `n_jobs`, `storage`, ... `seed` is 42 by default. `oom_fallback`, and parameters that
+            change during a trial (population-based training), need `hpsearch.Trainer`.
 
     Returns:
         A `BestRun`; with several objectives a list of them.
 
     Raises:
         StudyError: `make_trainer` fails, or returns something that cannot be searched.
-        SpaceError: it does not read a parameter.
+        SpaceError: `make_trainer` does not read a parameter.
         HpsearchError: as in `Trainer.hyperparameter_search`.
 
     Examples:

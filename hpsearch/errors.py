@@ -7,10 +7,10 @@
     │   │   │   ├── ArgumentTypeError             a value of the wrong type
     │   │   │   └── UnknownArgumentError          an argument that does not exist
     │   │   ├── SpaceError                        a search space or one of its parameters
-    │   │   │   └── UnknownParameterError         (also KeyError) a parameter that the trial does not have
+    │   │   │   └── UnknownParameterError         (also KeyError) a parameter that does not exist
     │   │   ├── ObjectiveError                    the objective, its metric or its direction
     │   │   │   └── MissingMetricError            (also KeyError) a metric that no evaluation has
-    │   │   └── StudyError                        the settings of a study, or a conflict with its folder
+    │   │   └── StudyError                        the settings of a study, or its folder
     │   │       ├── CannotResumeError             a half-done trial cannot resume
     │   │       └── PreflightError                the preflight failed
     │   ├── CheckpointError                       a checkpoint is missing, damaged or of another model
@@ -22,7 +22,7 @@
     │   ├── NoCompletedTrialError                 no trial may be the best; has all trials
     │   └── TooManyFailuresError                  consecutive trials failed; has the best run so far
     └── KeyboardInterrupt
-        └── SearchInterrupted                     Ctrl-C or a signal ended a search; has the best run so far
+        └── SearchInterrupted                     Ctrl-C or a signal ended a search
 
 A SpaceError, an ObjectiveError and a StudyError are about the study itself, and end a search. StorageError and
 CommunicationError are not the fault of a trial, and end a search too. Any other error inside a trial fails only that

@@ -76,8 +76,8 @@ class Trainer(Recipe):
         model: the model to train. Exactly one of `model` and `model_init` is required.
         args: the training arguments; default `TrainingArguments("tmp_trainer")`. A plain
             `transformers.TrainingArguments` is converted to `hpsearch.TrainingArguments`.
-        data_collator: a function that makes a batch from samples. Default: padding if `processing_class` is a tokenizer or a sequence
-            feature extractor, otherwise stacking.
+        data_collator: a function that makes a batch from samples. Default: padding if `processing_class` is a tokenizer
+            or a sequence feature extractor, otherwise stacking.
         train_dataset: a map-style or iterable dataset. Columns that the model does not take are dropped.
         eval_dataset: a dataset, or a dict of datasets: each is evaluated, and its metrics begin with ``eval_<name>_``.
         processing_class: a tokenizer, processor or feature extractor; it is saved with the model.

@@ -87,7 +87,7 @@ class SearchSpace(Mapping[str, Parameter]):
         """Return the priors of the parameters that have one.
 
         Examples:
-            >>> SearchSpace({"learning_rate": Float(1e-5, 1e-3, log=True, prior=2e-5), "seed": Int(0, 9)}).priors()
+            >>> SearchSpace({"learning_rate": Float(1e-5, 1e-3, prior=2e-5), "seed": Int(0, 9)}).priors()
             {'learning_rate': 2e-05}
         """
         return {name: each.prior for name, each in self.all_parameters().items() if each.prior is not None}

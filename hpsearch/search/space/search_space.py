@@ -103,10 +103,10 @@ class SearchSpace(Mapping[str, Parameter]):
 
     @classmethod
     def from_description(cls, described: Mapping[str, object]) -> SearchSpace:
-        """Return the space that a description from `describe`, or from its JSON, belongs to.
+        """Return the space from its description (see `describe`), possibly read from JSON.
 
         Raises:
-            SpaceError: it does not describe a space.
+            SpaceError: the description is not that of a space.
 
         Examples:
             >>> space = SearchSpace({"learning_rate": Float(1e-5, 1e-3, log=True)})

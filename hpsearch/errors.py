@@ -1,31 +1,32 @@
-"""Every error hpsearch raises on purpose, and the wording they share.
+"""Every error that hpsearch raises on purpose.
 
     Exception
     ├── HpsearchError
-    │   ├── InvalidInputError (also ValueError)   something the caller wrote cannot be right
+    │   ├── InvalidInputError (also ValueError)   an invalid value from the caller
     │   │   ├── ArgumentError                     a training argument or its value
-    │   │   │   ├── ArgumentTypeError             a value of another type than the argument's
-    │   │   │   └── UnknownArgumentError          there is no such argument
+    │   │   │   ├── ArgumentTypeError             a value of the wrong type
+    │   │   │   └── UnknownArgumentError          an argument that does not exist
     │   │   ├── SpaceError                        a search space or one of its parameters
-    │   │   │   └── UnknownParameterError (also KeyError)   code reads a parameter that the trial does not have
+    │   │   │   └── UnknownParameterError         (also KeyError) a parameter that does not exist
     │   │   ├── ObjectiveError                    the objective, its metric or its direction
-    │   │   │   └── MissingMetricError (also KeyError)   evaluation does not produce a metric that is needed
-    │   │   └── StudyError                        the settings of a study, or a clash with the study on disk
-    │   │       ├── CannotResumeError             a half-done trial has checkpoints of another model
-    │   │       └── PreflightError                one step and two batches, tried before the first trial, fail
-    │   ├── CheckpointError                       a checkpoint that is missing, damaged or of another model
+    │   │   │   └── MissingMetricError            (also KeyError) a metric that no evaluation has
+    │   │   └── StudyError                        the settings of a study, or its folder
+    │   │       ├── CannotResumeError             a half-done trial cannot resume
+    │   │       └── PreflightError                the preflight failed
+    │   ├── CheckpointError                       a checkpoint is missing, damaged or of another model
     │   │   └── WeightsMismatchError              the weights are of another model
-    │   ├── MissingPackageError (also ImportError)   a feature needs a package that is not installed
+    │   ├── MissingPackageError               (also ImportError) a package is not installed
     │   ├── StorageError                          the storage of a study cannot be reached or written
     │   ├── CommunicationError                    the processes of a trial have lost their connection
-    │   │   └── ProcessFailedError                one of them failed in the middle of a collective operation
-    │   ├── NoCompletedTrialError                 no trial of a study may be the best; carries all trials
-    │   └── TooManyFailuresError                  trial after trial failed; carries what was found before
+    │   │   └── ProcessFailedError                one of them failed in a collective operation
+    │   ├── NoCompletedTrialError                 no trial may be the best; has all trials
+    │   └── TooManyFailuresError                  consecutive trials failed; has the best run so far
     └── KeyboardInterrupt
-        └── SearchInterrupted                     Ctrl-C or a signal ended a search; carries what was found so far
+        └── SearchInterrupted                     Ctrl-C or a signal ended a search
 
-Errors of the first family about the study itself (space, objective, study) end a search, and so do StorageError and
-CommunicationError, which are no fault of the trial; anything else that happens inside a trial fails that trial only.
+A SpaceError, an ObjectiveError and a StudyError are about the study itself, and end a search. StorageError and
+CommunicationError are not the fault of a trial, and end a search too. Any other error inside a trial fails only that
+trial.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ class HpsearchError(Exception):
 
 
 class InvalidInputError(HpsearchError, ValueError):
-    """Something the caller wrote cannot be right; the message names the value and what is allowed."""
+    """A value from the caller is invalid; the message names it and the allowed values."""
 
 
 class ArgumentError(InvalidInputError):
-    """A training argument does not exist, or cannot take the value it was given."""
+    """A training argument does not exist, or cannot take the given value."""
 
 
 class ArgumentTypeError(ArgumentError):
-    """A training argument cannot take a value of this type, such as text for a number; it ends a search."""
+    """A training argument cannot take a value of this type, such as text for a number. It ends a search."""
 
 
 class UnknownArgumentError(ArgumentError):
-    """There is no training argument, and no parameter group, of this name."""
+    """No training argument and no parameter group has this name."""
 
 
 class SpaceError(InvalidInputError):
@@ -61,13 +62,13 @@ class SpaceError(InvalidInputError):
 
 
 class UnknownParameterError(SpaceError, KeyError):
-    """Code reads ``trial.params[name]`` of a parameter that the trial does not have; it ends the search."""
+    """Code reads ``trial.params[name]``, but the trial has no such parameter. It ends the search."""
 
     __str__ = Exception.__str__
 
 
 class ObjectiveError(InvalidInputError):
-    """The objective names a metric, a direction or a value that cannot be optimised."""
+    """The objective has a metric, a direction or a value that cannot be optimised."""
 
 
 class MissingMetricError(ObjectiveError, KeyError):
@@ -77,15 +78,15 @@ class MissingMetricError(ObjectiveError, KeyError):
 
 
 class StudyError(InvalidInputError):
-    """A study's settings contradict each other or the study that is already on disk."""
+    """The settings of a study contradict each other, or the study on disk."""
 
 
 class CannotResumeError(StudyError):
-    """A half-done trial cannot resume: the code makes another model, or the folder sets what acts elsewhere."""
+    """A half-done trial cannot resume: the code builds another model, or the folder has unsafe settings."""
 
 
 class PreflightError(StudyError):
-    """The step and the two batches that are tried before the first trial of a study fail; it ends the search."""
+    """The preflight, which tries a step and two batches before the first trial, failed. It ends the search."""
 
 
 class CheckpointError(HpsearchError):
@@ -97,17 +98,17 @@ class WeightsMismatchError(CheckpointError):
 
 
 class MissingPackageError(HpsearchError, ImportError):
-    """A feature was asked for whose package is not installed."""
+    """A feature needs a package that is not installed."""
 
 
 class NoCompletedTrialError(HpsearchError):
-    """A search ended, or the best model of a study was asked for, but no trial may be the best.
+    """No trial of a study may be the best, at the end of a search or when its best model is needed.
 
-    No trial has a result, or every one breaks a constraint. The message names the first failure, or the trial that
-    comes closest.
+    Either no trial has a result, or all trials break a constraint. The message names the first failure, or the trial
+    that comes closest.
 
     Attributes:
-        run_summary: all trials, a `SearchSummary`; the same as in a `BestRun`.
+        run_summary: all trials: a `SearchSummary`, as in a `BestRun`.
     """
 
     def __init__(self, message: str, run_summary: Any = None) -> None:
@@ -120,21 +121,21 @@ class StorageError(HpsearchError):
 
 
 class CommunicationError(HpsearchError):
-    """The processes of a trial have lost their connection: one of them, the agent of `torchrun` or a node has died.
+    """The processes of a trial have lost their connection: a process, the agent of `torchrun` or a node died.
 
     The trial is interrupted. Nothing is lost; the same command (or torchrun's ``--max-restarts``) resumes.
     """
 
 
 class ProcessFailedError(CommunicationError):
-    """One process of a trial failed in the middle of a collective operation of all of them, so the search ends.
+    """One process of a trial failed while the others were in a collective operation, so the search ends.
 
     The trial is recorded with the error of that process. Nothing else is lost; the same command (or torchrun's
     ``--max-restarts``) continues.
 
     Attributes:
         rank: the number of the process.
-        error: of the process.
+        error: the error that it raised.
     """
 
     def __init__(self, rank: int, error: BaseException) -> None:
@@ -151,11 +152,11 @@ class ProcessFailedError(CommunicationError):
 
 
 class TooManyFailuresError(HpsearchError):
-    """Trial after trial of a search failed (`max_failures`), so it ended; the message shows the first reason.
+    """The search ended after `max_failures` consecutive failed trials; the message shows the first failure.
 
     Attributes:
-        best_run: the `BestRun` over the trials there are (its `run_id` is None if none has a result); with several
-            objectives a list of them.
+        best_run: the `BestRun` so far (its `run_id` is None if no trial has a result); with several objectives, a
+            list of them.
     """
 
     def __init__(self, message: str, best_run: Any = None) -> None:
@@ -182,12 +183,12 @@ class SearchInterrupted(KeyboardInterrupt):
     """Ctrl-C, SIGTERM or SIGUSR1 ended a search; the same call continues it.
 
     Attributes:
-        best_run: the `BestRun` over the trials that had finished (its `run_id` is None if there are none); with several
-            objectives a list of them.
-        signal: the number of the signal; of Ctrl-C, SIGINT.
-        exit_code: that of the program, if it does not catch the error: 130, 143 or 138.
-        command: continues the search; None if the command of this program is not known, holds a secret, or
-            is not asked for.
+        best_run: the `BestRun` so far (its `run_id` is None if no trial has a result); with several objectives, a
+            list of them.
+        signal: the number of the signal; SIGINT for Ctrl-C.
+        exit_code: the exit code of the program, if it does not catch the error: 130, 143 or 138.
+        command (str | None): the command that continues the search; None if it is unknown, contains a secret, or was
+            not requested.
     """
 
     def __init__(
@@ -198,7 +199,7 @@ class SearchInterrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """128 and the number of the signal, as shells have it."""
+        """128 plus the number of the signal, as in shells."""
         return 128 + self.signal
 
     def __str__(self) -> str:

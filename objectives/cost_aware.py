@@ -31,7 +31,7 @@ def priced(metric: str, price: float, per: str = "runtime", direction: str | Non
         ObjectiveError: the price is not a finite number above 0, the direction is none, or contradicts the metric; or
             the metric is its own cost.
 
-    Example:
+    Examples:
         >>> objective = priced("accuracy", price=0.01)
         >>> objective.__name__
         'priced(accuracy - 0.01 runtime)'
@@ -63,7 +63,7 @@ def priced_per_doubling(
     Raises:
         ObjectiveError: as in `priced`.
 
-    Example:
+    Examples:
         >>> objective = priced_per_doubling("accuracy", price=0.01)
         >>> objective.__name__
         'priced_per_doubling(accuracy - 0.01 log2 num_parameters)'

@@ -22,7 +22,7 @@ def milliseconds_per_sample(metrics: Mapping[str, float]) -> float:
         KeyError: it is not there, as with several evaluation sets: see `milliseconds_per_sample_of`. A search makes
             that a `MissingMetricError`.
 
-    Example:
+    Examples:
         >>> milliseconds_per_sample({"eval_samples_per_second": 250.0})
         4.0
     """
@@ -38,7 +38,7 @@ def milliseconds_per_sample_of(eval_set: str) -> Callable[[Mapping[str, float]],
     Raises:
         ObjectiveError: it is not a name.
 
-    Example:
+    Examples:
         >>> milliseconds_per_sample_of("dev")({"eval_dev_samples_per_second": 250.0})
         4.0
     """

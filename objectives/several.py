@@ -25,7 +25,7 @@ def metric_and_latency(metric: str, direction: str | None = None) -> dict[str, A
     Raises:
         ObjectiveError: the metric is not named by text, or the direction is none, or contradicts it.
 
-    Example:
+    Examples:
         >>> several = metric_and_latency("accuracy")
         >>> [getattr(each, "__name__", each) for each in several["compute_objective"]], several["direction"]
         (['accuracy', 'milliseconds_per_sample'], ['maximize', 'minimize'])
@@ -45,7 +45,7 @@ def metric_and_size(metric: str, direction: str | None = None) -> dict[str, Any]
     Raises:
         ObjectiveError: as in `metric_and_latency`.
 
-    Example:
+    Examples:
         >>> several = metric_and_size("loss")
         >>> several["compute_objective"], several["direction"]
         (['loss', 'num_parameters'], ['minimize', 'minimize'])
@@ -65,7 +65,7 @@ def metric_latency_and_size(metric: str, direction: str | None = None) -> dict[s
     Raises:
         ObjectiveError: as in `metric_and_latency`.
 
-    Example:
+    Examples:
         >>> metric_latency_and_size("f1")["direction"]
         ['maximize', 'minimize', 'minimize']
     """

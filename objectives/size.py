@@ -18,7 +18,7 @@ def millions_of_parameters(metrics: Mapping[str, float]) -> float:
     Raises:
         KeyError: it is not there. A search makes that a `MissingMetricError`.
 
-    Example:
+    Examples:
         >>> millions_of_parameters({"num_parameters": 109_482_240})
         109.48224
     """

@@ -32,7 +32,7 @@ def weighted(
         ObjectiveError: there are no weights, or one is not a finite number above 0; a metric occurs twice; a direction
             is none, contradicts its metric, or is of a metric without a weight.
 
-    Example:
+    Examples:
         >>> objective = weighted({"accuracy": 1.0, "loss": 0.1})
         >>> objective.__name__
         'weighted(accuracy - 0.1 loss)'

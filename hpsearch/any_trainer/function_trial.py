@@ -39,7 +39,7 @@ class FunctionTrial(Trial):
     Attributes:
         seed: of the trial; Python's, numpy's and torch's random streams are seeded with it before the call.
 
-    Example:
+    Examples:
         >>> def train(trial):
         ...     model, start = Net(trial.params["hidden"]), 0
         ...     if trial.checkpoint is not None:  # the trial resumes

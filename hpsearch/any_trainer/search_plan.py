@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class SearchPlan:
-    """What a search needs, before it is made: a file that defines ``study = SearchPlan(...)`` is a study file.
+    """The plan of a search: a file that defines ``study = SearchPlan(...)`` is a study file.
 
-    ``hpsearch run FILE`` runs it, and its options change it; ``hpsearch resume`` and ``hpsearch replay`` find it again.
+    ``hpsearch run FILE`` runs the plan, and its options change it; ``hpsearch resume`` and ``hpsearch replay`` read the
+    file again.
 
     Args:
-        make_trainer: a function without arguments that returns an `hpsearch.Trainer`; or one of a trial, as in `tune`,
-            that returns any `transformers.Trainer`. It is called when the search begins, so that to read the file costs
-            nothing.
+        make_trainer: a function without arguments that returns an `hpsearch.Trainer`; or a function of a trial, as in
+            `tune`, that returns any `transformers.Trainer`. It is called only when the search begins.
         hp_space: as in `Trainer.hyperparameter_search`.
         search: further arguments of `Trainer.hyperparameter_search`, by name.
 
     Raises:
-        StudyError: `make_trainer` is no function.
+        StudyError: `make_trainer` is not a function.
 
-    Example:
+    Examples:
         >>> study = SearchPlan(lambda: None, n_trials=20, compute_objective="accuracy")
         >>> study.search
         {'n_trials': 20, 'compute_objective': 'accuracy'}
@@ -40,10 +40,10 @@ class SearchPlan:
         self.make_trainer, self.hp_space, self.search = make_trainer, hp_space, search
 
     def trainer(self, arguments: Mapping[str, object] | None = None) -> Any:
-        """Return the trainer, or the function that makes one for each trial, with some training arguments changed.
+        """Return the trainer, or the recipe of the trials' trainers, with some training arguments changed.
 
         Raises:
-            ArgumentError: there is no such argument, or it cannot take the value.
+            ArgumentError: an argument does not exist, or cannot take the value.
         """
         if takes_trial(self.make_trainer):
             from .tuning import TunedFunction
@@ -59,11 +59,11 @@ class SearchPlan:
         return trainer.with_arguments(**arguments) if arguments else trainer
 
     def run(self, arguments: Mapping[str, object] | None = None, **search: object) -> BestRun | list[BestRun]:
-        """Search, or continue; return the `BestRun`, or of several objectives a list of them.
+        """Run or continue the search; return the `BestRun` or, with several objectives, a list of them.
 
         Args:
-            arguments: training arguments of the trainer, in place of its own; they are not searched.
-            search: arguments of `Trainer.hyperparameter_search`, in place of the plan's own.
+            arguments: training arguments that replace the trainer's own; they are not searched.
+            search: arguments of `Trainer.hyperparameter_search` that replace the plan's own.
 
         Raises:
             HpsearchError: as in `Trainer.hyperparameter_search`.
@@ -74,13 +74,13 @@ class SearchPlan:
     def settings(
         self, arguments: Mapping[str, object] | None = None, search: Mapping[str, object] | None = None
     ) -> tuple[dict[str, Any], list[str]]:
-        """Return the arguments of `Trainer.hyperparameter_search`, and the names of those parameters that are set.
+        """Return the arguments of `Trainer.hyperparameter_search`, and the names of the parameters that are set.
 
-        These are not searched, and the trials that the search starts with do not give them.
+        The search does not vary these parameters, and `start_with` does not contain them.
 
         Args:
-            arguments: training arguments that are set.
-            search: arguments of the search, in place of the plan's own.
+            arguments: training arguments to set.
+            search: arguments of the search that replace the plan's own.
 
         Raises:
             SpaceError: one that is set is in a branch of the space, or nothing is left to search.

@@ -76,7 +76,7 @@ def tune(
         ObjectiveError: it is not clear what is optimised, or which way is better.
         HpsearchError: as in `Trainer.hyperparameter_search`.
 
-    Example:
+    Examples:
         >>> def make_trainer(trial):
         ...     args = transformers.TrainingArguments("out", eval_strategy="epoch", **trial.params)
         ...     return transformers.Trainer(make_model(), args, train_dataset=train, eval_dataset=dev)

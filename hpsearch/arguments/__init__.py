@@ -57,23 +57,23 @@ def _parameters(kind: Any) -> dict[str, inspect.Parameter]:
 
 @dataclass
 class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderSpellings):
-    """Every argument of a training run; all fields of `transformers.TrainingArguments`, plus two of ours.
+    """All arguments of a training run: the fields of `transformers.TrainingArguments`, and two more.
 
-    Ours are `ray_scope` and `tensorboard_logging_dir`.
+    The additional fields are `ray_scope` and `tensorboard_logging_dir`.
 
     Differences from transformers:
 
-    - `replace(**changes)` gives a new, fully validated object and leaves this one as it is. Values that transformers
+    - `replace(**changes)` returns a new, fully validated object and does not change this one. Values that transformers
       derives from others (`greater_is_better`, `eval_steps`, ...) are derived again for the copy.
-    - every value is checked on its own first (`argument_checks`), so that an error names the argument.
-    - older spellings (`evaluation_strategy`, `no_cuda`, `warmup_ratio`, ...) are taken for their successors with a
+    - Every value is first checked alone (`argument_checks`), so that an error names the argument.
+    - Older spellings (`evaluation_strategy`, `no_cuda`, `warmup_ratio`, ...) are translated to their successors with a
       DeprecationWarning, or refused with an error that names the successor.
-    - what this version cannot honour is refused: `parallelism_config`.
+    - Options that this version cannot honour are refused: `parallelism_config`.
 
     Raises:
-        ArgumentError: a value is outside what is allowed, or transformers refuses a combination of values.
+        ArgumentError: a value is not allowed, or transformers refuses a combination of values.
 
-    Example:
+    Examples:
         >>> args = TrainingArguments("out", learning_rate=1e-3, use_cpu=True)
         >>> args.replace(learning_rate=1e-4).learning_rate, args.learning_rate
         (0.0001, 0.001)
@@ -169,12 +169,12 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
         delay: float | None = None,
         loss_only: bool = False,
     ) -> TrainingArguments:
-        """Set all arguments of evaluation together, as in transformers; without a `delay` there is none."""
+        """Set all evaluation arguments together, as in transformers; the default `delay` is 0."""
         super().set_evaluate(strategy, steps, batch_size, accumulation_steps, delay or 0, loss_only)
         return self
 
     def replace(self, **changes: object) -> TrainingArguments:
-        """Return new arguments with `changes` applied, cast and validated; this object is not touched.
+        """Return new arguments with `changes` applied, cast and validated; this object does not change.
 
         Attributes that were assigned after construction count as given.
 
@@ -254,21 +254,21 @@ def _default(kind: Any, name: str) -> object:
 
 @dataclass
 class Seq2SeqTrainingArguments(TrainingArguments, transformers.Seq2SeqTrainingArguments):
-    """The arguments of a `Seq2SeqTrainer`: all of `TrainingArguments`, plus how evaluation generates.
+    """The arguments of a `Seq2SeqTrainer`: all of `TrainingArguments`, and those of generation in evaluations.
 
-    Also a `transformers.Seq2SeqTrainingArguments`, whose fields these are:
+    It is also a `transformers.Seq2SeqTrainingArguments`, and has its fields:
 
     - `predict_with_generate`: predictions are generated token ids instead of logits. Default False.
     - `generation_max_length`, `generation_num_beams`: for every generation; default: the model's generation config.
-    - `generation_config`: a `GenerationConfig`, or where to load one from (a folder, a file or a model id); it takes
-      the place of the model's own in every run.
-    - `sortish_sampler`: refused if True; transformers has no such sampler any more and ignores it.
+    - `generation_config`: a `GenerationConfig`, or a folder, a file or a model id to load one from; it replaces the
+      model's own in every run.
+    - `sortish_sampler`: refused if True, as transformers no longer has such a sampler, and ignores the argument.
 
     Raises:
-        ArgumentError: a value is outside what is allowed.
+        ArgumentError: a value is not allowed.
 
-    Example:
-        >>> args = Seq2SeqTrainingArguments("out", predict_with_generate=True, generation_max_length=8, use_cpu=True)
+    Examples:
+        >>> args = Seq2SeqTrainingArguments("out", generation_max_length=8, use_cpu=True)
         >>> args.replace(generation_num_beams=4).generation_max_length
         8
     """

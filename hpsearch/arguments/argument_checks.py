@@ -72,7 +72,7 @@ def check_values(args: object) -> None:
     Raises:
         ArgumentError: a value is not allowed; the message says what is.
 
-    Example:
+    Examples:
         >>> from types import SimpleNamespace
         >>> check_values(SimpleNamespace(eval_strategy="epochs"))  # doctest: +ELLIPSIS
         Traceback (most recent call last):

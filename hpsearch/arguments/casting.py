@@ -44,7 +44,7 @@ def cast_argument(name: str, value: object, kind: type) -> Any:
         UnknownArgumentError: there is no such field.
         ArgumentTypeError: the value cannot be taken without loss.
 
-    Example:
+    Examples:
         >>> from hpsearch import TrainingArguments
         >>> cast_argument("max_steps", 3.0, TrainingArguments), cast_argument("learning_rate", 1, TrainingArguments)
         (3, 1.0)

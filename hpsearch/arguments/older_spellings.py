@@ -163,7 +163,7 @@ def translate_arguments(given: Mapping[str, object]) -> dict[str, object]:
     Raises:
         ArgumentError: a spelling has no faithful successor, or its successor is given too, with another value.
 
-    Example:
+    Examples:
         >>> import warnings
         >>> with warnings.catch_warnings():
         ...     warnings.simplefilter("ignore")

@@ -49,7 +49,7 @@ def lines_of(spans: Sequence[Span]) -> list[int]:
     Args:
         spans: in order of their begin.
 
-    Example:
+    Examples:
         >>> lines_of([Span(0, 2, "b"), Span(0, 9, "a"), Span(1, 3, "a"), Span(4, 5, "b")])
         [2, 0, 1, 2]
     """

@@ -12,41 +12,41 @@ if TYPE_CHECKING:
 
 
 class SearchListener:
-    """A receiver of the events of a search; every method may be left out.
+    """Receive the events of a search; override the methods that you need.
 
-    An error raised while a trial runs in this process fails that trial; with workers, where no trial runs in this
-    process, any error ends the search, whose trials resume another time.
+    An error raised here while a trial runs in this process fails that trial. With workers, where no trial runs in this
+    process, any error ends the search; its trials resume in the next session.
     """
 
     def on_search_prepare(self, study: Study) -> None:
-        """The settings are valid; the search packs the data, and opens the folder and the storage."""
+        """Handle valid settings: next, the search packs the data, and opens the folder and the storage."""
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:
-        """The search begins; `records` are trials of an earlier session, `notes` say what was decided."""
+        """Handle the begin of the search: `records` are earlier trials, `notes` the decisions of the search."""
 
     def on_trial_begin(self, trial: Trial) -> None:
-        """A trial has its parameters and is about to train."""
+        """Handle a trial that has its parameters and is about to train."""
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """A trial was evaluated."""
+        """Handle an evaluation of a trial."""
 
     def on_progress(self, trial: Trial, step: int, max_steps: int) -> None:
-        """A trial finished an update."""
+        """Handle an optimizer step of a trial."""
 
     def on_checkpoint(self, trial: Trial, step: int) -> None:
-        """A trial of this process wrote a checkpoint, after step `step`; workers do not report theirs."""
+        """Handle a checkpoint that a trial of this process wrote after `step`; workers do not report theirs."""
 
     def on_records(self, records: Sequence[TrialRecord]) -> None:
-        """The records have changed, by the trial of the coming `on_trial_end`, or by other searches."""
+        """Handle changed records: those of the trial of the next `on_trial_end`, or of other searches."""
 
     def on_trial_end(self, record: TrialRecord) -> None:
-        """A trial ended, in whichever way."""
+        """Handle the end of a trial, whatever its state."""
 
     def on_notice(self, notice: str) -> None:
-        """There is something to say about the search, such as why it ends early."""
+        """Handle a notice about the search, such as why it ends early."""
 
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
-        """The search ends: all trials are done, a budget is spent, or the user ended it."""
+        """Handle the end of the search: all trials are done, a budget is exhausted, or the user ended it."""
 
 
 class PassingListener(SearchListener):
@@ -60,7 +60,7 @@ class PassingListener(SearchListener):
         self._listener = listener
 
     def on_search_prepare(self, study: Study) -> None:
-        """Pass it on."""
+        """Pass on."""
         self._listener.on_search_prepare(study)
 
     def on_search_begin(self, study: Study, records: Sequence[TrialRecord], notes: Sequence[str]) -> None:

@@ -32,35 +32,35 @@ _LARGEST_SEED = 2**32 - 1
 
 @dataclass(frozen=True)
 class Study:
-    """The settings of a search, checked when it is made.
+    """The settings of a search, checked on construction.
 
     Args:
-        name: names the folder, and the study in its storage.
+        name: the name of the folder, and of the study in its storage.
         folder: ``<output_dir>/<name>``.
         space: a `SearchSpace`, or a function of a trial (define-by-run).
-        objectives: what to optimise; most often one.
-        n_trials: trials in total, over all sessions of this study; None: as many as the budget allows.
-        budget: full training runs in total, over all sessions; None: no limit. See
+        objectives: what to optimise; usually one.
+        n_trials: the total number of trials, over all sessions of this study; None: as many as the budget allows.
+        budget: the total number of full training runs, over all sessions; None: no limit. See
             `hpsearch.search.decisions.training_budget`.
-        scope: which reports of a trial give its value and its checkpoint.
-        constraints: what the best trial must hold.
-        pruning_objective: with several objectives, the one that prunes; None: nothing is pruned.
-        keep_checkpoints: how many of the best trials keep their scoped weights (of several objectives: whether the
-            Pareto front does); 0 none, None: every trial.
-        timeout: seconds for this session; a running trial is stopped when they are over. None: no limit.
+        scope: the reports of a trial that determine its value and its checkpoint.
+        constraints: the bounds that the best trial must satisfy.
+        pruning_objective: with several objectives, the one by which trials are pruned; None: nothing is pruned.
+        keep_checkpoints: the number of best trials that keep their selected weights (with several objectives, 1 keeps
+            those of the Pareto front); 0: none; None: every trial.
+        timeout: seconds for this session, at the end of which a running trial is stopped. None: no limit.
         trial_timeout: seconds for one trial. None: no limit.
         max_epochs: passes over the data, of all trials of all sessions together. None: no limit.
         trial_max_epochs: passes over the data for one trial; its schedule is that of its `num_train_epochs`. None: no
             limit.
         max_failures: stop after this many consecutive failures; None: no limit.
-        oom_fallback: run a trial that is out of memory again with half the micro-batch and twice the accumulation.
-        seed: seed of the sampler.
+        oom_fallback: continue a trial that runs out of memory with half the micro-batch and twice the accumulation.
+        seed: the seed of the sampler.
         hp_name: a function from a trial to the name of its run; None: ``run-<number>``.
-        start_with: parameters of the first trials; where some are missing, the sampler chooses.
-        uncounted_before: failed trials with smaller numbers do not count, and are not those of `start_with`.
-        preflight: whether one training step and two batches of evaluation are tried before the first trial.
-        costs_in_seconds: whether the cost of a trial, which it has to be worth, is its measured seconds; else it is a
-            count of operations, which is the same when the search is repeated.
+        start_with: the parameters of the first trials; the sampler chooses missing ones.
+        uncounted_before: failed trials with smaller numbers do not count, and took no parameters from `start_with`.
+        preflight: whether to try one training step and two evaluation batches before the first trial.
+        costs_in_seconds: whether the cost of a trial is its measured seconds, instead of a count of operations, which
+            is the same when the search is repeated.
 
     Raises:
         StudyError: a setting is out of range.
@@ -132,21 +132,21 @@ class Study:
 
     @property
     def objective(self) -> Objective:
-        """The objective; of several, the first."""
+        """The objective, or the first of several."""
         return self.objectives[0]
 
     @property
     def description(self) -> str:
-        """What is optimised, and under which constraints, in words."""
+        """The objectives and constraints, in words."""
         return describe(self.objectives, self.constraints)
 
     def run_name(self, trial: Trial, is_complete: bool = True) -> str | None:
         """Return the name of a trial's run: from `hp_name`, else ``run-<number>``.
 
-        None: `hp_name` reads a parameter that the trial does not have yet, as it has not all of them (`is_complete`).
+        Return None if `hp_name` reads a parameter that the trial does not have yet (`is_complete=False`).
 
         Raises:
-            StudyError: `hp_name` raised, or gave something that cannot name a folder.
+            StudyError: `hp_name` raised, or returned something that cannot name a folder.
         """
         if self.hp_name is None:
             return f"run-{trial.number}"
@@ -164,10 +164,10 @@ class Study:
         return check_name(given, "hp_name(trial)")
 
     def suggest(self, trial: Trial) -> dict[str, object]:
-        """Ask the space for the trial's parameters and return those that the run is configured with.
+        """Suggest the trial's parameters, and return those that the run is configured with.
 
         Raises:
-            SpaceError: a define-by-run function raised, or returned something else than None or a mapping.
+            SpaceError: a define-by-run function raised, or returned neither None nor a mapping.
         """
         trial.priors, trial.params.of_all_branches = self.priors(), self.parameter_names()
         arguments = {name: _plain(value) for name, value in self._ask_space(trial).items()}
@@ -215,22 +215,22 @@ class Study:
         }
 
     def about_choosing(self) -> JsonObject:
-        """Return the settings by which trials are chosen and pruned, as JSON-ready values."""
+        """Return the settings that affect how trials are chosen and pruned, as JSON-ready values."""
         pruning = self.pruning_objective
         return {"seed": self.seed, "pruning_metric": None if pruning is None else pruning.name}
 
     def parameter_names(self) -> frozenset[str]:
-        """Return the names of the parameters of all branches; none are known of a function's."""
+        """Return the names of the parameters in all branches; empty for a function."""
         known = known_space(self.space)
         return frozenset() if known is None else frozenset(known.all_parameters())
 
     def priors(self) -> dict[str, Scalar]:
-        """Return where the best values are believed to be, by parameter; nothing is known of those of a function."""
+        """Return the priors by parameter; empty for a function."""
         known = known_space(self.space)
         return {} if known is None else known.priors()
 
     def functions(self) -> dict[str, object]:
-        """Return the functions that it was given, by what they are for; not the one that names runs."""
+        """Return the functions of the study by their purpose, except `hp_name`."""
         named = {f"objective {each.name}": each.metric for each in self.objectives}
         named.update({f"constraint {each.name}": each.metric for each in self.constraints})
         functions: dict[str, object] = {name: each for name, each in named.items() if callable(each)}
@@ -238,7 +238,7 @@ class Study:
 
     @property
     def goes_by_number(self) -> bool:
-        """Whether a trial's number decides parameters that nobody suggests, as in grids of Ray."""
+        """Whether a trial's number determines parameters that are not suggested, as in Ray's grids."""
         return bool(getattr(self.space, "goes_by_number", False))
 
     def described_space(self) -> JsonObject | str:
@@ -246,10 +246,10 @@ class Study:
         return self.space.describe() if isinstance(self.space, SearchSpace) else DEFINE_BY_RUN
 
     def check_same(self, earlier: Mapping[str, object]) -> None:
-        """Check that a study on disk is this one, so that its trials can be compared with those to come.
+        """Check that a study on disk has the same identity, so that old and new trials are comparable.
 
         Raises:
-            StudyError: its objective, direction, constraints, scope or the space of a parameter are others.
+            StudyError: its objective, direction, constraints, scope or the range of a parameter differs.
         """
         for key, value in self.identity().items():
             if earlier.get(key) != plain(value):
@@ -266,7 +266,7 @@ class Study:
         return StudyError(f"{self._was_made_with(f'space of {name!r}', *shown)} {_REMEDY}")
 
     def changes_of_space(self, earlier: Mapping[str, object]) -> list[str]:
-        """Return which parameters have come or gone since the study on disk, in words."""
+        """Return the parameters that were added or removed since the study on disk, in words."""
         before, now = earlier.get("space"), self.described_space()
         if DEFINE_BY_RUN in (before, now):
             return [] if before == now else [f"space {_kind(before)} -> {_kind(now)}"]

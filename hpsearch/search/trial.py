@@ -1,4 +1,4 @@
-"""A trial as `hp_space` and `model_init` see it, and the record that is left of it."""
+"""A trial as `hp_space` and `model_init` see it, and its record."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class TrialState(enum.StrEnum):
 
     COMPLETE, PRUNED, STOPPED (by a budget, after an evaluation) and FAILED count as trials of the study. RUNNING and
     INTERRUPTED (by the user, or by a budget of the study before any evaluation) resume: the same trial, from its last
-    checkpoint. PAUSED waits at a rung, and resumes if it turns out to be one of the best there, else it is pruned.
-    REFUSED: a mistake in the study was found in it, so it neither counts nor resumes.
+    checkpoint. A PAUSED trial resumes if it turns out to be among the best at its rung, and otherwise is pruned. A
+    REFUSED trial revealed a mistake in the study, so it neither counts nor resumes.
     """
 
     RUNNING = "running"
@@ -61,14 +61,14 @@ class Report:
 
     Attributes:
         values: the objectives, in their order; each may be NaN.
-        resource: data seen: epochs, or samples if evaluation is by steps.
-        step: updates done.
-        epoch: epochs done.
+        resource: the data seen: epochs, or samples if evaluation is by steps.
+        step: the number of optimizer steps so far.
+        epoch: the number of epochs so far.
         metrics: everything the evaluation produced.
         violations: by how much each constraint is broken; at most 0 if it holds.
-        horizon: the resource at which the trial will have trained to its end; 0 if that is not known.
-        operations: floating-point operations of the training so far, as `hpsearch.training.flops` counts
-            them; 0 if that is not known, as of a model that is not of transformers.
+        horizon: the resource at which the training run is complete; 0 if unknown.
+        operations: the floating-point operations of training so far, as `hpsearch.training.flops` counts them; 0 if
+            unknown, as for models from outside transformers.
     """
 
     values: tuple[float, ...]
@@ -86,31 +86,31 @@ class Report:
 
     @property
     def value(self) -> float:
-        """The objective; of several, the first."""
+        """The objective, or the first of several."""
         return self.values[0]
 
     @property
     def fraction(self) -> float:
-        """The fraction of its training run that the trial had trained; 0 if that is not known."""
+        """The fraction of its training run that the trial had trained; 0 if unknown."""
         return self.resource / self.horizon if self.step > 0 and self.horizon > 0 else 0.0
 
     @property
     def comparable_resource(self) -> int | None:
-        """The resource as the whole number that engines compare at; None where trials cannot be compared."""
+        """The resource as an integer, at which engines compare trials; None where they cannot be compared."""
         return int(self.resource) if float(self.resource).is_integer() else None
 
     def to_json(self) -> JsonObject:
-        """Return its fields; without operations that are not known, as hpsearch 0.8.0 wrote it."""
+        """Return the fields as JSON-ready values; unknown operations are omitted, as in hpsearch 0.8.0."""
         return {name: each for name, each in vars(self).items() if name != "operations" or each}
 
     @classmethod
     def from_json(cls, values: JsonObject) -> Report:
-        """Read the dict that `dataclasses.asdict` gave, also after a journey through JSON."""
+        """Return the report from its fields, possibly read from JSON."""
         return cls(**{**values, "values": tuple(values["values"])})
 
 
 class Span(NamedTuple):
-    """A stretch of time in which a trial was trained.
+    """A period in which a trial was trained.
 
     Attributes:
         begin, end: in seconds since 1970.
@@ -130,27 +130,27 @@ class TrialRecord:
     Attributes:
         number: the trial's number in its study.
         name: the name of its run and its folder.
-        state: how it ended.
+        state: the state of the trial.
         params: all parameters that were suggested, by name.
         arguments: the parameters that the run was configured with.
-        hyperparameters: the arguments, and what `model_init` suggested: what `BestRun` shows.
+        hyperparameters: the arguments, and the parameters that `model_init` suggested; shown in `BestRun`.
         seed: the seed it trained with.
-        values: the objectives by scope, in their order; empty if there are none.
+        values: the objectives by scope, in their order; empty if the trial has no result.
         violations: by how much each constraint is broken, at the selected report.
         reports: its evaluations, in order.
         checkpoint: the folder of its scoped weights; None if not kept.
         reason: why it failed, was stopped or interrupted.
-        traceback: of a failure.
-        seconds: wall time of its training and evaluation, over all sessions, as far as its checkpoints know.
+        traceback: the traceback of a failure.
+        seconds: the wall time of its training and evaluation, over all sessions, as far as its checkpoints record it.
         epochs: passes over the data that it trained.
-        fallbacks: what was changed each time it ran out of memory and was run again.
-        session: with which of the arguments, versions and data in `study.json` it ended.
-        schedule: of a trial whose parameters changed while it trained (population-based training): what it was trained
-            with from which update on. Each part names the `trial` that trained it, the `step` after which it begins,
-            and its `arguments`; reports and weights are what all parts together have led to. Empty for all others.
-        spans: when and where it was trained; a trial that was paused has several. What ended with the process that
-            searches is not among them.
-        user_attrs: what the user's code has noted with `Trial.set_user_attr`.
+        fallbacks: the changes each time it ran out of memory and was run again.
+        session: the index of the session in which it ended, whose arguments, versions and data are in `study.json`.
+        schedule: the segments of a trial whose parameters changed while it trained (population-based training). Each
+            has the `trial` that trained it, the `step` after which it begins, and its `arguments`; reports and weights
+            are the result of all segments together. Empty for all other trials.
+        spans: when and where it was trained; a trial that was paused has several. A period that ended with the process
+            of the search is not recorded.
+        user_attrs: the values that the user's code set with `Trial.set_user_attr`.
         fraction: the fraction of its training run that it trained, from 0 to 1; None in a record of hpsearch 0.8.0.
             `trial_max_epochs` shortens the run.
     """
@@ -179,7 +179,7 @@ class TrialRecord:
 
     @property
     def value(self) -> float | None:
-        """The objective by scope, of several the first; None if there is none."""
+        """The objective by scope, or the first of several; None without a result."""
         return self.values[0] if self.values else None
 
     @functools.cached_property
@@ -189,12 +189,13 @@ class TrialRecord:
 
     @functools.cached_property
     def configuration(self) -> str:
-        """The parameters as text, the same for the same parameters."""
+        """The parameters as text; equal parameters give equal texts."""
         return configuration(self.params)
 
     def going_on_from(self, known: TrialRecord | None) -> TrialRecord:
-        """Return this record with what was known of the trial before: when it was trained, and if this one has no
-        report, the rest too.
+        """Return this record, completed from an earlier record of the trial.
+
+        The earlier record supplies when the trial was trained and, if this record has no report, the rest too.
         """
         if known is None:
             return self
@@ -219,7 +220,7 @@ class TrialRecord:
         )
 
     def to_json(self) -> JsonObject:
-        """Return JSON-ready values; an argument that JSON does not know is given as text."""
+        """Return JSON-ready values; an argument that JSON cannot hold becomes text."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["reports"] = [each.to_json() for each in self.reports]
         values["state"] = self.state.value
@@ -251,9 +252,9 @@ class Verdict:
 
     Attributes:
         prune: the trial is not worth continuing.
-        pause: the trial waits from here on, with a checkpoint, and may resume later.
-        stop: why the trial ends here with the result it has; None if it does not.
-        save: a checkpoint is wanted here, so that the trial can be paused, or copied.
+        pause: the trial pauses here, with a checkpoint, and may resume later.
+        stop: why the trial ends here with its current result; None if it does not.
+        save: write a checkpoint here, so that the trial can be paused, or copied.
     """
 
     prune: bool = False
@@ -303,15 +304,15 @@ class Trial(ABC):
         number: its number in the study, from 0.
         name: the name of its run and its folder.
         params: the parameters suggested so far; ``trial.params["model.hidden_size"]``.
-        arguments: the parameters that the run is configured with, set once the space has been asked.
-        suggested_by_space: the names among `params` that the space asked for, or gave as constants; `model_init` may
-            ask for more.
-        fixed: the values that were given for it, of parameters that it may ask for.
-        priors: those that the study knows before its first trial; None for a trial of no study.
-        earlier: what an earlier session left of this trial; None for a new one.
+        arguments: the parameters that the run is configured with, set once the space has suggested them.
+        suggested_by_space: the names among `params` that the space suggested, or set as constants; `model_init` may
+            suggest more.
+        fixed: values set in advance for parameters that the trial may suggest.
+        priors: the priors that the study knows before its first trial; None for a trial outside a study.
+        earlier: the record of this trial from an earlier session; None for a new trial.
         ranks: the processes that train the trial; the main one chooses values.
-        user_attrs: what the user's code has noted with `set_user_attr`.
-        may_be_given: whether a configuration that was never tried may take the place of what the sampler proposes.
+        user_attrs: the values that the user's code set with `set_user_attr`.
+        may_be_given: whether a configuration that was never tried may replace the sampler's proposal.
     """
 
     may_be_given = False
@@ -359,7 +360,7 @@ class Trial(ABC):
         """Return the trial's value for a parameter, choosing it at the first call.
 
         Raises:
-            SpaceError: the trial has another value already, or the parameter a prior that the study does not know.
+            SpaceError: the trial already has another value, or the parameter has a prior that the study does not know.
         """
         known = self.params.values_by_name
         if name not in known:
@@ -389,14 +390,14 @@ class Trial(ABC):
         return self.suggest(name, Categorical(tuple(choices)))
 
     def set_user_attr(self, key: str, value: object) -> None:
-        """Note something about the trial: it is in its record, and an attribute of Optuna's trial once the trial ends.
+        """Attach a value to the trial: to its record and, once the trial ends, to Optuna's trial.
 
         Args:
-            key: its name; it does not begin with ``hpsearch``.
-            value: what JSON knows, whole numbers of at most 64 bits.
+            key: the name, which must not begin with ``hpsearch``.
+            value: a value that JSON can hold; integers have at most 64 bits.
 
         Raises:
-            StudyError: the name is none that can be used, or JSON does not know the value.
+            StudyError: the name is not allowed, or JSON cannot hold the value.
         """
         if not isinstance(key, str) or not key.strip() or key.startswith("hpsearch"):
             raise StudyError(
@@ -408,14 +409,14 @@ class Trial(ABC):
             raise StudyError(f"The attribute {key}={value!r} of a trial cannot be stored: {error}.") from error
 
     def propose_again(self, params: Mapping[str, object] | None = None) -> bool:
-        """Discard the suggested values; the next ones are drawn again, or are these.
+        """Discard the suggested values; the next ones are drawn again, or are `params`.
 
-        Return False, and forget nothing, if the trial must have the values that it has.
+        Return False, and discard nothing, if the trial must keep its values.
         """
         return False
 
     def keep(self) -> None:  # noqa: B027 - most trials have nothing to write
-        """Write the values that were suggested to the storage, where they are only proposed until then."""
+        """Write the suggested values to the storage, where they were only proposed so far."""
 
     @abstractmethod
     def report(self, value: float, resource: int) -> None:
@@ -430,8 +431,8 @@ class Trial(ABC):
 
         Args:
             so_far: the trial as it is now.
-            is_comparable: whether the report is one that a pruner can compare.
-            is_last: whether the trial is at its end: nothing would be saved by pruning it.
+            is_comparable: whether a pruner can compare the report with those of other trials.
+            is_last: whether the trial is at its end, where pruning would save nothing.
         """
         return Verdict(prune=is_comparable and not is_last and self.should_prune())
 
@@ -441,12 +442,12 @@ class Trial(ABC):
 
 
 class FixedTrial(Trial):
-    """A trial whose parameters are given: to train or build a model with known values, outside a study.
+    """A trial with fixed parameters, to train or build a model with known values outside a study.
 
     Raises:
-        SpaceError: a parameter is asked for that was not given.
+        SpaceError: the value of a parameter is needed, but was not given.
 
-    Example:
+    Examples:
         >>> FixedTrial({"layers": 2}).suggest_int("layers", 1, 4)
         2
     """

@@ -15,13 +15,13 @@ class WarmStart:
 
     Args:
         study: an `optuna.Study`; a `BestRun` or a `SearchSummary`; or the URL or the journal file of a storage.
-        study_name: names the study in a storage; None: the only one there.
-        rename: names of parameters in that study to their names in this search.
+        study_name: the name of the study in a storage; None: the only one there.
+        rename: a mapping from the names of parameters in that study to their names in this search.
 
     Raises:
-        StudyError: `rename` is no mapping from names to different names.
+        StudyError: `rename` is not a mapping from names to different names.
 
-    Example:
+    Examples:
         >>> WarmStart("sqlite:///optuna.db", study_name="rates", rename={"lr": "learning_rate"}).rename
         {'lr': 'learning_rate'}
     """

@@ -9,27 +9,27 @@ from ..search.store.stored_study import StoredStudy
 
 
 def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust: bool = False) -> SearchSummary:
-    """Read a study from its folder, also while it is being searched: settings, trials, best, importances.
+    """Read a study from its folder, also during its search: settings, trials, best run, importances.
 
-    Nothing is written, and no trainer is needed. What it knows is of this moment; call it again for news. All but
-    `engine_study` and `dashboard_command()` comes from the files of the folder, so no storage is opened for it.
+    Nothing is written, and no trainer is needed. The summary shows the state at the time of the call. All but
+    `engine_study` and `dashboard_command()` comes from the files of the folder, without opening a storage.
 
     Args:
-        folder: of the study, ``<output_dir>/<study_name>``.
-        storage: of the study, where it lies outside of its folder: a URL, a journal file or an Optuna storage. For
-            `engine_study` and `dashboard_command()`, which raise a StudyError without it.
-        trust: open the storage that the folder names, wherever it lies. For folders that you, or someone you trust,
-            have made.
+        folder: the folder of the study, ``<output_dir>/<study_name>``.
+        storage: the storage of the study, if it lies outside of its folder: a URL, a journal file or an Optuna storage.
+            Without it, `engine_study` and `dashboard_command()` of such a study raise a StudyError.
+        trust: open the storage that the folder names, wherever it lies. Use it only for folders from people whom you
+            trust.
 
     Returns:
-        The `SearchSummary` that a search returns as ``best.run_summary``. Its objectives and constraints are known by
-        name.
+        The `SearchSummary` that a search returns as ``best.run_summary``, with its objectives and constraints known
+        only by name.
 
     Raises:
-        StudyError: there is no study, its `study.json` is damaged, or another version of hpsearch wrote it. Trials that
-            cannot be read are left out; `SearchSummary.problems` names them.
+        StudyError: there is no study, its `study.json` is damaged, or another version of hpsearch wrote it. (Trials
+            that cannot be read are omitted; `SearchSummary.problems` names them.)
 
-    Example:
+    Examples:
         >>> open_study("runs/study")
         Traceback (most recent call last):
         ...

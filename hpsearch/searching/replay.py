@@ -50,9 +50,9 @@ class Replay(NamedTuple):
     """A trial that was run again, and how it compares.
 
     Attributes:
-        record: of the replay; its checkpoint has the selected weights of the trial.
+        record: the record of the replay; its checkpoint has the selected weights of the trial.
         original: the record of the trial in the study.
-        notes: in what the replay differed from the study before it began: arguments (those of the study were taken),
+        notes: the differences from the study, known before the replay began: arguments (those of the study were used),
             versions, data.
     """
 

@@ -23,7 +23,7 @@ def set_level(level: int, is_passive: bool = False) -> None:
 
     If `is_passive`, `level` is what transformers' loggers have already, and ours keeps one that the program gave it.
 
-    Example:
+    Examples:
         >>> set_level(logging.WARNING)
         >>> logging.getLogger("hpsearch").level
         30

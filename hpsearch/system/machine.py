@@ -24,7 +24,7 @@ WORKER = "worker"
 def whereabouts() -> str:
     """Return where this process trains, in words: the machine, the worker if it is one, and the GPU if it uses any.
 
-    Example:
+    Examples:
         ``"node-7, worker 2, GPU 3 (NVIDIA H100 80GB HBM3)"``
     """
     here = [platform.node() or "this machine"]

@@ -184,7 +184,7 @@ class Recipe:
 
     @property
     def run(self) -> TrainingRun:
-        """The latest run; if there is none yet, one is built (seeded, with a new model if there is a `model_init`)."""
+        """The latest run. The first access builds one: seeded, and with a new model if `model_init` is set."""
         if self._run is None:
             with preserved_streams():
                 self._build_run()
@@ -204,7 +204,7 @@ class Recipe:
 
     @property
     def model_accepts_loss_kwargs(self) -> bool:
-        """True if the model normalises its loss by `num_items_in_batch`; found out, unless it is set."""
+        """True if the model normalises its loss by `num_items_in_batch`; detected, unless it is set."""
         return self.run.traits.accepts_loss_kwargs
 
     @model_accepts_loss_kwargs.setter
@@ -215,7 +215,7 @@ class Recipe:
 
     @property
     def is_model_parallel(self) -> bool:
-        """True if the model was loaded over several devices."""
+        """True if the model was loaded onto several devices."""
         placement = getattr(self.model, "hf_device_map", None) or {}
         return len({device for device in placement.values() if device not in ("cpu", "disk")}) > 1
 
@@ -225,20 +225,20 @@ class Recipe:
         return self.args.place_model_on_device is not False and getattr(self.model, "hf_device_map", None) is None
 
     def with_arguments(self: Self, **parameters: object) -> Self:
-        """Return a new trainer with other arguments; this one is not touched.
+        """Return a new trainer with other arguments; this one does not change.
+
+        The new trainer shares the data, the functions and the callbacks, except callbacks with state, which it copies.
+        If a `model` was passed, both trainers share it. The new trainer has no run yet.
 
         Args:
             parameters: training arguments by name, cast without loss and validated together; and dotted names:
-                ``optim.*`` are arguments of the optimizer, ``model.*``, ``lora.*`` and ``data.*`` are for
-                `model_init(trial)` to read, as is a name that is no misspelt training argument.
-
-        The new trainer shares the data, the functions and the callbacks, except callbacks that keep state, which it
-        copies. A model that was given (not a `model_init`) is shared too. It has no run yet.
+                ``optim.*`` are arguments of the optimizer; ``model.*``, ``lora.*`` and ``data.*`` are for
+                `model_init(trial)` to read, as is any other name that is not a misspelt training argument.
 
         Raises:
-            ArgumentError: a name or value is not a valid training argument.
+            ArgumentError: a name or a value is not valid.
 
-        Example:
+        Examples:
             ``trainer.with_arguments(learning_rate=1e-3, seed=7).train()``
         """
         for name in parameters:
@@ -262,8 +262,7 @@ class Recipe:
         """Return a new trainer with a trial's parameters as arguments; its runs call ``model_init(trial)``.
 
         With an `output_dir`, as in a search, the new trainer writes there, prints nothing, uploads nothing to the Hub,
-        deletes no checkpoints and does not listen to SIGTERM;
-        its models may share nothing with those of earlier trials.
+        deletes no checkpoints and ignores SIGTERM. Its models must not share anything with those of earlier trials.
 
         Raises:
             ArgumentError: a parameter is not a valid training argument.
@@ -277,11 +276,11 @@ class Recipe:
         return other
 
     def check_parameter(self, name: str, value: object, conditions: Mapping[str, object] | None = None) -> None:
-        """Check that a trial could set parameter `name` to `value` while it sets `conditions` too.
+        """Check that a trial could set parameter `name` to `value` together with `conditions`.
 
         Raises:
-            UnknownArgumentError: there is no such training argument or parameter group.
-            ArgumentError: the arguments, the optimizer or `model_init` cannot take it.
+            UnknownArgumentError: the training argument or the parameter group does not exist.
+            ArgumentError: the arguments, the optimizer or `model_init` cannot take the value.
         """
         if self._is_own_name(name):
             return
@@ -300,7 +299,7 @@ class Recipe:
             raise ArgumentError(f"{name!r} is for model_init(trial) to read, but this model_init takes no trial.")
 
     def is_read_by_user_code(self, name: str) -> bool:
-        """Return True if `model_init(trial)` reads a trial's parameter, False if it is an argument that is set."""
+        """Return True if `model_init(trial)` reads a parameter, False if it is a training or optimizer argument."""
         return name.startswith(_READ_FROM_THE_TRIAL) or self._is_own_name(name)
 
     def _is_own_name(self, name: str) -> bool:
@@ -317,14 +316,14 @@ class Recipe:
         return {name: value for name, value in parameters.items() if "." not in name and not self._is_own_name(name)}
 
     def end_trackers(self, state: str, reason: str | None = None) -> None:
-        """Report to the trackers of the latest run how its trial ended; they close what they hold open."""
+        """Report the end of a trial to the trackers of the latest run, which then close their runs."""
         if self._run is not None:
             end_trial(self._run.callback_handler.callbacks, state, reason)
 
     def release(self) -> None:
-        """Drop the latest run and all its memory: model, optimizer, schedule, loaders.
+        """Drop the latest run and free its memory: model, optimizer, schedule, loaders.
 
-        A model that was passed to the constructor stays.
+        A model that was passed to the constructor is kept.
         """
         if self._run is not None:
             self._run.release()
@@ -360,7 +359,7 @@ class Recipe:
         return run
 
     def call_model_init(self, trial: object = None) -> torch.nn.Module:
-        """Return the model of a new run: the one given, or a new one from `model_init`.
+        """Return the model of a new run: the one passed to the constructor, or a new one from `model_init`.
 
         Raises:
             InvalidInputError: `model_init` returned None.
@@ -383,7 +382,7 @@ class Recipe:
     # Callbacks.
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
-        """Add a callback, class or instance, to this trainer and its latest run."""
+        """Add a callback (a class or an instance) to this trainer and its latest run."""
         instance = _instance(callback)
         self.removed_callbacks = [each for each in self.removed_callbacks if each is not type(instance)]
         self.callbacks.append(instance)

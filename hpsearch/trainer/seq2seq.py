@@ -31,19 +31,19 @@ _DEFAULT_MAX_LENGTH = 20  # what transformers generates if neither call, argumen
 
 
 class Seq2SeqTrainer(Trainer):
-    """A Trainer whose predictions are generated token ids if `args.predict_with_generate`; see `Trainer`.
+    """A `Trainer` whose predictions are generated token ids, with `args.predict_with_generate`.
 
-    What generation is given, first match wins: the arguments of this `evaluate` or `predict` call, then
-    `args.generation_max_length` and `args.generation_num_beams`, then the generation config of the model, which
-    `args.generation_config` replaces when a run builds its model. Evaluations during training know only the last two.
+    Generation uses, in order of precedence: the arguments of the `evaluate` or `predict` call;
+    `args.generation_max_length` and `args.generation_num_beams`; the generation config of the model, which
+    `args.generation_config` replaces when a run builds its model. Evaluations during training use only the last two.
 
-    Predictions and labels are padded with the pad token to the longest that could have been generated (or to the
-    model's own limit, if that is longer), so that all batches have one width. The loss is that of `compute_loss`.
+    Predictions and labels are padded with the pad token to the maximum length of a generated sequence (or to the
+    model's own limit, if that is longer), so all batches have the same width. The loss is that of `compute_loss`.
 
     Raises:
         ArgumentError: `args` is not a `Seq2SeqTrainingArguments`, or its generation config cannot be loaded or used.
 
-    Example:
+    Examples:
         ``Seq2SeqTrainer(model, Seq2SeqTrainingArguments("out", predict_with_generate=True), collator, train, test)``
     """
 
@@ -99,7 +99,7 @@ class Seq2SeqTrainer(Trainer):
     def call_model_init(self, trial: object = None) -> torch.nn.Module:
         """Return the model of a new run, with `args.generation_config` as its generation config if that is set.
 
-        Special tokens that the new generation config leaves open stay those of the model.
+        Special tokens that this generation config does not set remain those of the model.
 
         Raises:
             InvalidInputError: the model cannot generate, but `predict_with_generate` is set.
@@ -121,9 +121,10 @@ class Seq2SeqTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Hook: as in `Trainer`; if the loss is not the model's own, the decoder still sees the shifted labels.
+        """Hook: return the loss as `Trainer` does, and give the decoder the shifted labels.
 
-        Label smoothing and `compute_loss_func` keep the labels from the model, which makes its decoder inputs of them.
+        With label smoothing or `compute_loss_func` the model does not receive the labels, from which it would otherwise
+        make the decoder inputs.
         """
         replaces_loss = self.label_smoother is not None or self.compute_loss_func is not None
         shift = getattr(self.run.model, "prepare_decoder_input_ids_from_labels", None)
@@ -138,13 +139,13 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: object,
     ) -> dict[str, float]:
-        """Evaluate the model of the latest run; return, log and announce its metrics.
+        """Evaluate the model of the latest run; return and log the metrics, and notify the callbacks.
 
         Args:
             eval_dataset: as in `Trainer.evaluate`; a dict of datasets generates with the same arguments for each.
             ignore_keys: as in `Trainer.evaluate`.
             metric_key_prefix: as in `Trainer.evaluate`.
-            gen_kwargs: of `generate()`, such as `max_length` and `num_beams`, for this call only.
+            gen_kwargs: arguments of `generate()`, such as `max_length` and `num_beams`, for this call only.
         """
         if self.compute_metrics is None:
             _warn_of_unused(gen_kwargs, "without compute_metrics an evaluation gives the loss only")
@@ -158,13 +159,13 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: object,
     ) -> PredictionOutput:
-        """Predict on a dataset; metrics are there too if it has labels.
+        """Predict on a dataset; if it has labels, also compute its metrics.
 
         Args:
             test_dataset: as in `Trainer.predict`.
             ignore_keys: as in `Trainer.predict`.
             metric_key_prefix: as in `Trainer.predict`.
-            gen_kwargs: of `generate()`, such as `max_length` and `num_beams`, for this call only.
+            gen_kwargs: arguments of `generate()`, such as `max_length` and `num_beams`, for this call only.
         """
         with self._generating_with(gen_kwargs):
             return super().predict(test_dataset, ignore_keys, metric_key_prefix)
@@ -187,9 +188,9 @@ class Seq2SeqTrainer(Trainer):
         inputs: Batch,
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
-        **gen_kwargs: object,
-    ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Hook: return (loss, generated token ids, labels) of one batch; (loss, logits, labels) without generation."""
+        **gen_kwargs: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Hook: return (loss, generated token ids, labels) of one batch, or logits instead without generation."""
         if prediction_loss_only or not self.args.predict_with_generate:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)

@@ -70,33 +70,33 @@ _ONLY_A_SEARCH_CALLED = (
 
 
 class Trainer(Recipe):
-    """Trains, evaluates and searches a model; the API is that of `transformers.Trainer`.
+    """Train and evaluate a model, and search its hyperparameters; the API is that of `transformers.Trainer`.
 
-    The constructor stores its arguments, checks that they fit together and does nothing else: no seed is set, no
-    model is built, no folder made. What a run derives from them lives in the run.
+    The constructor only stores its arguments and checks that they are consistent: it sets no seed, builds no model and
+    creates no folder. Each run holds what it derives from the arguments.
 
     Args:
         model: the model to train. Exactly one of `model` and `model_init` is required.
         args: the training arguments; default `TrainingArguments("tmp_trainer")`. A plain
-            `transformers.TrainingArguments` is taken over as ours.
-        data_collator: makes a batch of samples. Default: padding if `processing_class` is a tokenizer or a sequence
-            feature extractor, else stacking.
+            `transformers.TrainingArguments` is converted to `hpsearch.TrainingArguments`.
+        data_collator: a function that makes a batch from samples. Default: padding if `processing_class` is a tokenizer
+            or a sequence feature extractor, otherwise stacking.
         train_dataset: a map-style or iterable dataset. Columns that the model does not take are dropped.
-        eval_dataset: a dataset, or a dict of them; each is evaluated, its metrics prefixed ``eval_<name>_``.
-        processing_class: tokenizer, processor or feature extractor; saved beside the model.
-        model_init: called with nothing or with the trial, returns a new model; called once per run, after the seed
-            is set. Required for a search.
-        compute_loss_func: ``(outputs, labels, num_items_in_batch) -> loss``, in place of the model's own loss.
+        eval_dataset: a dataset, or a dict of datasets: each is evaluated, and its metrics begin with ``eval_<name>_``.
+        processing_class: a tokenizer, processor or feature extractor; it is saved with the model.
+        model_init: a function of nothing or of the trial that returns a new model. It is called once per run, after the
+            seed is set. Required for a search.
+        compute_loss_func: ``(outputs, labels, num_items_in_batch) -> loss``; it replaces the model's own loss.
         compute_metrics: ``EvalPrediction -> dict`` of metrics.
         callbacks: instances or classes, added to the default ones.
-        optimizers: a ready optimizer and schedule, each or both None. Not together with `model_init`.
-        optimizer_cls_and_kwargs: the optimizer class and its arguments, in place of `args.optim`.
+        optimizers: a ready optimizer and schedule; each may be None. Cannot be combined with `model_init`.
+        optimizer_cls_and_kwargs: the optimizer class and its arguments; they replace `args.optim`.
         preprocess_logits_for_metrics: ``(logits, labels) -> logits``, applied to each batch before it is kept.
 
     Raises:
         InvalidInputError: the arguments contradict each other.
 
-    Example:
+    Examples:
         >>> from hpsearch import PrinterCallback, Trainer, TrainingArguments
         >>> class Line(torch.nn.Module):
         ...     def __init__(self):
@@ -105,7 +105,7 @@ class Trainer(Recipe):
         ...     def forward(self, x, labels):
         ...         return {"loss": ((self.weight * x - labels) ** 2).mean()}
         >>> points = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 32
-        >>> args = TrainingArguments("out", learning_rate=0.1, use_cpu=True, disable_tqdm=True, save_strategy="no")
+        >>> args = TrainingArguments("out", learning_rate=0.1, use_cpu=True, disable_tqdm=True)
         >>> trainer = Trainer(model_init=Line, args=args, train_dataset=points)
         >>> trainer.remove_callback(PrinterCallback)
         >>> trainer.train().global_step
@@ -156,10 +156,10 @@ class Trainer(Recipe):
         *,
         reapply_arguments: bool = False,
     ) -> TrainOutput:
-        """Train a new run to its end and return its step count, mean training loss and metrics.
+        """Train a new run to completion; return its step count, mean training loss and metrics.
 
-        With `model_init`, every call builds a new model; without it, calls continue to train the given model, each with
-        a new optimizer and schedule.
+        With `model_init`, every call builds a new model. Without it, every call trains the given model further, with a
+        new optimizer and schedule.
 
         Args:
             resume_from_checkpoint: a checkpoint folder, or True for the newest in `args.output_dir`. The run resumes
@@ -168,14 +168,14 @@ class Trainer(Recipe):
                 the parameters applied. The trainer's own arguments stay as they are.
             ignore_keys_for_eval: keys of the model's output that evaluations during training do not gather.
             reapply_arguments: resume from the checkpoint with the hyperparameters of this trainer's arguments. Weights,
-                moments, counts, the position in data and schedule and the random streams are those of the checkpoint;
-                every hyperparameter of the optimizer, and the learning rate that the schedule scales, are this
-                trainer's. Without it, those of the checkpoint stay in force. See
+                moments, counts, random streams and the position in data and schedule come from the checkpoint; the
+                hyperparameters of the optimizer, and the learning rate that the schedule scales, from this trainer.
+                Without it, all of them come from the checkpoint. See
                 `hpsearch.training.hyperparameters.check_changeable` for what may change on resume.
 
         Raises:
-            CheckpointError: there is no such checkpoint, or it is damaged or of another model; or, with
-                `reapply_arguments`, of updates with another number of samples.
+            CheckpointError: the checkpoint does not exist, is damaged or belongs to another model; or, with
+                `reapply_arguments`, its optimizer steps have another number of samples.
             ArgumentError: a parameter of the trial is not valid.
         """
         reapplied: dict[str, bool] = {"reapply_arguments": True} if reapply_arguments else {}
@@ -214,7 +214,7 @@ class Trainer(Recipe):
     def training_step(
         self, model: torch.nn.Module, inputs: Batch, num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
-        """Hook: forward and backward of one micro-batch; return the detached loss."""
+        """Hook: run forward and backward on one micro-batch; return the detached loss."""
         return steps.training_step(self, model, inputs, num_items_in_batch)
 
     def compute_loss(
@@ -224,26 +224,27 @@ class Trainer(Recipe):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        """Hook: return the loss of a micro-batch, or (loss, outputs) if asked.
+        """Hook: return the loss of a micro-batch, or (loss, outputs) with `return_outputs`.
 
-        An override may leave out `num_items_in_batch`.
+        An override may omit `num_items_in_batch`.
         """
         return losses.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
 
     def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[object]:
-        """Hook: the context the loss is computed in; precision is accelerate's business, so by default an empty one."""
+        """Hook: return the context for computing the loss; an empty one, as accelerate handles precision."""
         return contextlib.nullcontext()
 
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
-    ) -> contextlib.AbstractContextManager[object]:
-        """Return an empty context; kept for scripts that enter it (accelerate does the casting)."""
+    ) -> contextlib.AbstractContextManager[Any]:
+        """Return an empty context, for scripts that enter it; accelerate does the casting."""
         return contextlib.nullcontext()
 
     def floating_point_ops(self, inputs: Batch) -> int:
-        """Hook: floating-point operations of forward and backward on `inputs`.
+        """Hook: return the floating-point operations of forward and backward on `inputs`.
 
-        As the model's own `floating_point_ops` counts them, else six per token and weight; 0 if neither is known.
+        The model's own `floating_point_ops` counts them; otherwise they are six per token and weight, or 0 if these
+        numbers are unknown.
         """
         traits = self.run.traits
         if traits.counts_own_operations:
@@ -252,10 +253,10 @@ class Trainer(Recipe):
         return 0 if tokens is None else traits.flos_per_token * tokens.numel()
 
     def operations_so_far(self) -> float:
-        """Return the cost of the latest run up to now in floating-point operations; 0 if it is not known.
+        """Return the cost of the latest run so far in floating-point operations; 0 if unknown.
 
-        As a search compares trials: see `hpsearch.training.flops`. An override of `floating_point_ops`, or one of
-        the model, is taken as it is.
+        This is the cost by which a search compares trials: see `hpsearch.training.flops`. If `floating_point_ops` is
+        overridden, here or in the model, the cost is the sum of its values.
         """
         run = self.run
         is_overridden = getattr(self.floating_point_ops, "__func__", None) is not Trainer.floating_point_ops
@@ -264,29 +265,29 @@ class Trainer(Recipe):
         return flops.operations_so_far(run.state, run.model, samples, is_own_count)
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
-    ) -> tuple[list[Batch], torch.Tensor | int | None]:
-        """Hook: draw the micro-batches of one update; return them, and the number of items that enter its loss.
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """Hook: draw the micro-batches of one optimizer step; return them, and the number of items in its loss.
 
-        An override may draw more than it returns: the position in the data counts what was drawn. One that returns no
-        micro-batch although it drew some skips these; one that draws none ends the epoch. The number is None if the
-        loss does not use it.
+        An override may draw more than it returns: the position in the data counts all that were drawn. If it draws some
+        but returns none, these are skipped; if it draws none, the epoch ends. The number is None if the loss does not
+        use it.
 
         Args:
             epoch_iterator: the rest of the epoch.
-            num_batches: as many as `gradient_accumulation_steps`; at the end of the epoch there may be fewer.
-            device: where the number is to be.
+            num_batches: `gradient_accumulation_steps`; the end of the epoch may have fewer micro-batches.
+            device: the device for the number of items.
         """
         group = batches.take(epoch_iterator, num_batches)
         return group, losses.count_items(self, group, device)
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Hook: create the optimizer and the schedule over `num_training_steps` updates."""
+        """Hook: create the optimizer, and the schedule over `num_training_steps` optimizer steps."""
         self.create_optimizer()
         self.create_scheduler(num_training_steps)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """Hook: create the optimizer, unless there is one, and return it."""
+        """Hook: create the optimizer unless it exists, and return it."""
         if self.optimizer is None:
             target = self.model if model is None else model
             groups = optimization.parameter_groups(
@@ -297,7 +298,7 @@ class Trainer(Recipe):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LRScheduler:
-        """Hook: create the learning-rate schedule, unless there is one, and return it."""
+        """Hook: create the learning-rate schedule unless it exists, and return it."""
         if self.lr_scheduler is None:
             target = self.optimizer if optimizer is None else optimizer
             self.lr_scheduler = optimization.make_schedule(self.args, target, num_training_steps)
@@ -310,14 +311,14 @@ class Trainer(Recipe):
     # Data.
 
     def get_train_dataloader(self) -> DataLoader[object]:
-        """Hook: return the loader of the training data: shuffled, or in order for a dataset without a length."""
+        """Hook: return the loader of the training data: shuffled, or in order if the dataset has no length."""
         if self.train_dataset is None:
             raise InvalidInputError("Trainer: training requires a train_dataset.")
         sampler = self._get_train_sampler(self.train_dataset)
         return data.make_loader(self, self.train_dataset, "training", self.run.args.train_batch_size, sampler, True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[object]:
-        """Hook: return the loader of an evaluation dataset: the one given, or one of `self.eval_dataset` by name."""
+        """Hook: return the loader of an evaluation dataset: `self.eval_dataset`, another one, or one by name."""
         dataset = self._eval_dataset(eval_dataset)
 
         def make() -> DataLoader[object]:
@@ -327,7 +328,7 @@ class Trainer(Recipe):
         return self.run.eval_loader(dataset, make)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader[object]:
-        """Hook: return the loader of a test dataset, in its order."""
+        """Hook: return the loader of a test dataset, in order."""
         sampler = self._get_eval_sampler(test_dataset)
         return data.make_loader(self, test_dataset, "test", self.args.eval_batch_size, sampler, False)
 
@@ -355,12 +356,12 @@ class Trainer(Recipe):
 
     @property
     def current_gradient_accumulation_steps(self) -> int:
-        """The number of micro-batches in the present update; the last one of an epoch may have fewer."""
+        """The number of micro-batches in the current optimizer step; the last one of an epoch may have fewer."""
         return self.run.micro_batches_in_update
 
     @property
     def is_fsdp_enabled(self) -> bool:
-        """True if the model is spread over the processes by FSDP."""
+        """True if FSDP shards the model over the processes."""
         return sharding.is_sharded(self.run) and not sharding.uses_deepspeed(self.run)
 
     @property
@@ -370,32 +371,32 @@ class Trainer(Recipe):
 
     @property
     def deepspeed(self) -> Any:
-        """The engine of DeepSpeed once training has begun with it; else None."""
+        """The DeepSpeed engine, once training with it has begun; otherwise None."""
         return self.model_wrapped if self.is_deepspeed_enabled and self.run.has_trained else None
 
     def end(self) -> None:
-        """Leave the process group: the last call in a script of several processes. In a single one it does nothing."""
+        """Leave the process group, at the end of a distributed script; do nothing in a single process."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
     def get_num_trainable_parameters(self) -> int:
-        """Return the number of weights that are trained."""
+        """Return the number of trainable weights."""
         return sum(each.numel() for each in self.model.parameters() if each.requires_grad)
 
     def get_learning_rates(self) -> list[float]:
-        """Return the present learning rate of every parameter group of the optimizer."""
+        """Return the current learning rate of every parameter group of the optimizer."""
         if self.optimizer is None:
             raise InvalidInputError("Trainer optimizer is None: there is none yet. Call create_optimizer() or train().")
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_optimizer_group(self, param: str | torch.nn.Parameter | None = None) -> Any:
-        """Return the parameter group of the optimizer that holds `param`; without it, the parameters of every group.
+        """Return the optimizer's parameter group that holds `param`; without `param`, the parameters of every group.
 
         Args:
             param: a parameter of the model, or its name.
 
         Raises:
-            InvalidInputError: there is no optimizer yet, or `param` is in none of its groups.
+            InvalidInputError: the optimizer does not exist yet, or none of its groups has `param`.
         """
         if self.optimizer is None:
             raise InvalidInputError("Trainer optimizer is None: there is none yet. Call create_optimizer() or train().")
@@ -415,12 +416,12 @@ class Trainer(Recipe):
         )
 
     def get_total_train_batch_size(self, args: TrainingArguments | None = None) -> int:
-        """Return the samples of one update, over all processes and accumulated micro-batches."""
+        """Return the number of samples in an optimizer step, over all processes and accumulated micro-batches."""
         own = self.args if args is None else args
         return own.train_batch_size * own.gradient_accumulation_steps * own.world_size
 
     def num_examples(self, dataloader: DataLoader[object]) -> int:
-        """Return the number of samples behind a loader, estimated from its batches if its dataset has no length."""
+        """Return the number of samples in a loader, estimated from its batches if its dataset has no length."""
         return data.num_examples(dataloader, self.args.per_device_train_batch_size)
 
     def _eval_dataset(self, eval_dataset: Any) -> Any:
@@ -442,12 +443,13 @@ class Trainer(Recipe):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Evaluate the model of the latest run; return, log and announce its metrics.
+        """Evaluate the model of the latest run; return and log the metrics, and notify the callbacks.
 
         Args:
-            eval_dataset: a dataset, a dict of them, or the name of one in `self.eval_dataset`; default: that.
+            eval_dataset: a dataset, a dict of datasets, or the name of one in `self.eval_dataset`; default:
+                `self.eval_dataset`.
             ignore_keys: keys of the model's output that are not gathered.
-            metric_key_prefix: every key starts with it; for dicts with ``<prefix>_<name>``.
+            metric_key_prefix: the beginning of every key; with a dict, ``<prefix>_<name>``.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, dict):
@@ -475,7 +477,7 @@ class Trainer(Recipe):
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predict on a dataset; metrics are there too if it has labels.
+        """Predict on a dataset; if it has labels, also compute its metrics.
 
         Predictions of unequal length are padded on the right with -100.
         """
@@ -498,7 +500,7 @@ class Trainer(Recipe):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Hook: run the model over a loader; return predictions, labels, prefixed metrics and the sample count."""
+        """Hook: run the model over a loader; return predictions, labels, prefixed metrics and number of samples."""
         return evaluation.evaluation_loop(
             self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
         )
@@ -509,16 +511,16 @@ class Trainer(Recipe):
         inputs: Batch,
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
-    ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Hook: return (loss, logits, labels) of one batch, each None where there is none."""
+    ) -> tuple[Any, Any, Any]:
+        """Hook: return (loss, logits, labels) of one batch; each may be None."""
         return evaluation.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
 
     # Model and state.
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save model, configuration and processing class, loadable by `from_pretrained`, on the main process.
+        """Save model, configuration and processing class for `from_pretrained`, on the main process.
 
-        With `args.push_to_hub` it is uploaded too, except while a checkpoint is written.
+        With `args.push_to_hub` they are uploaded too, except while a checkpoint is written.
 
         Args:
             output_dir: default `args.output_dir`.
@@ -533,7 +535,7 @@ class Trainer(Recipe):
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
     def save_weights(self, folder: str | Path, state_dict: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Save what loads a model: its weights (or `state_dict`, from `capture_weights`) and configuration."""
+        """Save the files that load a model: its weights (or `state_dict`, from `capture_weights`) and configuration."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         weights.save_weights(self.accelerator.unwrap_model(self.model), target, state_dict)
@@ -544,9 +546,9 @@ class Trainer(Recipe):
             processing.save_pretrained(str(target))
 
     def capture_weights(self) -> dict[str, torch.Tensor]:
-        """Return a copy of the model's present weights, on the host.
+        """Return a copy of the model's current weights, on the host.
 
-        Of a model that is spread over processes all call it together, and the main one gets the weights.
+        If the model is sharded, all processes must call this together, and only the main process gets the weights.
         """
         whole = sharding.whole_weights(self.run)
         if whole is not None:
@@ -558,7 +560,7 @@ class Trainer(Recipe):
         """Load the weights of a checkpoint folder into the model of the latest run.
 
         Raises:
-            CheckpointError: they are missing, damaged or of another model.
+            CheckpointError: the weights are missing, damaged or of another model.
         """
         weights.load_weights(self.model, folder)
 
@@ -569,10 +571,10 @@ class Trainer(Recipe):
             checkpoints.save_state(self.run, Path(self.args.output_dir, checkpoints.STATE_FILE))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Hook: add the epoch to `logs`, append them to the log history and announce them.
+        """Hook: add the epoch to `logs`, append them to the log history, and notify the callbacks.
 
-        With `include_num_input_tokens_seen` the count of tokens is added too and, to the lines of training, whose
-        `start_time` is given, the tokens per second since then.
+        With `include_num_input_tokens_seen`, the number of tokens is added too and, given a `start_time`, the tokens
+        per second since then.
         """
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
@@ -593,13 +595,13 @@ class Trainer(Recipe):
             print(metrics_table(split, metrics))
 
     def save_metrics(self, split: str, metrics: Mapping[str, object], combined: bool = True) -> None:
-        """Write `<split>_results.json`, and merge into `all_results.json` if `combined`, on the main process."""
+        """Write `<split>_results.json` and, if `combined`, update `all_results.json`, on the main process."""
         if self.is_world_process_zero():
             save_metrics(self.args.output_dir, split, metrics, combined)
 
     @staticmethod
     def metrics_format(metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return metrics as people read them: memory in MB, run times as h:mm:ss.cc, four decimals."""
+        """Return metrics in readable form: memory in MB, run times as h:mm:ss.cc, four decimals."""
         return metrics_format(dict(metrics))
 
     def is_local_process_zero(self) -> bool:
@@ -614,11 +616,11 @@ class Trainer(Recipe):
 
     @property
     def hub_model_id(self) -> str | None:
-        """Namespace and name of the repository that the latest run uploads to; None before it is made."""
+        """The repository of the latest run, as ``namespace/name``; None before it is created."""
         return None if self._run is None else self._run.hub.repo_id
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Find or make the repository of the run, on the main process; the first upload does so by itself.
+        """Find or create the repository of the run, on the main process; the first upload does this automatically.
 
         Args:
             token: default `args.hub_token`, else the one that `hf auth login` stored.
@@ -641,18 +643,18 @@ class Trainer(Recipe):
     ) -> None:
         """Write the model card of the run, `README.md` in `args.output_dir`, on the main process.
 
-        It holds metadata, hyperparameters, results and versions, and is meant to be completed by hand: the text of an
-        earlier card is replaced, its tags and other metadata are kept.
+        The card has metadata, hyperparameters, results and versions, and is a draft to complete by hand. It replaces
+        the text of an earlier card, and keeps its tags and other metadata.
 
         Args:
             language: the language, or languages, of the model.
-            license: its licence; default: that of the base model on the Hub, if that can be reached.
-            tags: added to those of the model and of an earlier card.
-            model_name: default: the name of the output folder.
-            finetuned_from: the base model; default: where the model was loaded from, unless that is a folder.
-            tasks: task ids such as ``text-classification``; default: what the model's class is for.
-            dataset_tags, dataset, dataset_args: ids, names and configurations of the datasets; default: what the card
-                of a dataset on the Hub says.
+            license: the licence of the model; default: that of the base model, if the Hub can be reached.
+            tags: tags to add to those of the model and of an earlier card.
+            model_name: the name of the model; default: the name of the output folder.
+            finetuned_from: the base model; default: the source of the loaded model, unless that is a folder.
+            tasks: task ids such as ``text-classification``; default: the task of the model's class.
+            dataset_tags, dataset, dataset_args: ids, names and configurations of the datasets; default: those in the
+                dataset's card on the Hub.
 
         Raises:
             InvalidInputError: the metadata of the earlier card cannot be read.
@@ -682,22 +684,22 @@ class Trainer(Recipe):
     ) -> Any:
         """Save the model, write its card and upload `args.output_dir`; all processes call it, the main one uploads.
 
-        Checkpoints, studies and names that start with an underscore are left out.
+        Checkpoints, studies and names that start with an underscore are not uploaded.
 
         Args:
-            commit_message: of the commit.
-            blocking: False returns immediately; leave the folder as it is until the upload has ended.
+            commit_message: the message of the commit.
+            blocking: False returns immediately; do not change the folder until the upload has ended.
             token: default `args.hub_token`, else the one that `hf auth login` stored.
-            revision: a branch, made if there is none; default `args.hub_revision`, else the main one.
+            revision: a branch, created if it does not exist; default `args.hub_revision`, else the main branch.
             private: whether a new repository is private; default `args.hub_private_repo`.
-            kwargs: for `create_model_card`.
+            kwargs: arguments of `create_model_card`.
 
         Returns:
             huggingface_hub's `CommitInfo`, or its future if not `blocking`; None on other processes.
 
         Raises:
             ArgumentError: `hub_model_id` cannot name a repository.
-            HfHubHTTPError: the Hub refuses, or cannot be reached.
+            HfHubHTTPError: the Hub refuses the upload, or cannot be reached.
         """
         return hub.push(self, commit_message or "End of training", blocking, token, revision, private, kwargs)
 
@@ -744,9 +746,9 @@ class Trainer(Recipe):
 
         Each trial is a new trainer with the trial's parameters as arguments, a new model from `model_init`, and the
         trial's own seed; this trainer is not changed. A trial that fails is recorded with its reason, and the search
-        continues. The same call again continues the same study, half-done trials first, from their last checkpoint;
-        several processes may make it at the same time. Under `torchrun`, all processes make it, and train each trial
-        together.
+        continues. The same call again continues the study: half-done trials resume first, from their last checkpoint.
+        Several processes may make the call at the same time. Under `torchrun`, all processes make it, and train each
+        trial together.
 
         Args:
             hp_space: a mapping of names to `Float`, `Int` or `Categorical` (or a `SearchSpace`); a function of a trial
@@ -757,84 +759,85 @@ class Trainer(Recipe):
                 these, or a function that returns a tuple, with a list of directions. Default: the evaluation loss;
                 with `compute_metrics`, the sum of all metrics except losses, speed and memory; for TRL's trainers of
                 online reinforcement learning (GRPO, RLOO), the reward.
-            n_trials: the study's total of trials; failed and pruned ones count. Default: 20; with a `budget` no limit.
+            n_trials: the study's total of trials, with failed and pruned ones. Default: 20; with a `budget`, no limit.
             direction: ``"minimize"`` or ``"maximize"``, or a list of them; default: losses and errors are minimised,
                 other metrics maximised.
             directions: a list of directions, as Optuna calls it; the same as `direction`.
             backend: ``"optuna"``, the default: in this process, or with `n_jobs` or `devices` in workers on this
                 machine; or ``"ray"``: on a cluster.
             hp_name: a function of a trial that names its run and folder; default ``run-<number>``.
-            study_name: names the study and its folder inside `args.output_dir`.
-            scope: which reports of a trial give its value and its checkpoint: ``last``, ``all`` (the best), ``avg``,
-                ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
-            constraints: what the best trial must hold: texts such as ``"num_parameters <= 1e6"`` or
+            study_name: the name of the study, and of its folder inside `args.output_dir`.
+            scope: the reports of a trial that determine its value and its checkpoint: ``last``, ``all`` (the best),
+                ``avg``, ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
+            constraints: the bounds that the best trial must satisfy: texts such as ``"num_parameters <= 1e6"`` or
                 ``"runtime <= 2"``, or `Constraint`s.
             pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
-            keep_checkpoints: how many of the best trials keep their weights on disk (with several objectives, 1 keeps
-                those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
-            timeout: seconds for this call; a trial that is running then is stopped at its next step. Without `n_trials`
-                and `max_epochs`, a trial's cost is its measured seconds, so the choices cannot be repeated.
+            keep_checkpoints: the number of best trials that keep their weights on disk (with several objectives, 1
+                keeps those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
+            timeout: seconds for this call; at its end, a running trial is stopped at its next step. Without `n_trials`,
+                `max_epochs` and `budget`, a trial's cost is its measured seconds, so the choices are not reproducible.
             trial_timeout: seconds for one trial.
             max_epochs: passes over the data, of all trials of the study together.
-            trial_max_epochs: passes over the data for one trial, whatever its `num_train_epochs`, which its
-                learning-rate schedule is made for.
-            budget: full training runs, of all trials of the study together, at least 1; a trial costs the fraction of
+            trial_max_epochs: passes over the data for one trial; its learning-rate schedule is still that of its
+                `num_train_epochs`.
+            budget: full training runs, of all trials of the study together, at least 1. A trial costs the fraction of
                 its own training run that it has trained. No trial is stopped in the middle.
             max_failures: stop after this many consecutive failures; None: no limit.
-            oom_fallback: run a trial that is out of memory again with half the micro-batch and twice the accumulation.
+            oom_fallback: continue a trial that runs out of memory with half the micro-batch and twice the accumulation.
             start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
-                own arguments), or a list of these; what they leave open, the sampler chooses.
-            seed: seed of the sampler; default `args.seed`.
+                own arguments), or a list of these. The sampler chooses the missing ones.
+            seed: the seed of the sampler; default `args.seed`.
             preflight: before the first trial of a study, train one step and evaluate two batches with its parameters,
-                where it will run, on a model that is thrown away, so that a mistake costs no trial.
+                where it will run, on a model that is then discarded, so that a mistake costs no trial.
             callbacks: functions of Optuna's study and its trial, called after each trial, as in `Study.optimize`;
-                `study.stop()` lets no further trial begin.
+                after `study.stop()` no further trial starts.
             progress: show a live view; or a `SearchListener` of your own.
-            sampler: an `optuna.samplers.BaseSampler`, or the name of one, which gets the seed: ``"tpe"``,
+            sampler: an `optuna.samplers.BaseSampler`, or the name of one, which uses `seed`: ``"tpe"``,
                 ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``.
-                Default: a Gaussian process over the learning curves of all trials; TPE with a pruner of Optuna, and
-                with several objectives.
-            pruner: ``"rungs"``: trials pause at rungs, which depend on the number of trials, and the best of them
-                resume; a `Ladder` sets the rungs. Where trials cannot pause (trainers of `tune` that do not resume
-                exactly), and with a `pruning_metric`: median pruning; with several objectives and none, with a sampler
-                that tries everything, and with fewer than four trials: none. Or an `optuna.pruners.BasePruner`, or
-                ``"median"``, ``"successive_halving"``, ``"hyperband"``. None, ``"none"``: every trial runs to
-                completion.
+                Default: a Gaussian process over the learning curves of all trials; with an Optuna pruner or several
+                objectives, TPE.
+            pruner: ``"rungs"``: trials pause at rungs, which depend on the number of trials, and the best of them are
+                promoted; a `Ladder` sets the rungs. If trials cannot pause (trainers of `tune` that do not resume
+                exactly), or with a `pruning_metric`, the median pruner replaces the rungs. Nothing is pruned with
+                several objectives and no `pruning_metric`, with a sampler that tries everything, or with fewer than
+                four trials. Or an `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``,
+                ``"hyperband"``. None or ``"none"``: every trial runs to completion.
             storage: a URL such as ``"postgresql://user:password@host/name"``, the name of a journal file (``.log``),
                 ``"journal"`` for one in the study's folder, or an Optuna storage; default: SQLite in that folder.
-            terminator: True ends the search when it has stopped improving: when 30 trials in a row were the best so far
-                at no rung (15 if the Gaussian process expects no improvement), or without rungs when 30 trials with a
-                result have found nothing better. Or an `optuna.terminator.BaseTerminator`, which sees the trials with a
+            terminator: True ends the search when it stops improving: with rungs, after 30 consecutive trials without a
+                new best at any rung (15 if the Gaussian process expects no improvement); without rungs, after 30
+                results without a new best. Or an `optuna.terminator.BaseTerminator`, which sees the trials with a
                 result.
-            start_from: another study that the sampler learns from: an `optuna.Study`, the best run or summary of a
+            start_from: another study, which warm-starts the sampler: an `optuna.Study`, the best run or summary of a
                 search, the URL or journal file of a storage, or a `WarmStart`, which names the study in a storage or
                 renames parameters.
-            n_jobs: the number of parallel trials on this machine, each in a worker of its own; -1: one on each GPU, or
-                each core if there is no GPU; None: as `devices` and `trials_per_device` say; 1: one trial at a time,
-                in this process. On Ray `max_concurrent_trials` takes its place.
-            devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all. On Ray `resources_per_trial`
-                takes its place, also of the next one.
+            n_jobs: the number of parallel trials on this machine, each in its own worker; -1: one on each GPU, or on
+                each core if there is no GPU; None: as many as `devices` and `trials_per_device` allow; 1: one trial at
+                a time, in this process. On Ray, use `max_concurrent_trials`.
+            devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all. On Ray, use `resources_per_trial`
+                instead of this and the next argument.
             trials_per_device: the number of trials that share a GPU.
-            options: of the backend: `load_if_exists`, `max_paused`, `max_paused_bytes`, `trial_retries`; in workers
-                `trials_per_worker`, `worker_memory`; on Ray `address`, `resources_per_trial`, `max_concurrent_trials`,
-                `autoscaling`, `storage_path`, `scheduler`, `search_alg`, `stop`. Options of the engine that change
-                nothing about the result are taken with a notice; others are refused, with what takes their place.
+            options: options of the backend: `load_if_exists`, `max_paused`, `max_paused_bytes`, `trial_retries`; in
+                workers `trials_per_worker`, `worker_memory`; on Ray `address`, `resources_per_trial`,
+                `max_concurrent_trials`, `autoscaling`, `storage_path`, `scheduler`, `search_alg`, `stop`. Options of
+                the engine that do not affect the result are accepted with a notice; others are refused, with their
+                replacement.
 
         Returns:
             A `BestRun`; with several objectives a list of them, the Pareto front.
 
         Raises:
-            InvalidInputError: something about the search cannot be right; raised before the first trial where it can
-                be known, and in the first trial otherwise.
+            InvalidInputError: an argument of the search, or its combination with others, is invalid; raised before the
+                first trial where possible, otherwise in the first trial.
             MissingPackageError: the backend's package is not installed.
             StorageError: the storage cannot be reached or written; the same call continues once it can.
-            NoCompletedTrialError: no trial may be the best, since none has a result or all break a constraint. It says
-                why, and carries all trials (`run_summary`). If a budget ended the search before the first evaluation,
-                the same call continues.
-            TooManyFailuresError: trial after trial failed; it carries the best run so far.
-            SearchInterrupted: the user pressed Ctrl-C; it carries the best run so far.
+            NoCompletedTrialError: no trial may be the best, because none has a result or all break a constraint. The
+                message explains why, and `run_summary` has all trials. If a budget ended the search before the first
+                evaluation, the same call continues.
+            TooManyFailuresError: `max_failures` consecutive trials failed; the error has the best run so far.
+            SearchInterrupted: Ctrl-C, SIGTERM or SIGUSR1 ended the search; the error has the best run so far.
 
-        Example:
+        Examples:
             ``best = trainer.hyperparameter_search({"learning_rate": Float(1e-5, 1e-3, log=True)}, n_trials=20)``
         """
         given = SearchArguments(
@@ -882,19 +885,19 @@ class Trainer(Recipe):
         direction: str | Sequence[str | None] | None = None,
         progress: bool | SearchListener = True,
     ) -> Replay:
-        """Run one trial of a study again, alone, from the study's folder; on CPU it makes the same reports.
+        """Run one trial of a study again, alone, from the study's folder; on CPU the reports are the same.
 
-        The trial gets the parameters, the seed and the arguments that the study recorded, even if those of this trainer
-        have changed since. Changes, also of versions and data, are listed before it begins. The study is not changed:
-        the replay writes to ``<study>/replays/<run>``, its weights included.
+        The trial uses the parameters, the seed and the arguments that the study recorded, even if those of this trainer
+        have changed since. Changes, including those of versions and data, are listed before it begins. The study is not
+        changed: the replay, its weights included, goes to ``<study>/replays/<run>``.
 
         Args:
-            study_name: names the study inside `args.output_dir`.
-            number: of the trial; default: the best one.
+            study_name: the name of the study inside `args.output_dir`.
+            number: the number of the trial; default: the best one.
             compute_objective, direction: as in the search; needed again if the objective was a function.
             progress: show a live view; or a `SearchListener` of your own.
 
         Raises:
-            StudyError: there is no such study or trial, or its objective is another one.
+            StudyError: the study or the trial does not exist, or the objective differs.
         """
         return replay(SearchableTrainer(self), study_name, number, compute_objective, direction, progress)

@@ -36,7 +36,7 @@ def with_executable_batch_size(
     Raises:
         RuntimeError: no batch size is left.
 
-    Example:
+    Examples:
         >>> def train(args):
         ...     if args.per_device_train_batch_size > 6:
         ...         raise RuntimeError("CUDA out of memory.")

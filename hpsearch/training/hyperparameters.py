@@ -71,7 +71,7 @@ def check_changeable(
         ArgumentError: it cannot; the message says why.
         UnknownArgumentError: there is no such training argument.
 
-    Example:
+    Examples:
         >>> args = TrainingArguments("out", use_cpu=True, optim="sgd")
         >>> check_changeable("learning_rate", args)
         >>> check_changeable("optim.momentum", args)

@@ -26,7 +26,7 @@ class MemoryTracker:
     needed. The same for the accelerator (`_mem_gpu_`), as torch accounts for it. The figures of ``init`` (the model)
     are given once, with those of the first stage after it. Only the main process measures.
 
-    Example:
+    Examples:
         >>> tracker = MemoryTracker(TrainingArguments("out", use_cpu=True, skip_memory_metrics=False))
         >>> with tracker.stage("train"):
         ...     sorted(tracker.stop("train"))

@@ -24,25 +24,26 @@ _MODEL = "model."
 class FromPretrained:
     """A `model_init` whose trials all start from the same pretrained weights.
 
-    The files are read, and the weights converted, when the first model is made; trials on Ray and in workers get them
-    with the trainer, and map the same memory. Each model is that of ``model_class.from_pretrained(name_or_path,
-    **options)``, with weights of its own: what is new in it (the head of a classifier) is drawn from the trial's own
-    seed. Parameters named ``model.<name>`` are set in its configuration.
+    The first model reads the files and converts the weights; trials on Ray and in workers receive the weights with the
+    trainer, and share their memory. Each model equals that of ``model_class.from_pretrained(name_or_path, **options)``
+    and has its own copy of the weights; new weights, such as the head of a classifier, are initialised from the trial's
+    seed. Parameters named ``model.<name>`` are set in the configuration of the model.
 
     Args:
-        model_class: of transformers, such as `AutoModelForSequenceClassification`.
+        model_class: a model class of transformers, such as `AutoModelForSequenceClassification`.
         name_or_path: a folder, or a name on the Hub.
-        options: of `from_pretrained`: ``num_labels``, ``dtype``, ``revision`` and the like.
+        options: arguments of `from_pretrained`: ``num_labels``, ``dtype``, ``revision`` and the like.
 
     Raises:
-        InvalidInputError: `model_class` cannot be loaded so, or the model is quantized (or was, in the file) or has
-            adapters of PEFT, so that it cannot be made again from its weights alone.
+        InvalidInputError: `model_class` has no `from_pretrained`, or the model or its file is quantized, or the model
+            has PEFT adapters, so it cannot be rebuilt from its weights alone.
         StudyError: the files cannot be loaded.
         SpaceError: a parameter ``model.<name>`` is not in the configuration, or does not fit the weights.
 
-    Example:
+    Examples:
         >>> from transformers import AutoModelForSequenceClassification
-        >>> model_init = FromPretrained(AutoModelForSequenceClassification, "answerdotai/ModernBERT-base", num_labels=2)
+        >>> name = "answerdotai/ModernBERT-base"
+        >>> model_init = FromPretrained(AutoModelForSequenceClassification, name, num_labels=2)
     """
 
     def __init__(self, model_class: object, name_or_path: object, **options: object) -> None:

@@ -50,26 +50,32 @@ _NO_CONTEXT: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 class TrainingRun:
     """The model, optimizer, schedule, accelerator, state and position of one run.
 
-    Built in a fixed order: the arguments are given, then the seed is set, then `build_model()` is called. A run is
-    dropped whole by `release()`; nothing of it stays behind in the trainer.
+    The constructor has a fixed order: it stores the arguments, then sets the seed, then calls `build_model()`.
+    `release()` drops the whole run; nothing of it remains in the trainer.
 
     Attributes:
         args: the arguments of this run.
-        trial: what the run was started for (None outside a search).
+        trial: the trial that the run belongs to; None outside a search.
         accelerator: devices, distribution and precision.
-        model, model_wrapped: the core model; the same inside its distributed wrapper.
-        traits: what the loop needs to know of the model.
-        optimizer, lr_scheduler: None until training is prepared.
-        state, control, callback_handler: as in transformers.
+        model: the core model.
+        model_wrapped: the model inside its distributed wrapper.
+        traits: the properties of the model that the loop needs.
+        optimizer: the optimizer; None until training is prepared.
+        lr_scheduler: the learning-rate schedule; None until training is prepared.
+        state: the `TrainerState`, as in transformers.
+        control: the `TrainerControl`, as in transformers.
+        callback_handler: the handler of the callbacks, as in transformers.
         hub: the repository on the Hub that it uploads to.
-        memory: what its stages take, if `skip_memory_metrics=False`.
-        position: where in the data the run is.
+        memory: the memory of its stages, with `skip_memory_metrics=False`.
+        position: the position of the run in the data.
         loss_window: the running training loss.
-        loss_is_of_all_processes: the last loss was normalised over the items of all processes.
-        last_update: the learning rate and gradient norm of the last update.
-        reapplies_arguments: what a checkpoint restores continues with the hyperparameters of `args`, not with its own.
-        training_began, first_step, first_tokens: when, and with which counts, this call of `train()` began.
-        step_takes_items: the trainer's `training_step` accepts `num_items_in_batch`.
+        loss_is_of_all_processes: whether the last loss was normalised over the items of all processes.
+        last_update: the learning rate and gradient norm of the last optimizer step.
+        reapplies_arguments: whether a restored checkpoint continues with the hyperparameters of `args`, not its own.
+        training_began: the time at which this call of `train()` began.
+        first_step: the optimizer step at which it began.
+        first_tokens: the number of tokens at which it began.
+        step_takes_items: whether the trainer's `training_step` accepts `num_items_in_batch`.
         has_trained: True once training has been prepared.
         is_in_train: True from the start of `train()` to its end, evaluations included.
     """
@@ -129,7 +135,7 @@ class TrainingRun:
 
     @property
     def is_plain(self) -> bool:
-        """True if one process trains in float32, so that torch's own optimizer step is all there is to it."""
+        """True if one process trains in float32, so torch's own optimizer step is sufficient."""
         return self.accelerator.distributed_type == DistributedType.NO and self.accelerator.scaler is None
 
     def prepare_for_training(self, trainer: Hooks, length: TrainingLength) -> None:
@@ -173,13 +179,13 @@ class TrainingRun:
             self.optimizer = self.accelerator.prepare_optimizer(self.optimizer)
 
     def prepare_for_evaluation(self) -> None:
-        """Put the model on its device, if no training has done so."""
+        """Put the model on its device, unless training has already done so."""
         if not self._is_prepared and not sharding.is_sharded(self):
             self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
             self._is_prepared = True
 
     def eval_loader(self, dataset: object, make: Callable[[], DataLoader[object]]) -> DataLoader[object]:
-        """Return a loader of `dataset`: a new one, or, where its workers persist, the one made for it before."""
+        """Return a loader of `dataset`: a new one or, if its workers persist, the existing one."""
         if not (self.args.dataloader_persistent_workers and self.args.dataloader_num_workers):
             return make()
         for known, loader in self._eval_loaders:
@@ -195,7 +201,7 @@ class TrainingRun:
         self.state.trial_name = name
 
     def restore(self, point: ResumePoint, length: TrainingLength) -> None:
-        """Take over the state of a checkpoint: counters, log history, position and running loss."""
+        """Restore the state of a checkpoint: counters, log history, position and running loss."""
         fresh, self.state = self.state, copy.deepcopy(point.state)
         for name in (
             "max_steps",
@@ -230,7 +236,7 @@ class TrainingRun:
         self.last_update = point.last_update
 
     def begin_training(self, trainer: Hooks) -> None:
-        """Note when training begins, with which counts, and in which form the trainer's step is written."""
+        """Record the time and counts at which training begins, and the signature of the trainer's step."""
         self.is_in_train = True
         self.step_takes_items = takes_argument(trainer.training_step, "num_items_in_batch")
         self.memory.start("train")
@@ -238,7 +244,7 @@ class TrainingRun:
         self.first_step, self.first_tokens = self.state.global_step, self.state.num_input_tokens_seen
 
     def end_training(self) -> None:
-        """Undo what was set up for as long as training lasts; also if it failed."""
+        """Remove the settings that apply only during training, also if it failed."""
         self.remove_hooks()
         self.memory.abandon()
         for callback in self.callback_handler.callbacks:
@@ -267,7 +273,7 @@ class TrainingRun:
             parameter.grad = None
 
     def clip_gradients(self) -> torch.Tensor:
-        """Clip the global gradient norm to `max_grad_norm` (0: do not clip) and return it as it was before."""
+        """Clip the global gradient norm to `max_grad_norm` (0: do not clip); return the norm before clipping."""
         limit = self.args.max_grad_norm if self.args.max_grad_norm > 0 else float("inf")
         if not self.is_plain:
             return self.accelerator.clip_grad_norm_(self._parameters, limit)
@@ -276,15 +282,15 @@ class TrainingRun:
         return torch.nn.utils.clip_grad_norm_(self._parameters, limit)
 
     def remove_hooks(self) -> None:
-        """Take off NEFTune's noise and the overflow detector."""
+        """Remove the hooks of NEFTune's noise and of the overflow detector."""
         if self._model_hooks is not None:
             self._model_hooks.remove()
             self._model_hooks = None
 
     def release(self) -> None:
-        """Drop model, optimizer, schedule and loaders, so that their memory is free when this returns.
+        """Drop model, optimizer, schedule and loaders, and free their memory before this returns.
 
-        That of a GPU as well, for other processes there: other workers, say.
+        This includes GPU memory, which other processes, such as workers, can then use.
         """
         self.remove_hooks()
         unwrap_forward(self.model)

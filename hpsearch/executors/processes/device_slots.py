@@ -41,7 +41,7 @@ def slots_for(
     Raises:
         StudyError: a number is out of range, or they contradict each other.
 
-    Example:
+    Examples:
         >>> [slot.device for slot in slots_for(None, [0, 1], 2, gpus=2)]
         [0, 1, 0, 1]
     """

@@ -181,7 +181,7 @@ def from_searcher(name: str, parameter: Parameter, value: object) -> object:
     Raises:
         SpaceError: it lies outside.
 
-    Example:
+    Examples:
         >>> from_searcher("weight_decay", Float(0.1, 0.3, step=0.1), 0.30000000000000004)
         0.3
     """

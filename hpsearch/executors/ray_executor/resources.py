@@ -76,7 +76,7 @@ def as_resources(given: object) -> Resources | None:
     Raises:
         StudyError: it is none of these, or an amount cannot be asked for.
 
-    Example:
+    Examples:
         >>> print(as_resources({"cpu": 2, "gpu": 0.5}))
         2 CPUs, 0.5 GPUs
     """

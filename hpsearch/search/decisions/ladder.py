@@ -24,18 +24,18 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs of a search: ``pruner=Ladder((1 / 6, 1 / 2))`` in index of those that fit the number of trials.
+    """The rungs of a search; ``pruner=Ladder((1 / 6, 1 / 2))`` replaces those chosen by the number of trials.
 
     Args:
-        fractions: of the training run, after which trials pause; ascending, each above 0 and below 1.
-        reduction_factor: one trial of this many is promoted from a rung.
+        fractions: the fractions of the training run after which trials pause; ascending, each above 0 and below 1.
+        reduction_factor: one trial in this many is promoted from a rung.
         complete_first: the number of first trials that run to completion, unless they diverge.
-        complete_every: each trial whose index, from 0, is a multiple of this runs to completion too; 0: none.
+        complete_every: each trial whose index (from 0) is a multiple of this also runs to completion; 0: none.
 
     Raises:
         StudyError: the fractions do not ascend between 0 and 1, or a number is too small.
 
-    Example:
+    Examples:
         >>> Ladder((1 / 6, 1 / 2), complete_first=4, complete_every=8).describe(None)[:70]
         'trials pause at the first evaluation after 1/6 and 1/2 of their traini'
     """
@@ -63,16 +63,19 @@ class Ladder:
     def level(self, fraction: float) -> int:
         """Return the rung reached after a fraction of the training run: 0 for none, `end` at completion.
 
-        >>> [LADDER_OF_0_8_0.level(fraction) for fraction in (0.01, 0.06, 1 / 6, 0.9, 1.0)]
-        [0, 1, 2, 3, 4]
+        Examples:
+            >>> [LADDER_OF_0_8_0.level(fraction) for fraction in (0.01, 0.06, 1 / 6, 0.9, 1.0)]
+            [0, 1, 2, 3, 4]
         """
         return bisect_right((*self.fractions, 1.0), fraction + ROUNDING)
 
     def completes(self, index: int) -> bool:
-        """Return whether a trial runs to completion whatever it reports; the first one of a study has index 0.
+        """Return whether a trial runs to completion whatever it reports; the first trial of a study has index 0.
 
-        >>> [index for index in range(20) if Ladder((0.5,), 2, complete_first=3, complete_every=8).completes(index)]
-        [0, 1, 2, 8, 16]
+        Examples:
+            >>> ladder = Ladder((0.5,), 2, complete_first=3, complete_every=8)
+            >>> [index for index in range(20) if ladder.completes(index)]
+            [0, 1, 2, 8, 16]
         """
         return index < self.complete_first or (self.complete_every > 0 and index % self.complete_every == 0)
 
@@ -83,20 +86,22 @@ class Ladder:
 
     @property
     def part(self) -> str:
-        """Describe which trials are promoted.
+        """Which trials are promoted, in words.
 
-        >>> LADDER_OF_0_8_0.part
-        'the best third'
+        Examples:
+            >>> LADDER_OF_0_8_0.part
+            'the best third'
         """
         return {2: "the best half", 3: "the best third", 4: "the best quarter"}.get(
             self.reduction_factor, f"the best of {self.reduction_factor}"
         )
 
     def describe(self, points: Sequence[float] | None) -> str:
-        """Describe where trials pause that are evaluated after these fractions of their training run; None: unknown.
+        """Describe where trials pause if they are evaluated after these fractions of their training run; None: unknown.
 
-        >>> LADDER_OF_0_8_0.describe((0.2, 0.4, 0.6, 0.8, 1.0))
-        'trials pause after 20% and 60% of their training, and the best third is promoted'
+        Examples:
+            >>> LADDER_OF_0_8_0.describe((0.2, 0.4, 0.6, 0.8, 1.0))
+            'trials pause after 20% and 60% of their training, and the best third is promoted'
         """
         if points is None:
             fractions = _listed([_as_text(each) for each in self.fractions])
@@ -122,7 +127,7 @@ class Ladder:
 
     @classmethod
     def from_json(cls, values: JsonObject) -> Ladder:
-        """Return the ladder that `to_json` gave the values of."""
+        """Return the ladder from the values of `to_json`."""
         return cls(**{**values, "fractions": tuple(values["fractions"])})
 
 

@@ -20,7 +20,7 @@ class Metrics(dict[str, float]):
         items: the evaluation's own metrics.
         added: further metrics, for ``[]``, `get` and ``in``; an item of the same name takes precedence.
 
-    Example:
+    Examples:
         >>> metrics = Metrics({"eval_accuracy": 0.5}, {"num_parameters": 1000})
         >>> list(metrics), sum(metrics.values()), metrics["num_parameters"], "num_parameters" in metrics
         (['eval_accuracy'], 0.5, 1000, True)

@@ -16,17 +16,17 @@ _BOUND = re.compile(r"\s*([\w./-]+)\s*(<=|>=)\s*([-+.\w]+)\s*")
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound that the best trial must hold.
+    """A bound that the best trial must satisfy.
 
     Args:
         metric: the key of a metric of the evaluation (its ``eval_`` prefix may be left out), ``"num_parameters"`` for
             the number of the model's weights, or a function from all metrics to a number.
-        at_most, at_least: the bound; exactly one of them.
+        at_most, at_least: the bound; pass exactly one of them.
 
     Raises:
-        ObjectiveError: the metric or the bound is not one.
+        ObjectiveError: the metric or the bound is invalid.
 
-    Example:
+    Examples:
         >>> Constraint("eval_runtime", at_most=2.0).violation({"eval_runtime": 2.5})
         0.5
         >>> Constraint.parse("accuracy >= 0.9").violation({"eval_accuracy": 0.95}) <= 0
@@ -52,7 +52,7 @@ class Constraint:
 
     @classmethod
     def parse(cls, text: str) -> Constraint:
-        """Return the constraint that a text such as ``"num_parameters <= 1e6"`` or ``"accuracy >= 0.9"`` writes.
+        """Return the constraint from a text such as ``"num_parameters <= 1e6"`` or ``"accuracy >= 0.9"``.
 
         Raises:
             ObjectiveError: the text cannot be read.
@@ -77,15 +77,15 @@ class Constraint:
         return f"{metric} <= {self.at_most:.15g}" if self.at_most is not None else f"{metric} >= {self.at_least:.15g}"
 
     def excess(self, violation: float) -> float:
-        """Return a violation as a share of the bound, so that different constraints can be compared."""
+        """Return a violation as a fraction of the bound, which makes different constraints comparable."""
         bound = self.at_most if self.at_most is not None else self.at_least
         return violation / max(abs(bound or 0.0), 1e-12)
 
     def violation(self, metrics: Mapping[str, float]) -> float:
-        """Return by how much the constraint is broken: at most 0 if it holds, infinite for a metric that is NaN.
+        """Return the amount by which the constraint is broken: at most 0 if satisfied, infinite if the metric is NaN.
 
         Raises:
-            MissingMetricError: evaluation does not produce the metric.
+            MissingMetricError: the evaluation does not have the metric.
         """
         value = number_from(self.metric, metrics, f"The constraint {self.name!r}")
         if math.isnan(value):

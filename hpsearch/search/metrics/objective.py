@@ -69,7 +69,7 @@ class Objective:
     Attributes:
         metric: the key of a metric, or a function from all metrics to a number.
         direction: ``"minimize"`` or ``"maximize"``.
-        description: what is optimised, in words; printed before the search.
+        description: the objective in words, printed before the search.
         name: the key under which reports and tables show the value.
     """
 
@@ -88,17 +88,17 @@ class Objective:
         """Return the objective of one evaluation; NaN and infinities are returned as they are.
 
         Args:
-            metrics: of the evaluation.
-            what: what it is for, in messages.
+            metrics: the metrics of the evaluation.
+            what: the purpose of the value, in messages.
 
         Raises:
-            MissingMetricError: the metric is not among `metrics`; they are listed.
+            MissingMetricError: the metric is not among `metrics`, which the message lists.
             ObjectiveError: the value is not a number.
         """
         return number_from(self.metric, metrics, f"The {what}" if self.name == what else f"The {what} {self.name}")
 
     def is_better(self, value: float, than: float | None) -> bool:
-        """Return whether `value` beats `than`; anything finite beats None and what is not finite."""
+        """Return whether `value` is better than `than`; a finite value is better than None, NaN and infinities."""
         if not math.isfinite(value):
             return False
         if than is None or not math.isfinite(than):
@@ -107,7 +107,7 @@ class Objective:
 
     @property
     def best_of(self) -> Callable[..., Any]:
-        """Return `min` or `max`, whichever finds the best value."""
+        """The function that finds the best value: `min` or `max`."""
         return min if self.direction == MINIMIZE else max
 
 

@@ -34,17 +34,17 @@ class Engine(Protocol):
 
 
 class SearchSummary:
-    """All trials of a search, for a look at more than the best one.
+    """All trials of a search.
 
     Attributes:
         study: the settings; a `StoredStudy` if it was read from its folder.
         records: one `TrialRecord` per trial, by number.
-        problems: what is damaged in a study that was read from its folder, in one line each.
+        problems: the damage in a study that was read from its folder, one line each.
 
     Args:
         study: as above.
         records: as above, in any order.
-        engine: returns the engine, when it is needed: a table of trials is shown without importing Optuna.
+        engine: a function that returns the engine, called only if needed: showing trials does not import Optuna.
         problems: as above.
     """
 
@@ -61,7 +61,7 @@ class SearchSummary:
         self._engine = engine
 
     def with_study(self, study: Study | StoredStudy) -> SearchSummary:
-        """Return the same trials with other knowledge of their study."""
+        """Return a summary of the same trials with another `study`."""
         return SearchSummary(study, self.records, self._engine, self.problems)
 
     @property
@@ -70,9 +70,9 @@ class SearchSummary:
         return self._engine().engine_study()
 
     def importances(self) -> dict[str, float]:
-        """Return the share of the objective's variation that each parameter explains, largest first.
+        """Return the fraction of the objective's variation that each parameter explains, largest first.
 
-        Empty if there are too few trials.
+        The result is empty if there are too few trials.
         """
         return self._engine().importances()
 
@@ -82,18 +82,18 @@ class SearchSummary:
 
     @property
     def objective(self) -> Objective:
-        """The objective of the study; of several, the first."""
+        """The objective of the study, or the first of several."""
         return self.study.objective
 
     def ranked(self) -> list[TrialRecord]:
-        """Return the trials that have a result and hold the constraints, best first.
+        """Return the trials that have a result and satisfy the constraints, best first.
 
-        Of several objectives, those on the Pareto front come first.
+        With several objectives, those on the Pareto front come first.
         """
         return ranking(self.records, self.study.objectives)
 
     def best_first(self) -> list[TrialRecord]:
-        """Return all trials: those that may be the best as `ranked`, then the others by what they last came to."""
+        """Return all trials: first those of `ranked()`, then the remaining ones by their last value."""
         ranked = self.ranked()
         numbers = {each.number for each in ranked}
         return [*ranked, *sorted((each for each in self.records if each.number not in numbers), key=self._last_cost)]
@@ -105,26 +105,26 @@ class SearchSummary:
         return value if self.objective.direction == MINIMIZE else -value
 
     def best(self) -> list[TrialRecord]:
-        """Return the best trial, or, of several objectives, the Pareto front; empty if there is none."""
+        """Return the best trial or, with several objectives, the Pareto front; empty if no trial may be the best."""
         return best_records(self.records, self.study.objectives)
 
     def trials_dataframe(self) -> pandas.DataFrame:
-        """Return one row a trial: its state, objectives, parameters, epochs, seconds; see `trials_dataframe`."""
+        """Return a DataFrame with a row for each trial: state, objectives, parameters, epochs, seconds."""
         return trials_dataframe(self.records, self.study.objectives)
 
     def trials_markdown(self, limit: int = 10) -> str:
-        """Return the best trials as a table in Markdown, as for a paper."""
+        """Return the best trials as a Markdown table, for example for a paper."""
         return trials_markdown(self.records, self.study.objectives, limit)
 
     def count(self, state: TrialState) -> int:
-        """Return how many trials ended in `state`."""
+        """Return the number of trials in `state`."""
         return sum(record.state is state for record in self.records)
 
     def explain_absence(self, call: str = "The same call") -> str:
-        """Return why no trial may be the best: how the first one failed, or which constraint the closest one breaks.
+        """Return why no trial may be the best: the first failure, or the constraint that the closest trial breaks.
 
         Args:
-            call: what continues the study, to begin a sentence with.
+            call: the call or command that continues the study, as the beginning of a sentence.
         """
         study = self.study
         return explain_absence(self.records, study.constraints, getattr(study, "max_epochs", None), study.budget, call)
@@ -134,16 +134,16 @@ class SearchSummary:
 
 
 class BestRun(NamedTuple):
-    """The best trial of a search; of several objectives, one of the best.
+    """The best trial of a search or, with several objectives, a trial on the Pareto front.
 
     Attributes:
-        run_id: the trial's number as text; None in an error that carries what a search found, if that is nothing.
-        objective: its value by scope, a list of them with several objectives; None without a result.
-        hyperparameters: the parameters it trained with.
+        run_id: the trial's number as text; None in the `best_run` of an error, if no trial may be the best.
+        objective: its value by scope; with several objectives, a list of values; None without a result.
+        hyperparameters: the parameters that it trained with.
         run_summary: the whole search, a `SearchSummary`.
-        checkpoint: the folder of its scoped weights; None if they were not kept.
-        scope: the scope that value and checkpoint were selected by.
-        build_model: builds the trial's model, without its weights.
+        checkpoint: the folder of its selected weights; None if they were not kept.
+        scope: the scope that selected the value and the checkpoint.
+        build_model: the function that builds the trial's model from a folder of weights.
     """
 
     run_id: str | None
@@ -157,10 +157,10 @@ class BestRun(NamedTuple):
     def load_model(self) -> Any:
         """Build the best trial's model, with the selected weights, in evaluation mode on the host.
 
-        Works for any model: it is built by `model_init`, with the trial's parameters and seed.
+        This works for any model: `model_init` builds it, with the trial's parameters and seed.
 
         Raises:
-            NoCompletedTrialError: no trial has a result; the message says why.
+            NoCompletedTrialError: no trial may be the best; the message explains why.
             FileNotFoundError: the weights were not kept (`keep_checkpoints=0`) or have been deleted.
         """
         if self.run_id is None or self.build_model is None:

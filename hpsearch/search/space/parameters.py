@@ -22,16 +22,16 @@ class Float:
     Args:
         low, high: the bounds.
         log: sample uniformly in the logarithm; needs ``low > 0``.
-        step: only ``low, low + step, ...``; not together with `log`.
+        step: allow only ``low, low + step, ...``; cannot be combined with `log`.
         default: the value that `SearchSpace.defaults()` gives.
-        prior: where the best value is believed to be. The first trial has it, and more are tried near it, fewer and
-            fewer as others turn out to be better, if trials pause at rungs and the sampler is the default one; the
-            first lines of a search say so. Other samplers do without it.
+        prior: where the best value is likely to be. The default sampler, in a search whose trials pause at rungs, tries
+            this value in the first trial, and values near it more often; the effect declines as trials accumulate.
+            Other searches ignore priors; the first lines of a search report which applies.
 
     Raises:
         SpaceError: the bounds, the step, the default or the prior contradict each other.
 
-    Example:
+    Examples:
         >>> Float(1e-5, 1e-3, log=True).contains(1e-4)
         True
     """
@@ -75,16 +75,16 @@ class Int:
     Args:
         low, high: the bounds.
         log: sample uniformly in the logarithm; needs ``low >= 1`` and ``step == 1``.
-        step: only ``low, low + step, ...``.
+        step: allow only ``low, low + step, ...``.
         default: the value that `SearchSpace.defaults()` gives.
-        prior: where the best value is believed to be. The first trial has it, and more are tried near it, fewer and
-            fewer as others turn out to be better, if trials pause at rungs and the sampler is the default one; the
-            first lines of a search say so. Other samplers do without it.
+        prior: where the best value is likely to be. The default sampler, in a search whose trials pause at rungs, tries
+            this value in the first trial, and values near it more often; the effect declines as trials accumulate.
+            Other searches ignore priors; the first lines of a search report which applies.
 
     Raises:
         SpaceError: the bounds, the step, the default or the prior contradict each other, or are not whole.
 
-    Example:
+    Examples:
         >>> Int(2, 8, step=2).contains(5)
         False
     """
@@ -133,14 +133,14 @@ class Categorical:
         choices: a sequence of None, bool, int, float or str; or a mapping from choices to the parameters that exist
             only if that choice is taken.
         default: the value that `SearchSpace.defaults()` gives.
-        prior: where the best value is believed to be. The first trial has it, and more are tried near it, fewer and
-            fewer as others turn out to be better, if trials pause at rungs and the sampler is the default one; the
-            first lines of a search say so. Other samplers do without it.
+        prior: where the best value is likely to be. The default sampler, in a search whose trials pause at rungs, tries
+            this value in the first trial, and values near it more often; the effect declines as trials accumulate.
+            Other searches ignore priors; the first lines of a search report which applies.
 
     Raises:
         SpaceError: there is no choice, one is given twice, or the default or the prior is none of them.
 
-    Example:
+    Examples:
         >>> schedule = Categorical({"constant": {}, "cosine": {"warmup_steps": Float(0.0, 0.3)}})
         >>> schedule.choices, list(schedule.branches["cosine"])
         (('constant', 'cosine'), ['warmup_steps'])

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class SearchSpace(Mapping[str, Parameter]):
-    """An immutable mapping from parameter names to parameters, checked when it is made.
+    """An immutable mapping from parameter names to parameters, checked when it is created.
 
     Names are training arguments (``learning_rate``) or dotted (``model.hidden_size``, ``optim.momentum``). A name may
-    come up in several branches if it means the same parameter in each.
+    occur in several branches if it has the same parameter in each.
 
     Args:
         parameters: names to `Float`, `Int` or `Categorical`; the branches of a `Categorical` are spaces themselves.
 
     Raises:
-        SpaceError: the space is empty, a name or a parameter is not one, or a name means two different things.
+        SpaceError: the space is empty, a name or a parameter is invalid, or a name has two different parameters.
 
-    Example:
+    Examples:
         >>> space = SearchSpace({
         ...     "learning_rate": Float(1e-5, 1e-3, log=True),
         ...     "optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0.0, 0.99)}}),
@@ -85,32 +85,34 @@ class SearchSpace(Mapping[str, Parameter]):
         return _defaults(self._parameters)
 
     def priors(self) -> dict[str, Scalar]:
-        """Return where the best values are believed to be, of the parameters that have a prior.
+        """Return the priors of the parameters that have one.
 
-        >>> SearchSpace({"learning_rate": Float(1e-5, 1e-3, log=True, prior=2e-5), "seed": Int(0, 9)}).priors()
-        {'learning_rate': 2e-05}
+        Examples:
+            >>> SearchSpace({"learning_rate": Float(1e-5, 1e-3, prior=2e-5), "seed": Int(0, 9)}).priors()
+            {'learning_rate': 2e-05}
         """
         return {name: each.prior for name, each in self.all_parameters().items() if each.prior is not None}
 
     def contains(self, values: Mapping[str, object]) -> bool:
-        """Return whether `values` are a complete set of values of this space, with none that does not exist."""
+        """Return whether `values` has exactly the parameters that exist, each with an allowed value."""
         expected = _draw_existing(self._parameters, values)
         return expected is not None and expected == set(values)
 
     def describe(self) -> JsonObject:
-        """Return the space as JSON-ready values, the same for equal spaces."""
+        """Return the space as JSON-ready values; equal spaces have equal descriptions."""
         return {name: _describe(parameter) for name, parameter in self._parameters.items()}
 
     @classmethod
     def from_description(cls, described: Mapping[str, object]) -> SearchSpace:
-        """Return the space that `describe` gave the description of, also after a journey through JSON.
+        """Return the space from its description (see `describe`), possibly read from JSON.
 
         Raises:
-            SpaceError: it describes none.
+            SpaceError: the description is not that of a space.
 
-        >>> space = SearchSpace({"learning_rate": Float(1e-5, 1e-3, log=True)})
-        >>> SearchSpace.from_description(space.describe()) == space
-        True
+        Examples:
+            >>> space = SearchSpace({"learning_rate": Float(1e-5, 1e-3, log=True)})
+            >>> SearchSpace.from_description(space.describe()) == space
+            True
         """
         return cls({name: _parameter(name, each) for name, each in described.items()})
 

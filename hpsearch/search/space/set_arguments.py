@@ -22,7 +22,7 @@ def without_set_arguments(hp_space: object, arguments: Mapping[str, object]) -> 
     Raises:
         SpaceError: a parameter is in a branch, from where it cannot be taken, or none is left.
 
-    Example:
+    Examples:
         >>> from hpsearch import Float, SearchSpace
         >>> space = SearchSpace({"optim": Categorical({"adamw_torch": {}, "sgd": {"optim.momentum": Float(0, 0.99)}})})
         >>> without_set_arguments(space, {"optim": "sgd"})[0]
@@ -68,7 +68,7 @@ def start_without(start_with: object, names: Collection[str]) -> object:
         start_with: as in `Trainer.hyperparameter_search`; what is none there is returned as it is.
         names: of what is not searched.
 
-    Example:
+    Examples:
         >>> start_without([{"learning_rate": 1e-3, "seed": 1}, {"seed": 2}, "defaults"], ["seed"])
         [{'learning_rate': 0.001}, 'defaults']
     """

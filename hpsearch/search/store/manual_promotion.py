@@ -1,4 +1,4 @@
-"""Promotion by hand: a trial that the user wants to see trained to its end, whatever the rungs make of it."""
+"""Promotion by hand: the user has a trial trained to completion, whatever the rungs decide."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _MARK = "promoted"
 
 
 def promote(study_folder: str | os.PathLike[str], number: int) -> None:
-    """Let a trial train to its end, although it waits at a rung, or would wait or be pruned at the next one.
+    """Train a trial to completion, whatever its reports at the rungs.
 
-    The search that is at work in the folder, in whatever process, takes it up as soon as a worker is free; if there is
-    none, the next one does. A second call changes nothing while the trial has not ended. The trial counts among those
-    that have gone on from a rung, so that another one may have to wait. One that is judged at this very moment may be
-    pruned all the same.
+    The search that is running in the folder, in any process, resumes the trial as soon as a worker is free; if none is
+    running, the next search does. A second call has no effect until the trial has ended. The trial counts as promoted
+    from its rung, so another trial may have to stay paused. A trial that is being judged at the time of the call may
+    still be pruned.
 
     Args:
-        study_folder: of the study, ``<output_dir>/<study_name>``.
-        number: of the trial; it waits, runs, or was interrupted.
+        study_folder: the folder of the study, ``<output_dir>/<study_name>``.
+        number: the number of a trial that is paused, running or interrupted.
 
     Raises:
-        StudyError: there is no such study or trial, the study has no rungs, or the trial has ended.
+        StudyError: the study or the trial does not exist, the study has no rungs, or the trial has ended.
 
-    Example:
+    Examples:
         >>> promote("runs/study", 7)
         Traceback (most recent call last):
         ...

@@ -15,6 +15,7 @@ import transformers
 
 from ..errors import ArgumentError, StudyError, described_value
 from ..search.space.initial_trials import resolve_start
+from ..search.space.search_space import SearchSpace
 from ..search.store.read_study import read_settings
 from ..search.study import SpaceLike, check_name, check_whole
 from ..search.trial import Trial
@@ -132,7 +133,12 @@ class TunedFunction:
         known = _recorded(self._folder(check_name(study_name, "study_name")))
         if known is None:
             recipe = TrainerFunction(self.function, self.hp_space, self.output_dir)
-            return recipe.replay(study_name, number, *positional, **arguments)
+            try:
+                return recipe.replay(study_name, number, *positional, **arguments)
+            except FirstReport:
+                raise StudyError(
+                    f"There is no study {study_name!r} of {name_of(self.function)} in {str(self._folder(''))!r}."
+                ) from None
         args = dataclasses.replace(known, output_dir=str(self._folder("").resolve()))
         return replay(PlainFunction(self.function, args), study_name, number, *positional, **arguments)
 
@@ -177,11 +183,14 @@ class TunedFunction:
                 f"{code}(trial) must return a transformers.Trainer, a number or a dict of metrics, or report some, "
                 f"but returned {described_value(returned)}."
             )
+        metrics, params = as_metrics(returned, code), dict(trial.params.values_by_name)
         args.reports, args.objective = False, _names(returned, code)
-        params = dict(trial.params.values_by_name)
-        plain = PlainFunction(self.function, args, KnownResult(returned, params, trial.suggested))
+        can_start_with_them = not isinstance(space, SearchSpace) or params.keys() <= space.all_parameters().keys()
         is_ours_to_choose = given.sampler is None and not given.options
-        return plain, [params, *start[1:]] if is_ours_to_choose else None
+        if trial.has_saved or not can_start_with_them or not is_ours_to_choose:
+            return PlainFunction(self.function, args), None
+        result = KnownResult(metrics, params, trial.suggested, trial.user_attrs)
+        return PlainFunction(self.function, args, result), [params, *start[1:]]
 
     def _folder(self, study_name: str) -> Path:
         return Path("output" if self.output_dir is None else self.output_dir, study_name)
@@ -211,15 +220,13 @@ def _recorded(folder: Path) -> FunctionArguments | None:
     if not settings or not settings.get("sessions"):
         return None
     recorded = settings["sessions"][-1].get("arguments") or {}
-    names = {each.name for each in dataclasses.fields(FunctionArguments)}
-    if not names <= recorded.keys():
-        return None
-    return FunctionArguments(**{**{name: recorded[name] for name in names}, "objective": tuple(recorded["objective"])})
+    is_of_a_function = {each.name for each in dataclasses.fields(FunctionArguments)} <= recorded.keys()
+    return FunctionArguments.of(recorded) if is_of_a_function else None
 
 
 def _names(value: object, code: str) -> tuple[str, ...]:
     """Return the names of the metrics that a function has reported, as it names them."""
-    return tuple(value) if isinstance(value, Mapping) else tuple(each[5:] for each in as_metrics(value, code))
+    return tuple(map(str, value)) if isinstance(value, Mapping) else tuple(each[5:] for each in as_metrics(value, code))
 
 
 def _left_to_the_function(trial: Trial) -> dict[str, object]:

@@ -16,6 +16,7 @@ import transformers
 from ..errors import ArgumentError, StudyError, described_value
 from ..search.space.initial_trials import resolve_start
 from ..search.space.search_space import SearchSpace
+from ..search.store.provenance import was_edited
 from ..search.store.read_study import read_settings
 from ..search.study import SpaceLike, check_name, check_whole
 from ..search.trial import Trial
@@ -25,7 +26,7 @@ from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchA
 from .first_call import FirstReport, KnownResult
 from .function_run import FunctionArguments, name_of
 from .function_trial import as_metrics
-from .plain_function import PlainFunction, check_direction
+from .plain_function import FUNCTION, PlainFunction, check_direction
 from .repeated_warnings import warnings_once
 from .trainer_function import TrainerFunction
 
@@ -164,7 +165,8 @@ class TunedFunction:
         makes_trainers = TrainerFunction(self.function, self.hp_space, self.output_dir)
         seed = makes_trainers.default_seed if given.seed is None else given.seed
         args = FunctionArguments(os.fspath(self._folder("")), seed, max_resource)
-        known = _recorded(self._folder(check_name(given.study_name, "study_name")))
+        folder = self._folder(check_name(given.study_name, "study_name"))
+        known = _recorded(folder, self.function)
         if known is not None:
             args = dataclasses.replace(known, output_dir=args.output_dir, seed=seed, max_resource=max_resource)
             return PlainFunction(self.function, args), None
@@ -187,7 +189,8 @@ class TunedFunction:
         args.reports, args.objective = False, _names(returned, code)
         can_start_with_them = not isinstance(space, SearchSpace) or params.keys() <= space.all_parameters().keys()
         is_ours_to_choose = given.sampler is None and not given.options
-        if trial.has_saved or not can_start_with_them or not is_ours_to_choose:
+        is_new = _recorded(folder) is None
+        if trial.has_saved or not (can_start_with_them and is_ours_to_choose and is_new):
             return PlainFunction(self.function, args), None
         result = KnownResult(metrics, params, trial.suggested, trial.user_attrs)
         return PlainFunction(self.function, args, result), [params, *start[1:]]
@@ -214,12 +217,18 @@ def _cheap_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _recorded(folder: Path) -> FunctionArguments | None:
-    """Return what a study knows of its plain function; None if there is no study, or one of trainers."""
+def _recorded(folder: Path, function: Callable[..., object] | None = None) -> FunctionArguments | None:
+    """Return what a study knows of its plain function; None if there is no study, or one of trainers.
+
+    If `function` is given: None also if it was edited since.
+    """
     settings = read_settings(folder) if folder.is_dir() else None
     if not settings or not settings.get("sessions"):
         return None
-    recorded = settings["sessions"][-1].get("arguments") or {}
+    last = settings["sessions"][-1]
+    if function is not None and was_edited(last, FUNCTION, function):
+        return None
+    recorded = last.get("arguments") or {}
     is_of_a_function = {each.name for each in dataclasses.fields(FunctionArguments)} <= recorded.keys()
     return FunctionArguments.of(recorded) if is_of_a_function else None
 

@@ -296,6 +296,21 @@ def test_a_study_continues_without_another_first_call_and_a_trial_is_replayed() 
     assert again.is_equal
 
 
+def test_a_study_continued_with_an_edited_function_finds_out_again_whether_it_can_resume(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def does_not_save(trial: FunctionTrial) -> None:
+        for step in range(1, STEPS + 1):
+            trial.report({"loss": curve(trial, step)}, step)
+            if trial.should_prune():
+                return
+
+    search(Loop(), max_resource=STEPS, n_trials=4)
+    with caplog.at_level("INFO", "hpsearch"):
+        search(does_not_save, max_resource=STEPS, n_trials=8)
+    assert "trials do not pause, as does_not_save never reads trial.checkpoint" in caplog.text
+
+
 def test_a_save_that_fails_leaves_the_last_checkpoint() -> None:
     seen: list[list[str]] = []
 

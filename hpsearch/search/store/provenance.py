@@ -83,6 +83,12 @@ def _changed_functions(earlier: Mapping[str, Any], now: Mapping[str, Any], but: 
     return found
 
 
+def was_edited(session: Mapping[str, Any], name: str, function: object) -> bool:
+    """Return whether a function is another one than a session has recorded under a name, as far as that is known."""
+    now = {"functions": fingerprints({name: function}), "fingerprint_scheme": SCHEME}
+    return bool(_changed_functions(session, now))
+
+
 def _changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any], groups: Collection[str]) -> list[str]:
     found = []
     for group in groups:

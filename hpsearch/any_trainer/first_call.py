@@ -45,12 +45,15 @@ class FirstTrial(DrawnTrial):
     Attributes:
         reads_checkpoint: whether the function asked for a checkpoint to resume from.
         suggested: what was asked for, by the space and by the function.
+        first_report: what ends the call, though the function may catch it, or report in another thread.
+        has_saved: whether the function saved a checkpoint, which is deleted again.
     """
 
     def __init__(self, stream: str, seed: int, start: Mapping[str, object]) -> None:
         super().__init__(stream)
-        self._start, self.seed, self.reads_checkpoint = start, seed, False
+        self._start, self.seed, self.reads_checkpoint, self.has_saved = start, seed, False, False
         self.suggested: dict[str, Parameter] = {}
+        self.first_report: FirstReport | None = None
 
     @property
     def checkpoint(self) -> Path | None:
@@ -60,19 +63,24 @@ class FirstTrial(DrawnTrial):
 
     def report(self, value: object, step: object = None) -> NoReturn:
         """End the call."""
-        raise FirstReport(self, value)
+        self.first_report = self.first_report or FirstReport(self, value)
+        raise self.first_report
 
     @contextlib.contextmanager
     def save(self) -> Iterator[Path]:
         """Give a folder that is deleted again."""
         with scratch_folder() as folder:
             yield folder
+        self.has_saved = True
 
     def _choose(self, name: str, parameter: Parameter) -> object:
         self.suggested[name] = parameter
-        drawn = super()._choose(name, parameter)
-        given = self._start.get(name, drawn)
-        return given if parameter.contains(given) else drawn
+        if name not in self._start:
+            return super()._choose(name, parameter)
+        given = self._start[name]
+        if not parameter.contains(given):
+            raise SpaceError(f"start_with gives {name}={given!r}, which is not in {parameter!r}.")
+        return given
 
 
 @dataclass(frozen=True)
@@ -80,26 +88,29 @@ class KnownResult:
     """What a function has returned at its first call, before it reported anything.
 
     Attributes:
-        value: it returned.
+        metrics: it returned, as `as_metrics` names them.
         params: of that call.
         suggested: the parameters as they were asked for.
         seconds: that it took.
+        user_attrs: what the function has noted.
     """
 
-    value: object
+    metrics: Mapping[str, float]
     params: Mapping[str, object]
     suggested: Mapping[str, Parameter]
     seconds: float
+    user_attrs: Mapping[str, object]
 
     def is_of(self, trial: Trial) -> bool:
-        """Return whether a trial has the parameters of that call, or will be given them."""
-        return {**trial.fixed, **trial.params.values_by_name} == self.params
+        """Return whether a trial is the first, with the parameters of that call, or will be given them."""
+        return trial.number == 0 and {**trial.fixed, **trial.params.values_by_name} == self.params
 
-    def take(self, trial: Trial) -> object:
-        """Ask for what was asked for in that call, and return its result."""
+    def take(self, trial: Trial) -> Mapping[str, float]:
+        """Ask for what was asked for in that call, note what was noted, and return its result."""
         for name, parameter in self.suggested.items():
             trial.suggest(name, parameter)
-        return self.value
+        trial.user_attrs.update(self.user_attrs)
+        return self.metrics
 
 
 def call_first(
@@ -124,12 +135,18 @@ def call_first(
     for draw in range(_DRAWS):
         trial = FirstTrial(f"{seed}/{draw}", seed, start or {})
         params = trial.arguments = ask(space, trial, code)
-        set_seed(seed)
+        trial.seed = seed_of(trial, seed)
+        set_seed(trial.seed)
         try:
-            return call(trial), trial
+            returned = call(trial)
+            if trial.first_report is not None:
+                raise trial.first_report
+            return returned, trial
         except HpsearchError:
             raise
         except Exception as error:
+            if trial.first_report is not None:
+                raise trial.first_report from error
             unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
             near = "" if unknown is None else nearest_name(str(unknown), params)
             if near or draw == _DRAWS - 1:
@@ -160,6 +177,12 @@ def ask(space: Space, trial: Trial, code: str) -> dict[str, object]:
     trial.suggested_by_space = set(trial.params.values_by_name)
     trial.params.read.clear()
     return dict(trial.params.values_by_name)
+
+
+def seed_of(trial: Trial, default: int) -> int:
+    """Return the seed of a trial: its parameter ``seed`` if the space has one."""
+    seed = trial.params.values_by_name.get("seed")
+    return seed if isinstance(seed, int) else default
 
 
 def not_suggested(name: str, value: object, code: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from ..system.files import read_json, whole_folder, write_json
 from ..training.checkpoints import TRIAL_FILE
 from ..training.randomness import seed_run
 from ..trial.reporting_callback import ReportingCallback
-from .first_call import KnownResult
-from .function_trial import FunctionTrial, as_metrics
+from .first_call import KnownResult, seed_of
+from .function_trial import FunctionTrial, as_metrics, as_number
 
 
 @dataclass
@@ -40,6 +41,12 @@ class FunctionArguments:
     reports: bool = True
     reads_checkpoint: bool = False
     objective: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, recorded: Mapping[str, Any]) -> FunctionArguments:
+        """Return the arguments that `study.json` holds; what else it holds is left out."""
+        known = {each.name: recorded[each.name] for each in fields(cls)}
+        return cls(**{**known, "objective": tuple(known["objective"])})
 
     # What rooms below read of training arguments.
     ray_scope = "last"
@@ -86,6 +93,7 @@ class FunctionCall:
         trial: its parameters are set, or suggested by the function.
         args: what all calls have in common, with the folder and the seed of this one.
         known: its result, if it was called with these parameters already.
+        said: what the runs of a function have said, in order to say it once.
     """
 
     eval_dataset = None
@@ -96,9 +104,11 @@ class FunctionCall:
         trial: Trial,
         args: FunctionArguments,
         known: KnownResult | None = None,
+        said: list[str] | None = None,
     ) -> None:
         self.args = args
         self._function, self._trial, self._known = function, trial, known
+        self._said = [] if said is None else said
         self._progress, self._control = _Progress(args.max_resource or 0), TrainerControl()
         self._event: tuple[Any, Any, Any] = (args, self._progress, self._control)  # as callbacks receive it
         self._reporting: ReportingCallback | None = None
@@ -164,8 +174,15 @@ class FunctionCall:
             return True
         if reporting.paused:
             if self._saved_at == self._progress.global_step:
+                self._was_told_to_end = True
                 raise TrialPaused
             reporting.paused = False  # nothing to resume from: it continues to the next rung
+            if self.args.reads_checkpoint and not self._said:
+                self._said.append(
+                    f"{self._name} has saved nothing between trial.report() and trial.should_prune(): its trials do "
+                    "not pause at such rungs"
+                )
+                reporting.notice(self._said[0])
         return False
 
     @contextlib.contextmanager
@@ -231,11 +248,12 @@ class FunctionCall:
         last = self._progress.global_step
         if step is None:
             return last + 1
-        if isinstance(step, bool) or not float(step).is_integer() or step < 0:
+        number = None if isinstance(step, bool) else as_number(step)
+        if number is None or not number.is_integer() or number < 0:
             raise StudyError(f"The step of a report must be a whole number of at least 0, but got {step!r}.")
-        if last == 0 and step == 0:
+        if last == 0 and number == 0:
             self._first_step = 0
-        counted = int(step) + 1 - self._first_step
+        counted = int(number) + 1 - self._first_step
         if counted <= last:
             raise StudyError(
                 f"The steps of reports must increase, but {self._name} reports step {step} after step "
@@ -251,21 +269,38 @@ class FunctionCall:
     def _finish(self, result: object) -> None:
         """Report the result that the function has returned, unless it was told to end, or has reported it."""
         reporting, progress = self._callback, self._progress
-        if reporting.stop is not None or (reporting.pruned and self._was_told_to_end):
+        if self._was_told_to_end or (reporting.stop is not None and not reporting.stop.is_interruption):
             return
-        reporting.pruned = reporting.paused = False  # it never asked
+        reporting.stop, reporting.pruned, reporting.paused = None, False, False  # it never asked, and is complete
         metrics = None if result is None else as_metrics(result, self._name)
         if metrics is None and self._last is None:
             raise StudyError(
                 f"{self._name} returned None and has reported nothing; it must return a number or a dict of metrics, "
                 "or call trial.report."
             )
-        if metrics is not None and metrics != self._last:
+        if metrics is not None and repr(metrics) != repr(self._last):  # NaN equals NaN here
+            self._check_has_reported_some_of(metrics)
             progress.reach(progress.global_step or progress.max_steps or 1)
+            self._label_what_was_saved(progress.global_step)
             self._control.should_training_stop = True  # nothing comes after it
             self._evaluate(metrics)
         if not progress.max_steps:
             reporting.fraction = 1.0
+
+    def _check_has_reported_some_of(self, metrics: Mapping[str, float]) -> None:
+        if self._last is not None and not metrics.keys() & self._last.keys():
+            returned, reported = (", ".join(sorted(each)).replace("eval_", "") for each in (metrics, self._last))
+            raise StudyError(
+                f"{self._name} returned {returned}, but has reported {reported}: it must report and return the "
+                "objective under the same name."
+            )
+
+    def _label_what_was_saved(self, step: int) -> None:
+        """Name the checkpoint of a function that has saved but not reported after the step of its result."""
+        if self._saved_at == 0 and self._last is None:
+            folder = Path(self.args.output_dir)
+            os.replace(folder / "checkpoint-0", folder / f"checkpoint-{step}")
+            self._saved_at = step
 
     def _end_as_told(self, error: Exception) -> None:
         """End a trial whose function raised `TrialPruned`, if only of its own accord; it fails without a report."""
@@ -283,8 +318,7 @@ def name_of(function: Callable[..., object]) -> str:
 
 def for_trial(args: FunctionArguments, trial: Trial, output_dir: str | None) -> FunctionArguments:
     """Return the arguments of one call: the seed is the trial's parameter ``seed`` if it has one."""
-    seed = trial.params.values_by_name.get("seed")
-    return replace(args, output_dir=output_dir or args.output_dir, seed=seed if isinstance(seed, int) else args.seed)
+    return replace(args, output_dir=output_dir or args.output_dir, seed=seed_of(trial, args.seed))
 
 
 def _is_pruned(error: Exception) -> bool:

@@ -124,7 +124,7 @@ def as_metrics(value: object, code: str) -> dict[str, float]:
         named = {f"{VALUE}_{index}": each for index, each in enumerate(value)}
     else:
         named = {VALUE: value}
-    numbers = {name: _number(each) for name, each in named.items()}
+    numbers = {name: as_number(each) for name, each in named.items()}
     for name, each in numbers.items():
         if each is None:
             which = "" if named[name] is value else f"{name}="
@@ -138,7 +138,7 @@ def as_metrics(value: object, code: str) -> dict[str, float]:
     }
 
 
-def _number(value: object) -> float | None:
+def as_number(value: object) -> float | None:
     """Return a number, also of numpy or torch, as a float; None if it is none."""
     if isinstance(value, (str, bytes)) or value is None:
         return None

@@ -45,6 +45,7 @@ class PlainFunction:
         self, function: Callable[[Any], object], args: FunctionArguments, known: KnownResult | None = None
     ) -> None:
         self.function, self.args, self._known = function, args, known
+        self._said: list[str] = []
 
     @property
     def user_code(self) -> str:
@@ -71,16 +72,16 @@ class PlainFunction:
         return Evaluation(1, True, objective=self.args.objective)
 
     def with_arguments(self, **parameters: object) -> PlainFunction:
-        """Return the same recipe with another `output_dir`; the function decides everything else.
+        """Return the same recipe with other values of what all calls have in common, such as those of an older session.
 
         Raises:
             ArgumentError: another argument is given.
         """
-        others = sorted(parameters.keys() - {"output_dir"})
+        others = sorted(parameters.keys() - vars(self.args).keys())
         if others:
             raise ArgumentError(f"{others[0]} cannot be set from outside: {self.user_code}(trial) decides it.")
         other = copy.copy(self)
-        other.args = replace(self.args, output_dir=str(parameters.get("output_dir", self.args.output_dir)))
+        other.args = FunctionArguments.of({**vars(self.args), **parameters})
         return other
 
     def is_read_by_user_code(self, name: str) -> bool:
@@ -101,7 +102,7 @@ class PlainFunction:
             name = min(unread)
             raise SpaceError(not_suggested(name, trial.arguments[name], self.user_code))
         known = self._known if self._known is not None and self._known.is_of(trial) else None
-        return FunctionCall(self.function, trial, for_trial(self.args, trial, output_dir), known)
+        return FunctionCall(self.function, trial, for_trial(self.args, trial, output_dir), known, self._said)
 
     def preflight_trainer(self, trial: Trial, output_dir: str) -> NoReturn:
         """Refuse: a function cannot be tried for one step; `tune` searches it without a preflight.

@@ -33,7 +33,7 @@ from ..training.randomness import preserved_streams, seed_run
 from ..training.shared_parts import EarlierParts
 from ..trial.searchable import PreflightTrainer
 from .exact_resume import why_inexact
-from .first_call import FirstTrial, Space, call_first, not_suggested
+from .first_call import FirstTrial, Space, call_first, not_suggested, seed_of
 from .prepared_data import folder_of_prepared_data, mapping_once
 from .transformers_trainer import TransformersTrainer, read_state, resumable_checkpoints
 
@@ -126,8 +126,7 @@ class TrainerFunction:
             name = min(unread)
             raise SpaceError(not_suggested(name, trial.arguments[name], "make_trainer"))
         environment = dict(os.environ)
-        suggested = trial.params.values_by_name.get("seed")
-        seed = suggested if isinstance(suggested, int) else self.args.seed
+        seed = seed_of(trial, self.args.seed)
         made = self._make(trial, seed)
         if made.args.seed != seed:  # it is known only now, so the model is made again
             seed = made.args.seed

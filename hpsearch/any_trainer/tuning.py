@@ -17,6 +17,8 @@ import transformers
 from ..errors import ArgumentError, StudyError, described_value
 from ..search.result.best_run import BestRun
 from ..search.space.initial_trials import resolve_start
+from ..search.space.search_space import SearchSpace
+from ..search.store.provenance import was_edited
 from ..search.store.read_study import read_settings
 from ..search.study import SpaceLike, check_name, check_whole
 from ..search.trial import Trial
@@ -26,7 +28,7 @@ from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchA
 from .first_call import FirstReport, KnownResult
 from .function_call import FunctionArguments, name_of
 from .function_trial import as_metrics
-from .plain_function import PlainFunction, check_arguments, check_direction, check_processes
+from .plain_function import FUNCTION, PlainFunction, check_arguments, check_direction, check_processes
 from .repeated_warnings import warnings_once
 from .trainer_function import TrainerFunction
 
@@ -139,7 +141,12 @@ class TunedFunction:
         known = _recorded(self._folder(check_name(study_name, "study_name")))
         if known is None:
             recipe = TrainerFunction(self.function, self.hp_space, self.output_dir)
-            return recipe.replay(study_name, number, *positional, **arguments)
+            try:
+                return recipe.replay(study_name, number, *positional, **arguments)
+            except FirstReport:
+                raise StudyError(
+                    f"There is no study {study_name!r} of {name_of(self.function)} in {str(self._folder(''))!r}."
+                ) from None
         args = dataclasses.replace(known, output_dir=str(self._folder("").resolve()))
         return replay(PlainFunction(self.function, args), study_name, number, *positional, **arguments)
 
@@ -165,7 +172,8 @@ class TunedFunction:
         makes_trainers = TrainerFunction(self.function, self.hp_space, self.output_dir)
         seed = makes_trainers.default_seed if given.seed is None else given.seed
         args = FunctionArguments(os.fspath(self._folder("")), seed, max_resource)
-        known = _recorded(self._folder(check_name(given.study_name, "study_name")))
+        folder = self._folder(check_name(given.study_name, "study_name"))
+        known = _recorded(folder, self.function)
         if known is not None:
             args = dataclasses.replace(known, output_dir=args.output_dir, seed=seed, max_resource=max_resource)
             return PlainFunction(self.function, args), None
@@ -187,13 +195,15 @@ class TunedFunction:
                 f"{code}(trial) must return a transformers.Trainer, a number or a dict of metrics, or report some, "
                 f"but returned {described_value(returned)}."
             )
+        metrics, params = as_metrics(returned, code), dict(trial.params.values_by_name)
         args.reports, args.objective = False, _names(returned, code)
-        params = dict(trial.params.values_by_name)
-        plain = PlainFunction(
-            self.function, args, KnownResult(returned, params, trial.suggested, self._clock() - began)
-        )
+        can_start_with_them = not isinstance(space, SearchSpace) or params.keys() <= space.all_parameters().keys()
         is_ours_to_choose = given.sampler is None and not given.options
-        return plain, [params, *start[1:]] if is_ours_to_choose else None
+        is_new = _recorded(folder) is None
+        if trial.has_saved or not (can_start_with_them and is_ours_to_choose and is_new):
+            return PlainFunction(self.function, args), None
+        result = KnownResult(metrics, params, trial.suggested, self._clock() - began, trial.user_attrs)
+        return PlainFunction(self.function, args, result), [params, *start[1:]]
 
     def _folder(self, study_name: str) -> Path:
         return Path("output" if self.output_dir is None else self.output_dir, study_name)
@@ -217,21 +227,25 @@ def _cheap_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _recorded(folder: Path) -> FunctionArguments | None:
-    """Return what a study knows of its plain function; None if there is no study, or one of trainers."""
+def _recorded(folder: Path, function: Callable[..., object] | None = None) -> FunctionArguments | None:
+    """Return what a study knows of its plain function; None if there is no study, or one of trainers.
+
+    If `function` is given: None also if it was edited since.
+    """
     settings = read_settings(folder) if folder.is_dir() else None
     if not settings or not settings.get("sessions"):
         return None
-    recorded = settings["sessions"][-1].get("arguments") or {}
-    names = {each.name for each in dataclasses.fields(FunctionArguments)}
-    if not names <= recorded.keys():
+    last = settings["sessions"][-1]
+    if function is not None and was_edited(last, FUNCTION, function):
         return None
-    return FunctionArguments(**{**{name: recorded[name] for name in names}, "objective": tuple(recorded["objective"])})
+    recorded = last.get("arguments") or {}
+    is_of_a_function = {each.name for each in dataclasses.fields(FunctionArguments)} <= recorded.keys()
+    return FunctionArguments.of(recorded) if is_of_a_function else None
 
 
 def _names(value: object, code: str) -> tuple[str, ...]:
     """Return the names of the metrics that a function has reported, as it names them."""
-    return tuple(value) if isinstance(value, Mapping) else tuple(each[5:] for each in as_metrics(value, code))
+    return tuple(map(str, value)) if isinstance(value, Mapping) else tuple(each[5:] for each in as_metrics(value, code))
 
 
 def _left_to_the_function(trial: Trial) -> dict[str, object]:

@@ -148,6 +148,11 @@ class ReportingCallback(TrainerCallback, ExportableState):
         known = 0 if earlier is None or earlier.state is TrialState.INTERRUPTED else len(earlier.reports)
         return bool(self.reports) and self._paused_at == len(self.reports) > known
 
+    def notice(self, text: str) -> None:
+        """Say something about the search."""
+        if self._ranks.is_main:
+            self._reporter.notice(text)
+
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from hpsearch import (
 )
 from hpsearch.any_trainer.function_trial import as_metrics
 from hpsearch.any_trainer.tuning import TunedFunction
+from hpsearch.search.listener import SearchListener
 
 X = {"x": Float(-3.0, 3.0)}
 STEPS = 6
@@ -300,6 +303,21 @@ def test_a_study_continues_without_another_first_call_and_a_trial_is_replayed() 
     assert again.is_equal
 
 
+def test_a_study_continued_with_an_edited_function_finds_out_again_whether_it_can_resume(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def does_not_save(trial: FunctionTrial) -> None:
+        for step in range(1, STEPS + 1):
+            trial.report({"loss": curve(trial, step)}, step)
+            if trial.should_prune():
+                return
+
+    search(Loop(), max_resource=STEPS, n_trials=4)
+    with caplog.at_level("INFO", "hpsearch"):
+        search(does_not_save, max_resource=STEPS, n_trials=8)
+    assert "trials do not pause, as does_not_save never reads trial.checkpoint" in caplog.text
+
+
 def test_a_save_that_fails_leaves_the_last_checkpoint() -> None:
     seen: list[list[str]] = []
 
@@ -367,6 +385,146 @@ def test_several_processes_of_a_launcher_are_refused(monkeypatch: pytest.MonkeyP
         search(lambda trial: trial.params["x"], direction="minimize")
 
 
+def test_what_the_first_call_notes_is_in_the_record_of_trial_0() -> None:
+    def function(trial: FunctionTrial) -> float:
+        trial.set_user_attr("number", trial.number)
+        return float(trial.params["x"])
+
+    records = search(function, direction="minimize", n_trials=2).run_summary.records
+    assert [record.user_attrs for record in records] == [{"number": 0}, {"number": 1}]
+
+
+def test_a_function_that_saves_and_returns_leaves_its_checkpoint() -> None:
+    def function(trial: FunctionTrial) -> float:
+        with trial.save() as folder:
+            (folder / "x").write_text(str(trial.params["x"]))
+        return float(trial.params["x"])
+
+    best = search(function, direction="minimize", n_trials=3)
+    assert best.checkpoint is not None
+    assert float((best.checkpoint / "x").read_text()) == best.objective
+    alone = search(function, direction="minimize", n_trials=1, study_name="alone")
+    assert float((alone.checkpoint / "x").read_text()) == alone.objective
+
+
+def test_a_searched_seed_seeds_the_first_call_too() -> None:
+    records = search(
+        lambda trial: float(torch.rand(())) + 0 * trial.params["seed"] + 0 * trial.seed,
+        {"seed": Int(0, 1000)},
+        direction="minimize",
+        n_trials=2,
+    ).run_summary.records
+    for record in records:
+        torch.manual_seed(record.params["seed"])
+        assert record.value == float(torch.rand(()))
+
+
+def test_a_function_may_suggest_more_than_the_space_has() -> None:
+    def function(trial: FunctionTrial) -> float:
+        return float(trial.params["x"]) + trial.suggest_float("y", 0, 1)
+
+    for record in search(function, direction="minimize", n_trials=3).run_summary.records:
+        assert record.value == record.params["x"] + record.params["y"]
+
+
+def test_a_value_to_start_with_that_the_function_cannot_take_is_refused() -> None:
+    with pytest.raises(SpaceError, match="start_with gives x=5, which is not in Float"):
+        search(lambda trial: trial.suggest_float("x", 0, 1), None, direction="minimize", start_with={"x": 5})
+
+
+def swallows_everything(trial: FunctionTrial) -> None:
+    begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text())
+    try:
+        for step in range(begin + 1, STEPS + 1):
+            trial.report({"loss": curve(trial, step)}, step)
+            with trial.save() as folder:
+                (folder / "step").write_text(str(step))
+            if trial.should_prune():
+                return
+    except BaseException:
+        pass
+
+
+def test_a_function_that_catches_everything_is_searched_as_one_that_does_not() -> None:
+    def numbers(function: Any, name: str) -> list[Any]:
+        records = search(function, max_resource=STEPS, n_trials=10, study_name=name).run_summary.records
+        return [(record.state, record.params, [report.values for report in record.reports]) for record in records]
+
+    assert numbers(swallows_everything, "swallows") == numbers(Loop(), "does-not")
+
+
+def test_a_function_may_report_from_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: None)
+
+    def function(trial: FunctionTrial) -> None:
+        thread = threading.Thread(target=trial.report, args=({"loss": trial.params["x"] ** 2}, 1))
+        thread.start()
+        thread.join()
+
+    records = search(function, n_trials=2).run_summary.records
+    assert [record.value for record in records] == [record.params["x"] ** 2 for record in records]
+
+
+class Notices(SearchListener):
+    """Keeps the notices of a search."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def on_notice(self, notice: str) -> None:
+        self.notices.append(notice)
+
+
+@pytest.mark.parametrize("order", ["report, ask, save", "save, report, ask"])
+def test_a_function_that_saves_nothing_between_report_and_question_is_told_once_that_it_does_not_pause(
+    order: str,
+) -> None:
+    def loop(trial: FunctionTrial) -> None:
+        assert trial.checkpoint is None
+        for step in range(1, STEPS + 1):
+            for action in order.split(", "):
+                if action == "report":
+                    trial.report({"loss": curve(trial, step)}, step)
+                elif action == "save":
+                    with trial.save():
+                        pass
+                elif trial.should_prune():
+                    return
+
+    listener = Notices()
+    search(loop, max_resource=STEPS, n_trials=8, progress=listener)
+    assert listener.notices == [
+        "loop has saved nothing between trial.report() and trial.should_prune(): its trials do not pause at such rungs"
+    ]
+
+
+def test_a_result_that_a_function_completes_after_a_signal_counts() -> None:
+    def loop(trial: FunctionTrial) -> None:
+        for step in range(1, STEPS + 1):
+            if trial.number == 1 and step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            trial.report({"loss": curve(trial, step)}, step)
+
+    with pytest.raises(hpsearch.SearchInterrupted) as interrupted:
+        search(loop, n_trials=3)
+    records = interrupted.value.best_run.run_summary.records
+    assert [(record.state.value, len(record.reports)) for record in records] == [("complete", STEPS)] * 2
+
+
+def test_trials_of_sessions_with_other_settings_are_replayed_with_theirs() -> None:
+    search(Loop(), max_resource=4, n_trials=1, seed=1, pruner=None)
+    search(Loop(), max_resource=STEPS, n_trials=2, seed=2, pruner=None)
+    for number in (0, 1):
+        again = SearchPlan(lambda trial: Loop()(trial), X).trainer().replay("study", number, progress=False)
+        assert again.is_equal
+        assert again.record.seed == number + 1
+
+
+def test_a_replay_of_a_study_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(StudyError, match="There is no study 'none' of <lambda> in 'output'"):
+        SearchPlan(lambda trial: Loop()(trial), X).trainer().replay("none", 0, progress=False)
+
+
 def reports(*values: Any, steps: Any = None) -> Callable[[Any], None]:
     def function(trial: FunctionTrial) -> None:
         trial.params["x"]
@@ -401,6 +559,14 @@ def returns(value: Any) -> Callable[[Any], Any]:
         (reports(1.0, 2.0, steps=[0, 0]), {"direction": "minimize"}, StudyError, "reports step 0 after step 0"),
         (reports(1.0, 2.0, steps=[1, 1.5]), {"direction": "minimize"}, StudyError, "a whole number .* but got 1.5"),
         (reports(1.0, 2.0, steps=[1, -1]), {"direction": "minimize"}, StudyError, "a whole number .* but got -1"),
+        (reports(1.0, steps=["one"]), {"direction": "minimize"}, StudyError, "a whole number .* but got 'one'"),
+        (reports({1: 1.0, 2: 2.0}), {}, ObjectiveError, "reports 1, 2: name the metric to optimise"),
+        (
+            lambda trial: (trial.report({"loss": trial.params["x"]}, 1), 0.9)[1] if trial.number >= 0 else None,
+            {},
+            StudyError,
+            "<lambda> returned value, but has reported loss: it must report and return the objective",
+        ),
         (lambda trial: 1.0, {"direction": "minimize"}, SpaceError, "Parameter 'x' is never used"),
         (lambda trial: trial.params["y"], {}, SpaceError, "There is no parameter 'y'"),
         (lambda trial: 1 / 0, {}, StudyError, "raised ZeroDivisionError: .* before the first trial"),

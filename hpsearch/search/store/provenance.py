@@ -87,6 +87,12 @@ def _changed_functions(earlier: JsonObject, now: JsonObject, but: Collection[str
     return found
 
 
+def was_edited(session: JsonObject, name: str, function: object) -> bool:
+    """Return whether a function is another one than a session has recorded under a name, as far as that is known."""
+    now = {"functions": fingerprints({name: function}), "fingerprint_scheme": SCHEME}
+    return bool(_changed_functions(session, now))
+
+
 def _changed_values(earlier: JsonObject, now: JsonObject, groups: Collection[str]) -> list[str]:
     found = []
     for group in groups:

@@ -33,11 +33,11 @@ class FunctionEvents(Protocol):
 class FunctionTrial(Trial):
     """The trial that a plain function receives from `hpsearch.tune`.
 
-    Parameters are read from `params`, or asked for with `suggest_float`, `suggest_int` and `suggest_categorical`, as in
-    Optuna. The function returns its result, a number or a dict of metrics; or None, if it has reported.
+    The function reads parameters from `params`, or suggests them with `suggest_float`, `suggest_int` and
+    `suggest_categorical`, as in Optuna. It returns a number or a dict of metrics; or None, if it has reported.
 
     Attributes:
-        seed: of the trial; Python's, numpy's and torch's random streams are seeded with it before the call.
+        seed: the seed of the trial; the random streams of Python, numpy and torch are seeded with it before the call.
 
     Examples:
         >>> def train(trial):
@@ -65,22 +65,22 @@ class FunctionTrial(Trial):
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of the checkpoint that the trial resumes from; None if it begins.
+        """The folder of the checkpoint that the trial resumes from; None for a new trial.
 
-        A function that never reads it cannot resume: its trials do not pause, and begin again after an interruption.
+        A function that never reads it cannot resume: its trials do not pause, and start again after an interruption.
         """
         return self._checkpoint
 
     def report(self, value: object, step: int | None = None) -> None:
-        """Report an evaluation; ask `should_prune` afterwards.
+        """Report an evaluation; call `should_prune` afterwards.
 
         Args:
-            value: a number, a dict of metrics by name, or of several objectives a tuple of numbers.
-            step: how far the training is, a whole number that increases from report to report: epochs, updates, trees,
-                ... Counted from 1, or from 0 in all trials. Default: one more than before.
+            value: a number, a dict of metrics by name or, for several objectives, a tuple of numbers.
+            step: the progress of training, an integer that increases from report to report: epochs, optimizer steps,
+                trees, ... It counts from 1, or from 0 in all trials. Default: one more than before.
 
         Raises:
-            StudyError: the value is no number, or the step does not increase.
+            StudyError: the value is not a number, or the step does not increase.
         """
         self._events.report(value, step)
 
@@ -90,14 +90,15 @@ class FunctionTrial(Trial):
         The function then returns, or raises `TrialPruned`.
 
         Raises:
-            TrialPaused: the trial pauses, as a checkpoint was saved since the last report; no `Exception`.
+            TrialPaused: the trial pauses, as a checkpoint was saved since the last report. It is not an `Exception`.
         """
         return self._events.should_prune()
 
     def save(self) -> AbstractContextManager[Path]:
-        """Return a context that gives an empty folder to write a checkpoint to.
+        """Return a context that provides an empty folder for a checkpoint.
 
-        It becomes the trial's checkpoint whole or not at all: if the block raises, the last one stays.
+        The folder becomes the trial's checkpoint at the end of the block. If the block raises, the last checkpoint
+        stays.
         """
         return self._events.save()
 

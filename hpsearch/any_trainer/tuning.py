@@ -45,37 +45,39 @@ def tune(
 
     `function` is one of two kinds; its first call, before the first trial, shows which:
 
-    - It **makes a trainer**: it returns a `transformers.Trainer`, or one derived from it, such as TRL's and those of
-      sentence-transformers. It is called once with values drawn from the space, to inspect its trainer, and then once
-      for each trial, after the random streams are seeded. What it returns must be new: trainer, arguments, model, and
-      callbacks that keep state. The search sets `output_dir`, `run_name` and `save_total_limit` of its arguments. See
-      docs/bring-your-trainer.md.
+    - It **makes a trainer**: it returns a `transformers.Trainer`, or one derived from it, such as the trainers of TRL
+      and sentence-transformers. It is called once with values drawn from the space, to inspect its trainer, and then
+      once for each trial, after the random streams are seeded. It must create everything anew: the trainer, its
+      arguments, the model, and callbacks with state. The search sets `output_dir`, `run_name` and `save_total_limit` of
+      the arguments. See docs/bring-your-trainer.md.
     - It is a **plain function**: it trains, or computes something, and returns a number or a dict of metrics, or
-      reports them with ``trial.report``. It receives a `FunctionTrial`. If it returns before it reports, that call was
-      trial 0; else the first call ends at the first report, and trial 0 begins anew. See docs/plain-functions.md.
+      reports them with ``trial.report``. It receives a `FunctionTrial`. If it returns before it reports, the first
+      call was trial 0; otherwise that call ends at the first report, and trial 0 starts again. See
+      docs/plain-functions.md.
 
-    Either reads every parameter from `trial.params`, or asks for it with ``trial.suggest_float`` and its sisters.
+    Either must read every parameter from `trial.params`, or suggest it with ``trial.suggest_float`` and the like.
     Pruning, pausing at rungs, resuming after a kill, selection by scope, workers, clusters and reports are those of
     `hpsearch.Trainer.hyperparameter_search`. Trials that cannot resume with the same numbers do not pause.
 
     Args:
-        function: of a trial.
-        hp_space: as in `Trainer.hyperparameter_search`; the names are free. None: the function suggests.
-        output_dir: the study's folder is made in it; default: that of the trainer's arguments, or ``output``.
+        function: a function of a trial.
+        hp_space: as in `Trainer.hyperparameter_search`, but with any names. None: the function suggests.
+        output_dir: the parent of the study's folder; default: the `output_dir` of the trainer's arguments, or
+            ``output``.
         max_resource: the last step that a plain function reports; with it, trials pause at rungs if the function reads
             ``trial.checkpoint``. Limits in epochs count these steps.
         arguments: those of `Trainer.hyperparameter_search`: `n_trials`, `budget`, `compute_objective`, `direction`,
-            `backend`, `n_jobs`, `storage`, ... `seed` is 42 if it is not given. `direction` is needed for a number,
-            and for a metric whose name implies none. `oom_fallback` and changes of parameters while a trial trains
-            (population-based training) need `hpsearch.Trainer`.
+            `backend`, `n_jobs`, `storage`, ... `seed` is 42 by default. `direction` is required for a number,
+            and for a metric whose name implies none. `oom_fallback`, and parameters that change during a trial
+            (population-based training), need `hpsearch.Trainer`.
 
     Returns:
         A `BestRun`; with several objectives a list of them.
 
     Raises:
         StudyError: the function fails, or returns something that cannot be searched.
-        SpaceError: it does not read a parameter.
-        ObjectiveError: it is not clear what is optimised, or which way is better.
+        SpaceError: the function does not read a parameter.
+        ObjectiveError: the objective or its direction is not clear.
         HpsearchError: as in `Trainer.hyperparameter_search`.
 
     Examples:

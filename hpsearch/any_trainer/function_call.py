@@ -114,6 +114,8 @@ class FunctionCall:
         self._reporting: ReportingCallback | None = None
         self._first_step = 1  # the number of the first step, as the function counts
         self._saved_at: int | None = None
+        self._reported_before = 0  # the step of the report before the last one
+        self._resumed_at: int | None = None
         self._last: dict[str, float] | None = None
         self._was_told_to_end = False
 
@@ -162,8 +164,12 @@ class FunctionCall:
 
     def report(self, value: object, step: int | None) -> None:
         """Report an evaluation after a step; see `FunctionTrial.report`."""
-        metrics = as_metrics(value, self._name)
-        self._progress.reach(self._counted(step))
+        metrics, last = as_metrics(value, self._name), self._progress.global_step
+        counted = self._counted(step)
+        if counted == last:  # the function repeats the step that it had reported when it paused
+            return
+        self._reported_before = last
+        self._progress.reach(counted)
         self._evaluate(metrics)
 
     def should_prune(self) -> bool:
@@ -173,14 +179,16 @@ class FunctionCall:
             self._was_told_to_end = True
             return True
         if reporting.paused:
-            if self._saved_at == self._progress.global_step:
+            if self._saved_at in (self._progress.global_step, self._reported_before):
+                self._note_in_checkpoint(Path(self.args.output_dir, f"checkpoint-{self._saved_at}"))
                 self._was_told_to_end = True
                 raise TrialPaused
             reporting.paused = False  # nothing to resume from: it continues to the next rung
+            self._control.should_training_stop = self._control.should_save = False
             if self.args.reads_checkpoint and not self._said:
                 self._said.append(
-                    f"{self._name} has saved nothing between trial.report() and trial.should_prune(): its trials do "
-                    "not pause at such rungs"
+                    f"{self._name} has saved nothing since the report before the last one: its trials do not pause at "
+                    "such rungs"
                 )
                 reporting.notice(self._said[0])
         return False
@@ -191,7 +199,7 @@ class FunctionCall:
         reporting, step = self._callback, self._progress.global_step
         with whole_folder(Path(self.args.output_dir, f"checkpoint-{step}")) as partial:
             yield Path(partial)
-            write_json(Path(partial, TRIAL_FILE), {**reporting.state(), "step": step, "first_step": self._first_step})
+            self._note_in_checkpoint(Path(partial))
         self._saved_at = step
         reporting.on_save(*self._event)
 
@@ -228,12 +236,18 @@ class FunctionCall:
     def _name(self) -> str:
         return name_of(self._function)
 
+    def _note_in_checkpoint(self, folder: Path) -> None:
+        """Write what is known of the trial now into a checkpoint."""
+        so_far = {"step": self._progress.global_step, "first_step": self._first_step}
+        write_json(folder / TRIAL_FILE, {**self._callback.state(), **so_far})
+
     def _restore(self, checkpoint: Path) -> None:
         try:
             kept = read_json(checkpoint / TRIAL_FILE)
             self._callback.so_far = kept["attributes"]["so_far"]
             self._first_step = int(kept["first_step"])
-            self._progress.reach(int(kept["step"]))
+            self._resumed_at = int(kept["step"])
+            self._progress.reach(self._resumed_at)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{str(checkpoint)!r} cannot be read: {error}.") from error
         reports = self._callback.reports
@@ -254,7 +268,7 @@ class FunctionCall:
         if last == 0 and number == 0:
             self._first_step = 0
         counted = int(number) + 1 - self._first_step
-        if counted <= last:
+        if counted <= last and not counted == last == self._resumed_at:
             raise StudyError(
                 f"The steps of reports must increase, but {self._name} reports step {step} after step "
                 f"{last - 1 + self._first_step}."

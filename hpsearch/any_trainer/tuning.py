@@ -131,6 +131,10 @@ class TunedFunction:
                 )
             return found.search(given)
         check_processes(found.user_code)
+        if given.oom_fallback:
+            raise StudyError(
+                f"oom_fallback={given.oom_fallback!r} needs hpsearch.Trainer: {found.user_code} makes its batches."
+            )
         has_objective = given.compute_objective is not None
         check_direction(found.args, found.user_code, has_objective, given.direction or given.directions)
         start = given.start_with if first is None else first

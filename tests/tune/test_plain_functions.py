@@ -475,26 +475,45 @@ class Notices(SearchListener):
         self.notices.append(notice)
 
 
-@pytest.mark.parametrize("order", ["report, ask, save", "save, report, ask"])
-def test_a_function_that_saves_nothing_between_report_and_question_is_told_once_that_it_does_not_pause(
-    order: str,
-) -> None:
+@pytest.mark.parametrize("order", ["report, save, ask", "save, report, ask", "report, ask, save"])
+def test_trials_pause_and_resume_in_whatever_order_the_function_saves_reports_and_asks(order: str) -> None:
+    begun: list[int] = []
+
     def loop(trial: FunctionTrial) -> None:
-        assert trial.checkpoint is None
-        for step in range(1, STEPS + 1):
+        begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text())
+        begun.append(begin)
+        for step in range(begin + 1, STEPS + 1):
             for action in order.split(", "):
                 if action == "report":
                     trial.report({"loss": curve(trial, step)}, step)
                 elif action == "save":
-                    with trial.save():
-                        pass
+                    with trial.save() as folder:
+                        (folder / "step").write_text(str(step))
                 elif trial.should_prune():
                     return
+
+    records = search(loop, max_resource=STEPS, n_trials=12).run_summary.records
+    assert {record.state for record in records} == {TrialState.COMPLETE, TrialState.PRUNED}
+    assert any(begun), "some were promoted"
+    for record in records:
+        assert [report.step for report in record.reports] == list(range(1, len(record.reports) + 1))
+        assert [report.value for report in record.reports] == [
+            (record.params["x"] - 1) ** 2 + 1 / step for step in range(1, len(record.reports) + 1)
+        ]
+
+
+def test_a_function_that_rarely_saves_is_told_once_that_it_does_not_pause() -> None:
+    def loop(trial: FunctionTrial) -> None:
+        assert trial.checkpoint is None
+        for step in range(1, STEPS + 1):
+            trial.report({"loss": curve(trial, step)}, step)
+            if trial.should_prune():
+                return
 
     listener = Notices()
     search(loop, max_resource=STEPS, n_trials=8, progress=listener)
     assert listener.notices == [
-        "loop has saved nothing between trial.report() and trial.should_prune(): its trials do not pause at such rungs"
+        "loop has saved nothing since the report before the last one: its trials do not pause at such rungs"
     ]
 
 

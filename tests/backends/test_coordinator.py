@@ -269,6 +269,19 @@ def test_a_search_that_ends_starts_no_trial(tmp_path: Path, end: Callable[[Searc
     assert len(read_records(search.session.study.folder)) <= 2
 
 
+def test_failures_that_have_ended_a_search_are_not_forgotten_when_a_trial_beside_them_completes(tmp_path: Path) -> None:
+    search = Searching(tmp_path, max_failures=2)
+    for _ in range(4):
+        assert search.coordinator.next() is not None
+    for number, state in ((1, TrialState.FAILED), (2, TrialState.FAILED), (0, TrialState.COMPLETE)):
+        search.end(number, state)
+    assert search.coordinator.next() is None
+    search.end(3, TrialState.FAILED)
+    assert search.coordinator.next() is None
+    assert [each.number for each in search.session.limits.failures] == [1, 2]
+    assert search.shown.notices == ["the search ends early: 2 consecutive trials failed"]
+
+
 @pytest.mark.parametrize("end", [end_with_ctrl_c, end_with_ctrl_c_in_a_trial])
 def test_when_the_user_interrupts_a_search_all_its_trials_are_recorded_as_interrupted_by_the_user(
     tmp_path: Path, end: Callable[[Searching], None]

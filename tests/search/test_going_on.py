@@ -111,6 +111,24 @@ def test_a_trial_whose_best_weights_were_deleted_begins_again_to_have_them(tmp_p
     assert told(went_on)[-1] == "checkpoint-4"
 
 
+class NotesWhereItBegins(TrainerCallback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps.append(state.global_step)
+
+
+def test_a_trial_resumes_though_no_checkpoint_was_written_when_its_weights_were_best(tmp_path: Path) -> None:
+    begins = NotesWhereItBegins()
+    about: dict[str, Any] = {"scope": "all", "objective": worse_and_worse, "save_strategy": "steps", "save_steps": 3}
+    undisturbed = search(tmp_path / "a", **about)
+    went_on = search(tmp_path / "b", InterruptsOnce("on_step_end", 10), begins, **about)
+    assert told(went_on) == told(undisturbed)
+    assert told(went_on)[-1] == "checkpoint-4"
+    assert begins.steps == [0, 9]
+
+
 def test_a_half_done_trial_keeps_what_is_not_searched_any_more(tmp_path: Path) -> None:
     space = {"weight_decay": Float(0.0, 0.1), "learning_rate": Float(1e-2, 1.0), "num_train_epochs": Int(3, 6)}
 

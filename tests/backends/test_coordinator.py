@@ -235,6 +235,30 @@ def end_with_ctrl_c_in_a_trial(search: Searching) -> None:
     search.coordinator.end_with(raised.value)
 
 
+def test_a_trial_is_chosen_and_its_end_recorded_under_the_lock_of_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = Searching(tmp_path)
+    lock, seen = search.records._folder._lock, list[tuple[str, bool]]()
+
+    def note_lock_of(owner: object, name: str) -> None:
+        act = getattr(owner, name)
+
+        def noting(*args: Any) -> Any:
+            seen.append((name, lock.is_locked))
+            return act(*args)
+
+        monkeypatch.setattr(owner, name, noting)
+
+    note_lock_of(search.decisions, "next")
+    note_lock_of(search.ledger, "end")
+    note_lock_of(search.records, "take")
+    assert search.coordinator.next() is not None
+    search.end(0)
+    assert seen == [("next", True), ("end", True), ("take", True)]
+    assert not lock.is_locked
+
+
 @pytest.mark.parametrize("end", [end_with_signal, end_with_ctrl_c, end_with_ctrl_c_in_a_trial])
 def test_a_search_that_ends_starts_no_trial(tmp_path: Path, end: Callable[[Searching], None]) -> None:
     search = Searching(tmp_path)
@@ -243,6 +267,19 @@ def test_a_search_that_ends_starts_no_trial(tmp_path: Path, end: Callable[[Searc
     end(search)
     assert search.coordinator.next() is None
     assert len(read_records(search.session.study.folder)) <= 2
+
+
+def test_failures_that_have_ended_a_search_are_not_forgotten_when_a_trial_beside_them_completes(tmp_path: Path) -> None:
+    search = Searching(tmp_path, max_failures=2)
+    for _ in range(4):
+        assert search.coordinator.next() is not None
+    for number, state in ((1, TrialState.FAILED), (2, TrialState.FAILED), (0, TrialState.COMPLETE)):
+        search.end(number, state)
+    assert search.coordinator.next() is None
+    search.end(3, TrialState.FAILED)
+    assert search.coordinator.next() is None
+    assert [each.number for each in search.session.limits.failures] == [1, 2]
+    assert search.shown.notices == ["the search ends early: 2 consecutive trials failed"]
 
 
 @pytest.mark.parametrize("end", [end_with_ctrl_c, end_with_ctrl_c_in_a_trial])

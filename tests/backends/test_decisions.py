@@ -7,6 +7,7 @@ from typing import Any
 
 from hpsearch.ledger.engine_trial import OptunaTrial
 from hpsearch.search.decisions.decide import Wait
+from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from hpsearch.search.trial import TrialRecord, TrialState
 from tests.support.coordinators import Searching
 
@@ -70,3 +71,19 @@ def test_a_trial_that_has_just_ended_elsewhere_counts_once_and_is_waited_for(tmp
     assert isinstance(trials.next(), Wait)
     search.ledger.end(elsewhere, record)
     assert trials.next() is None
+
+
+def test_a_paused_trial_that_is_pruned_does_not_end_a_row_of_failures(tmp_path: Path) -> None:
+    search = Searching(tmp_path, n_trials=5, ladder=LADDER_OF_0_8_0)
+    coordinator, limits = search.coordinator, search.session.limits
+    for _ in range(5):
+        assert coordinator.next() is not None
+    for number, loss in enumerate((0.9, 0.1, 0.2, 0.3)):
+        search.end(number, TrialState.PAUSED, loss)
+    search.end(4, TrialState.FAILED)
+    assert [each.number for each in limits.failures] == [4]
+    resumed = coordinator.next()
+    assert resumed is not None
+    assert resumed.number == 1
+    assert {each.number: each.state for each in search.records.records}[0] is TrialState.PRUNED
+    assert [each.number for each in limits.failures] == [4]

@@ -209,3 +209,16 @@ def test_every_random_stream_inside_a_sampler_is_seeded() -> None:
     sampling.seed_for(3, "x")
     assert drawn() == first
     assert first[0] != first[1]
+
+
+def test_every_attempt_at_a_configuration_draws_others_and_the_same_when_it_is_repeated() -> None:
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    sampling = RepeatableSampling(sampler)
+
+    def drawn(attempt: int) -> float:
+        sampling.seed_for(3, "x", attempt)
+        return float(sampler._rng.rng.rand())
+
+    first = [drawn(attempt) for attempt in range(10)]
+    assert len(set(first)) == 10
+    assert [drawn(attempt) for attempt in range(10)] == first

@@ -7,15 +7,17 @@ import shlex
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import optuna
 import pytest
+from optuna.exceptions import StorageInternalError
 from optuna.storages.journal import JournalFileBackend
 
-from hpsearch import BestRun, HpsearchError, MissingPackageError, SearchInterrupted, StudyError
-from hpsearch.ledger.storage import open_storage
+from hpsearch import BestRun, HpsearchError, MissingPackageError, SearchInterrupted, StorageError, StudyError
+from hpsearch.ledger.storage import naming_the_storage, open_storage
 from tests.support.postgresql import PostgreSQL, server_or_skip
 from tests.support.search_processes import (
     assert_disk_and_storage_agree,
@@ -174,6 +176,21 @@ def test_a_wrong_password_is_refused_without_showing_it(tmp_path: Path, postgres
         search(tmp_path, 1, storage=url)
     assert SECRET not in shown(caught.value)
     assert not (tmp_path / "study").exists()
+
+
+def test_an_error_of_a_driver_that_repeats_the_password_is_shown_without_it() -> None:
+    storage: Any = SimpleNamespace(url=f"postgresql://u:{SECRET}@127.0.0.1:1/x")
+
+    def lose_the_server() -> None:
+        try:
+            raise ConnectionError(f"connection of u:{SECRET}@127.0.0.1 lost")
+        except ConnectionError as error:
+            raise StorageInternalError("An exception is raised during the commit.") from error
+
+    said = r"connection of u:\*\*\*@127\.0\.0\.1 lost"
+    with pytest.raises(StorageError, match=said) as caught, naming_the_storage(storage):
+        lose_the_server()
+    assert SECRET not in shown(caught.value)
 
 
 def test_a_database_that_is_not_there_is_named(tmp_path: Path, postgresql: PostgreSQL) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hpsearch import NoCompletedTrialError, Report, TooManyFailuresError, TrialRecord, TrialState
 from hpsearch.search.store.forgiven_failures import UNCOUNTED_BEFORE, count_uncounted, uncounted_before
+from tests.support.coordinators import Searching
 from tests.support.searching import HearsNotices, states
 from tests.support.small_search import search
 from tests.support.small_trainer import CountsModels
@@ -74,3 +75,15 @@ def test_a_failure_beside_a_success_counts(tmp_path: Path) -> None:
     best = search(tmp_path, 2, trainer={"model_init": CountsModels(fails_at_first)})
     assert states(best) == ["failed", "complete"]
     assert states(search(tmp_path, 2)) == ["failed", "complete"]
+
+
+def test_what_a_search_starts_with_is_tried_again_where_its_failure_does_not_count(tmp_path: Path) -> None:
+    searching = Searching(tmp_path, start_with=({"learning_rate": 0.5},), uncounted_before=1)
+    rates = []
+    for state in (TrialState.FAILED, TrialState.FAILED, TrialState.COMPLETE):
+        begun = searching.coordinator.next()
+        assert begun is not None
+        rates.append(begun.params["learning_rate"])
+        searching.end(begun.number, state)
+    assert rates[:2] == [0.5, 0.5]
+    assert rates[2] != 0.5

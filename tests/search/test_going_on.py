@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,41 @@ def test_the_weights_of_the_best_report_stay_whatever_save_total_limit_says(
     went_on = search(tmp_path / "b", InterruptsOnce(event, step), save_total_limit=limit, **about)
     assert told(went_on) == told(undisturbed)
     assert told(went_on)[-1] == "checkpoint-4"
+
+
+class LosesItsBestWeights(InterruptsOnce):
+    """Presses Ctrl-C when the weights of the first epoch have been deleted."""
+
+    def _interrupt(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self._step and not self._is_done:
+            shutil.rmtree(Path(args.output_dir, "checkpoint-4"))
+        super()._interrupt(args, state, control, **kwargs)
+
+
+def test_a_trial_whose_best_weights_were_deleted_begins_again_to_have_them(tmp_path: Path) -> None:
+    about: dict[str, Any] = {"scope": "all", "objective": worse_and_worse, "save_strategy": "epoch"}
+    undisturbed = search(tmp_path / "a", **about)
+    went_on = search(tmp_path / "b", LosesItsBestWeights("on_step_end", 10), **about)
+    assert told(went_on) == told(undisturbed)
+    assert told(went_on)[-1] == "checkpoint-4"
+
+
+class NotesWhereItBegins(TrainerCallback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps.append(state.global_step)
+
+
+def test_a_trial_resumes_though_no_checkpoint_was_written_when_its_weights_were_best(tmp_path: Path) -> None:
+    begins = NotesWhereItBegins()
+    about: dict[str, Any] = {"scope": "all", "objective": worse_and_worse, "save_strategy": "steps", "save_steps": 3}
+    undisturbed = search(tmp_path / "a", **about)
+    went_on = search(tmp_path / "b", InterruptsOnce("on_step_end", 10), begins, **about)
+    assert told(went_on) == told(undisturbed)
+    assert told(went_on)[-1] == "checkpoint-4"
+    assert begins.steps == [0, 9]
 
 
 def test_a_half_done_trial_keeps_what_is_not_searched_any_more(tmp_path: Path) -> None:

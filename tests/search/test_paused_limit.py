@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +64,16 @@ def test_checkpoints_are_measured_with_all_that_is_in_them_and_those_that_are_go
     assert checkpoints.lost(trials) == {7}
     monkeypatch.setattr(paused_checkpoints.shutil, "disk_usage", lambda folder: Usage(12))
     assert checkpoints.free_bytes == 12
+
+
+def test_checkpoints_are_measured_once_for_each_rung_at_which_a_trial_has_paused(tmp_path: Path) -> None:
+    [first] = paused_on_disk(tmp_path, 90)
+    checkpoints = PausedCheckpoints(tmp_path)
+    assert checkpoints.sizes([first]) == {0: 90}
+    (tmp_path / "run-0" / "checkpoint-3" / "b").write_bytes(b"0" * 100)
+    assert checkpoints.sizes([first]) == {0: 90}
+    later = replace(first, reports=(*first.reports, replace(first.reports[-1], step=6)))
+    assert checkpoints.sizes([later]) == {0: 145}
 
 
 @pytest.mark.parametrize(

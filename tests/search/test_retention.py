@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import TrainerCallback
 
 from hpsearch import Float, TrialRecord, TrialState
 from hpsearch.search.metrics.objective import Objective, resolve_objectives
 from hpsearch.search.store.retention import is_worth_keeping, remove_surplus
+from tests.support.models import weights_of
 from tests.support.small_trainer import small_trainer
 
 MINIMIZE = resolve_objectives("loss", "minimize", has_metrics=False)
@@ -209,6 +211,30 @@ def test_the_disk_holds_the_best_and_what_the_running_trial_needs_however_long_t
     )
     assert 0 < watching.most <= most
     assert len(on_disk(tmp_path / "study")) == keep
+
+
+class KeepsWeights(TrainerCallback):
+    """Keeps the weights after the first epoch, and those at the end of the training."""
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.epoch == 1:
+            self.first = weights_of(model)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.best_step, self.at_end = state.best_global_step, weights_of(model)
+
+
+def test_the_best_model_of_a_run_is_loaded_at_its_end_though_the_search_selects_another(tmp_path: Path) -> None:
+    keeps = KeepsWeights()
+    worst: dict[str, Any] = {"metric_for_best_model": "loss", "greater_is_better": True}  # after the first epoch
+    trainer = small_trainer(
+        tmp_path, keeps, num_train_epochs=3, save_strategy="epoch", load_best_model_at_end=True, **worst
+    )
+    space = {"learning_rate": Float(1e-2, 1e-1)}
+    trainer.hyperparameter_search(space, "loss", 1, preflight=False, storage="journal", progress=False)
+    assert keeps.best_step == 4
+    assert all(torch.equal(keeps.first[name], each) for name, each in keeps.at_end.items())
+    assert on_disk(tmp_path / "study") == ["run-0/checkpoint-12"]
 
 
 def test_of_equal_trials_the_one_with_the_lower_number_is_worth_keeping() -> None:

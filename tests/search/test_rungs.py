@@ -163,6 +163,16 @@ def test_what_is_expected_decides_among_those_that_wait() -> None:
     assert rungs().verdict(running(3, 0.9), waiting, promise) == PAUSE
 
 
+def test_where_what_is_expected_decides_one_that_was_pruned_at_a_rung_has_taken_nobodys_place() -> None:
+    waiting = [trial(1, 0.5), trial(2, 0.4)]
+
+    def promise(candidates: Any, trials: Any) -> list[float]:
+        return [float(each.number == 1) for each in candidates]
+
+    assert rungs().next([trial(0, 0.9, state=TrialState.PRUNED), *waiting], promise) is waiting[0]
+    assert rungs().next([trial(0, 0.9, 0.9, state=TrialState.PRUNED), *waiting], promise) is None
+
+
 def test_one_that_more_trials_beat_than_can_go_on_is_pruned() -> None:
     better = [trial(number, 0.1) for number in range(4)]
     done = trial(9, 0.1, 0.1, 0.1, 0.1, state=TrialState.COMPLETE)

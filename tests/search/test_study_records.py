@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,21 @@ def test_what_is_kept_is_what_would_be_kept_if_all_trials_were_looked_at(tmp_pat
             )
             records.take(record)
         assert left(both[0], folders[0]) == left(both[1], folders[1]), f"after event {step}"
+
+
+@pytest.mark.parametrize("state", [TrialState.PAUSED, TrialState.INTERRUPTED])
+def test_the_epochs_of_a_trial_that_has_resumed_count_once_as_far_as_it_is_now(
+    tmp_path: Path, state: TrialState
+) -> None:
+    objectives = resolve_objectives("loss", "minimize", True)
+    records = records_of(StudyRecords, tmp_path / "s", objectives, None)
+    complete = TrialRecord(0, "run-0", TrialState.COMPLETE, {}, values=(0.5,), epochs=4.0)
+    half_done = TrialRecord(1, "run-1", state, {}, epochs=2.0)
+    for each in (complete, half_done):
+        (tmp_path / "s" / each.name).mkdir()
+        records.take(each)
+    assert records.epochs() == 6.0
+    records.running[1] = replace(half_done, state=TrialState.RUNNING, epochs=3.0)
+    records.running[2] = TrialRecord(2, "run-2", TrialState.RUNNING, {}, epochs=0.5)
+    assert records.epochs() == 7.5
+    assert [records.epochs(but=number) for number in range(3)] == [3.5, 4.5, 7.0]

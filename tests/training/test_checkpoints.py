@@ -213,6 +213,18 @@ def test_the_best_weights_are_in_the_model_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature(47)
+def test_the_best_weights_are_found_beside_the_checkpoint_where_a_folder_was_moved(tmp_path: Path) -> None:
+    keep = KeepWeights()
+    course, best = Course(0.1, 0.9, 0.3, 0.2), {**BEST, "save_strategy": "epoch", "load_best_model_at_end": True}
+    make_trainer(tmp_path / "before", keep, compute_metrics=course, **best).train()
+    (tmp_path / "before").rename(tmp_path / "now")
+    trainer = make_trainer(tmp_path / "now", compute_metrics=course, **best)
+    trainer.train(resume_from_checkpoint=True)  # which has come to its end
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "now" / "checkpoint-6")
+    assert_equal_weights(weights_of(trainer.model), keep.weights[6])
+
+
+@pytest.mark.feature(47)
 @pytest.mark.parametrize("strategy", ["best", "steps"])
 def test_the_best_weights_are_loaded_with_the_other_strategies_too(tmp_path: Path, strategy: str) -> None:
     keep = KeepWeights()

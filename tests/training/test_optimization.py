@@ -78,6 +78,30 @@ def test_the_learning_rate_rises_in_a_straight_line_and_falls_to_nothing(tmp_pat
     assert trainer.lr_scheduler.get_last_lr()[0] == 0.0
 
 
+class Overflows(Trainer):
+    """Trains with a gradient scaler, on the CPU; the gradients of its second update overflow, so that it is skipped."""
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        super().create_optimizer_and_scheduler(num_training_steps)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.state.global_step == 1:
+            for each in model.parameters():
+                each.grad.fill_(float("inf"))
+        return loss
+
+
+@pytest.mark.feature(28, 38)
+def test_the_learning_rate_stays_after_an_update_that_the_scaler_has_skipped(tmp_path: Path) -> None:
+    # A fused optimizer skips the update by itself, which accelerate does not notice.
+    trainer = make_trainer(tmp_path, Overflows, learning_rate=0.3, optim="sgd")
+    trainer.train()
+    assert trainer.accelerator.scaler.get_scale() == 2.0
+    assert list(logged(trainer, "learning_rate").values()) == pytest.approx([0.3, 0.2, 0.2])
+
+
 @pytest.mark.feature(53, 81)
 def test_the_optimizer_of_some_arguments_can_be_asked_for(tmp_path: Path) -> None:
     kind, kwargs = Trainer.get_optimizer_cls_and_kwargs(args_of(optim="sgd", optim_args="momentum=0.5"))

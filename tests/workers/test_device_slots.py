@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from hpsearch import StudyError
-from hpsearch.executors.processes import device_slots
-from hpsearch.executors.processes.device_slots import slots_for
-from hpsearch.executors.processes.worker import _nth_visible
+from hpsearch.executors.processes import device_slots, worker
+from hpsearch.executors.processes.device_slots import Slot, slots_for
+from hpsearch.executors.processes.worker import Job, _nth_visible
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +93,17 @@ def test_a_worker_sees_the_gpu_that_the_search_knows_by_this_number(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [_nth_visible(number) for number in (0, 1)] == names
+
+
+def test_a_worker_sees_no_other_gpu_than_that_of_its_slot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "name", "MainProcess")  # to be put back
+    monkeypatch.setattr(worker, "keep_sockets_in", lambda folder: None)
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    settings: Any = SimpleNamespace(apply=lambda: None)
+    payload: Any = SimpleNamespace(file=tmp_path / "data")
+    for slot, seen in ((Slot(1, 2), "GPU-1c4b8a1e"), (Slot(None, 3), "")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-1c4b8a1e")
+        worker._prepare(Job("worker 0", slot, payload, settings))
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+    assert threads == [2, 3]

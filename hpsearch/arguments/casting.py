@@ -72,9 +72,13 @@ def _fit(value: Any, target: object) -> tuple[object, bool]:
     if not isinstance(target, type):
         return value, False
     if target in (int, float):
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        fits = is_number and (target is float or float(value).is_integer())
-        return (target(value), True) if fits else (value, False)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return value, False
+        try:
+            cast = target(value)
+        except (OverflowError, ValueError):  # a whole number beyond floats; an infinite one, or none
+            return value, False
+        return (cast, True) if cast == value or cast != cast else (value, False)
     return value, isinstance(value, target)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +63,7 @@ def load_best(run: TrainingRun) -> None:
                 "load_best_model_at_end: the best checkpoint (%s) does not exist; the model keeps its last weights.",
                 best or f"none had a finite {run.args.metric_for_best_model}",
             )
-    if run.args.should_save and best is not None and run.args.save_total_limit == 1:
+    if run.args.should_save and best is not None and run.args.save_total_limit == 1 and Path(best).is_dir():
         for checkpoint in sort_checkpoints(run.args.output_dir):
-            if Path(checkpoint) != Path(best):
+            if not os.path.samefile(checkpoint, best):  # one of the two paths may be relative
                 remove_folder(checkpoint)

@@ -7,6 +7,7 @@ The files and their names are those of transformers, so that either trainer can 
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,10 +181,10 @@ def _rotate(run: TrainingRun) -> None:
     limit = run.args.save_total_limit
     if limit is None or limit <= 0:
         return
-    checkpoints = [str(Path(each)) for each in sort_checkpoints(run.args.output_dir)]
+    checkpoints = [os.path.realpath(each) for each in sort_checkpoints(run.args.output_dir)]
     protected = {checkpoints[-1]}
     if run.state.best_model_checkpoint is not None:
-        protected.add(str(Path(run.state.best_model_checkpoint)))
+        protected.add(os.path.realpath(run.state.best_model_checkpoint))
     surplus = len(checkpoints) - max(limit, len(protected))
     for checkpoint in [each for each in checkpoints if each not in protected][: max(surplus, 0)]:
         remove_folder(checkpoint)

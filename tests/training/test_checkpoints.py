@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,19 @@ def test_the_limit_keeps_the_best_and_the_newest_after_every_save(tmp_path: Path
         save_total_limit=2,
     ).train()
     assert keep.folders == [[3], [3, 6], [6, 9], [6, 12]]
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_run_that_resumes_by_an_absolute_path_keeps_its_best_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {**BEST, "save_strategy": "epoch", "load_best_model_at_end": True}
+    make_trainer(Path("out"), compute_metrics=Course(0.1, 0.9, 0.3, 0.2), **settings).train()
+    resumed = make_trainer(Path("out"), save_total_limit=limit, **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-12"))
+    assert 6 in steps_saved(Path("out"))
+    assert os.path.samefile(resumed.state.best_model_checkpoint, "out/checkpoint-6")
 
 
 def test_without_a_best_metric_the_limit_keeps_the_newest(tmp_path: Path) -> None:

@@ -686,6 +686,7 @@ def test_a_part_that_cannot_be_pickled_is_named_before_anything_is_written(
         ({"devices": [0]}, r"GPU 0 does not exist"),
         ({"trials_per_worker": 0}, r"trials_per_worker must be None or a whole number of at least 1, but got 0"),
         ({"worker_memory": "4 GB"}, r"worker_memory must be None or a number of bytes, but got '4 GB'"),
+        ({"worker_memory": True}, r"worker_memory must be None or a number of bytes, but got True"),
         ({"max_concurrent_trials": 2}, r"max_concurrent_trials=2 is not taken: pass n_jobs"),
         ({"scheduler": "asha"}, r"scheduler='asha' is not taken: pass pruner \(or backend='ray'\)"),
         ({"trial_retries": -1}, r"trial_retries must be a whole number of at least 0, but got -1"),

@@ -60,7 +60,8 @@ class ProcessExecutor:
         if trials_per_worker is not None:
             check_whole("trials_per_worker", trials_per_worker, 1, "None or ")
         check_whole("trial_retries", trial_retries, 0)
-        if worker_memory is not None and not (isinstance(worker_memory, (int, float)) and worker_memory > 0):
+        is_number = isinstance(worker_memory, (int, float)) and not isinstance(worker_memory, bool)
+        if worker_memory is not None and not (is_number and worker_memory > 0):
             raise StudyError(f"worker_memory must be None or a number of bytes, but got {worker_memory!r}.")
         self._most_trials, self._most_memory, self.retries = trials_per_worker, worker_memory, trial_retries
         self._slots: tuple[Slot, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,6 +184,17 @@ def seed_of(trial: Trial, default: int) -> int:
     """Return the seed of a trial: its parameter ``seed`` if the space has one."""
     seed = trial.params.values_by_name.get("seed")
     return seed if isinstance(seed, int) else default
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """Return the name of a function, for messages.
+
+    >>> name_of(len), name_of(functools.partial(functools.partial(len)))
+    ('len', 'len')
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def not_suggested(name: str, value: object, code: str) -> str:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from transformers import TrainerControl
 
-from ..errors import ArgumentError, CheckpointError, StudyError, TrialPaused
+from ..errors import ArgumentError, CheckpointError, HpsearchError, StudyError, TrialPaused
 from ..search.trial import Trial
 from ..system.files import read_json, whole_folder, write_json
 from ..training.checkpoints import TRIAL_FILE
 from ..training.randomness import seed_run
 from ..trial.reporting_callback import ReportingCallback
-from .first_call import KnownResult, seed_of
+from .first_call import KnownResult, name_of, seed_of
 from .function_trial import FunctionTrial, as_metrics, as_number
 
 
@@ -288,7 +288,7 @@ class FunctionCall:
         reporting.stop, reporting.pruned, reporting.paused = None, False, False  # it never asked, and is complete
         metrics = None if result is None else as_metrics(result, self._name)
         if metrics is None and self._last is None:
-            raise StudyError(
+            raise HpsearchError(  # of this trial only: others may have had a result
                 f"{self._name} returned None and has reported nothing; it must return a number or a dict of metrics, "
                 "or call trial.report."
             )
@@ -323,11 +323,6 @@ class FunctionCall:
             raise error
         if reporting.stop is None:
             reporting.pruned, reporting.paused = True, False
-
-
-def name_of(function: Callable[..., object]) -> str:
-    """Return the name of a function, for messages."""
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def for_trial(args: FunctionArguments, trial: Trial, output_dir: str | None) -> FunctionArguments:

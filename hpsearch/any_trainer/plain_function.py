@@ -19,8 +19,8 @@ from ..system.files import read_json
 from ..system.json_types import JsonObject
 from ..training.checkpoints import TRIAL_FILE
 from ..trial.reporting_callback import ReportingCallback
-from .first_call import KnownResult, Space, not_suggested
-from .function_call import FunctionArguments, FunctionCall, for_trial, name_of
+from .first_call import KnownResult, Space, name_of, not_suggested
+from .function_call import FunctionArguments, FunctionCall, for_trial
 from .function_trial import VALUE
 
 

@@ -33,7 +33,7 @@ from ..training.randomness import preserved_streams, seed_run
 from ..training.shared_parts import EarlierParts
 from ..trial.searchable import PreflightTrainer
 from .exact_resume import why_inexact
-from .first_call import FirstTrial, Space, call_first, not_suggested, seed_of
+from .first_call import FirstTrial, Space, call_first, name_of, not_suggested, seed_of
 from .prepared_data import folder_of_prepared_data, mapping_once
 from .transformers_trainer import TransformersTrainer, read_state, resumable_checkpoints
 
@@ -99,7 +99,8 @@ class TrainerFunction:
         """
         others = sorted(parameters.keys() - {"output_dir"})
         if others:
-            raise ArgumentError(f"{others[0]} cannot be set from outside: make_trainer(trial) decides it.")
+            code = name_of(self.make_trainer)
+            raise ArgumentError(f"{others[0]} cannot be set from outside: {code}(trial) decides it.")
         other = copy.copy(self)
         other.output_dir = parameters.get("output_dir", self.output_dir)
         return other

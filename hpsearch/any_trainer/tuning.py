@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import gc
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 import transformers
 
-from ..errors import ArgumentError, StudyError, described_value
+from ..errors import StudyError, described_value
 from ..search.result.best_run import BestRun
 from ..search.space.initial_trials import resolve_start
 from ..search.space.search_space import SearchSpace
@@ -25,8 +24,8 @@ from ..search.trial import Trial
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments
-from .first_call import FirstReport, KnownResult
-from .function_call import FunctionArguments, name_of
+from .first_call import FirstReport, KnownResult, name_of
+from .function_call import FunctionArguments
 from .function_trial import as_metrics
 from .plain_function import FUNCTION, PlainFunction, check_arguments, check_direction, check_processes
 from .repeated_warnings import warnings_once
@@ -162,12 +161,8 @@ class TunedFunction:
         Raises:
             ArgumentError: another argument is given.
         """
-        others = sorted(parameters.keys() - {"output_dir"})
-        if others:
-            raise ArgumentError(f"{others[0]} cannot be set from outside: {name_of(self.function)}(trial) decides it.")
-        other = copy.copy(self)
-        other.output_dir = parameters.get("output_dir", self.output_dir)
-        return other
+        other = TrainerFunction(self.function, self.hp_space, self.output_dir).with_arguments(**parameters)
+        return TunedFunction(self.function, self.hp_space, other.output_dir, self._clock)
 
     def _look(
         self, given: SearchArguments, max_resource: int | None

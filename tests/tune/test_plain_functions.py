@@ -290,6 +290,15 @@ def test_an_error_fails_the_trial_and_the_search_continues() -> None:
     assert records[1].reason == "ValueError: no such thing"
 
 
+def test_a_trial_without_a_result_fails_and_the_search_continues() -> None:
+    def forgets(trial: FunctionTrial) -> float | None:
+        return None if trial.number == 1 else float(trial.params["x"])
+
+    records = search(forgets, direction="minimize", n_trials=3).run_summary.records
+    assert [record.state.value for record in records] == ["complete", "failed", "complete"]
+    assert "forgets returned None and has reported nothing" in str(records[1].reason)
+
+
 def test_a_study_continues_without_another_first_call_and_a_trial_is_replayed() -> None:
     loop = Loop()
     search(loop, max_resource=STEPS, n_trials=4, pruner=None)

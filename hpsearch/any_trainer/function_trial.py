@@ -90,7 +90,8 @@ class FunctionTrial(Trial):
         The function then returns, or raises `TrialPruned`.
 
         Raises:
-            TrialPaused: the trial pauses, as a checkpoint was saved since the last report. It is not an `Exception`.
+            TrialPaused: the trial pauses, as there is a checkpoint of this step or of the one before. It is not an
+                `Exception`.
         """
         return self._events.should_prune()
 

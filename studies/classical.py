@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hpsearch import Categorical, Float, FunctionTrial, Int, SearchPlan, tune
+from hpsearch import Categorical, Float, FunctionTrial, Int, SearchPlan
 
 SPACE: dict[str, Any] = {
     "model": Categorical(
@@ -41,7 +41,7 @@ def accuracy(trial: FunctionTrial) -> dict[str, float]:
     return {"accuracy": float(cross_val_score(model, images, digits, cv=3).mean())}
 
 
-study = SearchPlan(accuracy, SPACE, n_trials=20)
+study = SearchPlan(accuracy, SPACE, n_trials=20, study_name="classical")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args(arguments)
-    best = tune(accuracy, SPACE, n_trials=options.trials, n_jobs=options.jobs, study_name="classical")
+    best = study.run(n_trials=options.trials, n_jobs=options.jobs)
     print(f"accuracy {best.objective:.4f} with {best.hyperparameters}")  # type: ignore[union-attr]
 
 

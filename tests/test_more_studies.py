@@ -74,8 +74,8 @@ def records_in(study: Path) -> list[dict[str, Any]]:
 
 
 def test_there_are_the_studies_that_these_tests_know() -> None:
-    names = ["character_model", "digits", "grouped_auc", "lora", "several_objectives", "sst2", "transformers_example"]
-    assert [f"{name}.py" for name in names] == FILES
+    names = ["character_model", "classical", "digits", "grouped_auc", "lora", "several_objectives", "sst2"]
+    assert [f"{name}.py" for name in [*names, "transformers_example"]] == FILES
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -89,6 +89,16 @@ def test_reading_a_study_makes_a_plan_and_imports_nothing_large(name: str) -> No
     assert isinstance(plan, SearchPlan)
     assert plan.search["n_trials"] > 3  # fewer are not pruned
     assert plan.search["study_name"]
+
+
+# A plain function.
+
+
+def test_classical_models_are_searched_by_cross_validation(tmp_path: Path) -> None:
+    output = finish("studies.classical", "--trials", "4", folder=tmp_path)
+    (found,) = numbers(r"accuracy (\d\.\d+) with", output)
+    assert found > 0.8
+    assert len(records_in(tmp_path / "output/classical")) == 4
 
 
 # Sentences.

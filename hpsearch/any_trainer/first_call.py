@@ -39,7 +39,7 @@ class FirstTrial(DrawnTrial):
     """A trial with parameters drawn at random that ends the call at the first report.
 
     Args:
-        stream: seeds the draws.
+        draw: the number of the attempt; the first one may become trial 0, the others only show what the function is.
         seed: of the random streams.
         start: values in place of drawn ones.
 
@@ -50,9 +50,10 @@ class FirstTrial(DrawnTrial):
         has_saved: whether the function saved a checkpoint, which is deleted again.
     """
 
-    def __init__(self, stream: str, seed: int, start: Mapping[str, object]) -> None:
-        super().__init__(stream)
-        self._start, self.seed, self.reads_checkpoint, self.has_saved = start, seed, False, False
+    def __init__(self, draw: int, seed: int, start: Mapping[str, object]) -> None:
+        super().__init__(f"{seed}/0" if draw == 0 else draw)
+        self._start = start if draw == 0 else {}
+        self.draw, self.seed, self.reads_checkpoint, self.has_saved = draw, seed, False, False
         self.suggested: dict[str, Parameter] = {}
         self.first_report: FirstReport | None = None
 
@@ -134,7 +135,7 @@ def call_first(
         FirstReport: it is a plain function.
     """
     for draw in range(_DRAWS):
-        trial = FirstTrial(f"{seed}/{draw}", seed, start or {})
+        trial = FirstTrial(draw, seed, start or {})
         params = trial.arguments = ask(space, trial, code)
         trial.seed = seed_of(trial, seed)
         set_seed(trial.seed)

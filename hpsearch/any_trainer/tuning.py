@@ -200,7 +200,7 @@ class TunedFunction:
         args.reports, args.objective = False, _names(returned, code)
         can_start_with_them = not isinstance(space, SearchSpace) or params.keys() <= space.all_parameters().keys()
         is_ours_to_choose = given.sampler is None and not given.options
-        is_new = _recorded(folder) is None
+        is_new = trial.draw == 0 and _recorded(folder) is None
         if trial.has_saved or not (can_start_with_them and is_ours_to_choose and is_new):
             return PlainFunction(self.function, args), None
         result = KnownResult(metrics, params, trial.suggested, self._clock() - began, trial.user_attrs)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hpsearch import BestRun, Float, FunctionTrial, TrialState, tune
+from tests.support.programs import ROOT
 
 pytestmark = pytest.mark.process
 X = {"x": Float(-3.0, 3.0)}
@@ -99,8 +100,8 @@ def test_after_a_kill_of_the_whole_search_the_same_call_continues_the_trial(tmp_
         "search(Path(sys.argv[1]), KilledLoop(Path(sys.argv[2]), killed=1))"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "study"), str(notes)]
-    assert subprocess.run(command, check=False, timeout=120).returncode == -signal.SIGKILL
-    subprocess.run(command, check=True, timeout=120)
+    assert subprocess.run(command, check=False, timeout=120, cwd=ROOT).returncode == -signal.SIGKILL
+    subprocess.run(command, check=True, timeout=120, cwd=ROOT)
     begun = [(number, begin) for number, begin, _ in calls(notes)]
     assert begun == [(0, 0), (0, 0), (1, 0), (1, 3), (2, 0), (3, 0), (4, 0), (5, 0)]
     undisturbed = search(tmp_path / "undisturbed", KilledLoop(tmp_path / "other"))

@@ -290,6 +290,17 @@ def test_an_error_fails_the_trial_and_the_search_continues() -> None:
     assert records[1].reason == "ValueError: no such thing"
 
 
+def test_if_the_first_call_fails_the_function_is_called_with_other_parameters_and_trial_0_fails_alone() -> None:
+    def fails(trial: FunctionTrial) -> float:
+        if trial.params["x"] == 2.5:
+            raise ValueError("not for 2.5")
+        return float(trial.params["x"])
+
+    records = search(fails, direction="minimize", n_trials=3, start_with={"x": 2.5}).run_summary.records
+    assert [record.state.value for record in records] == ["failed", "complete", "complete"]
+    assert records[0].params == {"x": 2.5}
+
+
 def test_a_trial_without_a_result_fails_and_the_search_continues() -> None:
     def forgets(trial: FunctionTrial) -> float | None:
         return None if trial.number == 1 else float(trial.params["x"])

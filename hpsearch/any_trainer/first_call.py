@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from ..errors import HpsearchError, SpaceError, StudyError
+from ..errors import HpsearchError, SpaceError, StudyError, TrialPruned
 from ..search.space.drawn_trial import DrawnTrial
 from ..search.space.parameters import Parameter
 from ..search.space.search_space import SearchSpace
@@ -144,11 +144,11 @@ def call_first(
             if trial.first_report is not None:
                 raise trial.first_report
             return returned, trial
-        except HpsearchError:
-            raise
         except Exception as error:
             if trial.first_report is not None:
                 raise trial.first_report from error
+            if isinstance(error, HpsearchError) and not isinstance(error, TrialPruned):
+                raise
             unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
             near = "" if unknown is None else nearest_name(str(unknown), params)
             if near or draw == _DRAWS - 1:

@@ -93,7 +93,7 @@ class FunctionCall:
         trial: its parameters are set, or suggested by the function.
         args: what all calls have in common, with the folder and the seed of this one.
         known: its result, if it was called with these parameters already.
-        said: what the runs of a function have said, in order to say it once.
+        notices: what the calls of a function have given notice of, each once.
     """
 
     eval_dataset = None
@@ -104,20 +104,20 @@ class FunctionCall:
         trial: Trial,
         args: FunctionArguments,
         known: KnownResult | None = None,
-        said: list[str] | None = None,
+        notices: list[str] | None = None,
     ) -> None:
         self.args = args
         self._function, self._trial, self._known = function, trial, known
-        self._said = [] if said is None else said
+        self._notices = [] if notices is None else notices
         self._progress, self._control = _Progress(args.max_resource or 0), TrainerControl()
         self._event: tuple[Any, Any, Any] = (args, self._progress, self._control)  # as callbacks receive it
         self._reporting: ReportingCallback | None = None
         self._first_step = 1  # the number of the first step, as the function counts
         self._saved_at: int | None = None
-        self._reported_before = 0  # the step of the report before the last one
+        self._reported_before: int | None = None  # the step of the report before the last one
         self._resumed_at: int | None = None
         self._last: dict[str, float] | None = None
-        self._was_told_to_end = False
+        self._has_to_end = False
 
     def with_arguments(self, **parameters: object) -> FunctionCall:
         """Refuse: the function sets everything.
@@ -132,7 +132,7 @@ class FunctionCall:
         self._reporting = callback
 
     def train(self, resume_from_checkpoint: Any = None, *, reapply_arguments: bool = False) -> None:
-        """Call the function, to its end, or until it is told to end; a trial that has ended is not continued.
+        """Call the function until it returns, or the trial is paused or pruned; an ended trial is not continued.
 
         Raises:
             CheckpointError: the checkpoint cannot be resumed from.
@@ -158,7 +158,7 @@ class FunctionCall:
         except Exception as error:
             if not _is_pruned(error):
                 raise
-            self._end_as_told(error)
+            self._end_pruned(error)
         else:
             self._finish(result)
 
@@ -168,7 +168,8 @@ class FunctionCall:
         counted = self._counted(step)
         if counted == last:  # the function repeats the step that it had reported when it paused
             return
-        self._reported_before = last
+        # A function that does not count its steps could not repeat one.
+        self._reported_before = None if step is None else last
         self._progress.reach(counted)
         self._evaluate(metrics)
 
@@ -176,21 +177,21 @@ class FunctionCall:
         """Return whether the trial ends here; see `FunctionTrial.should_prune`."""
         reporting = self._callback
         if reporting.stop is not None or reporting.pruned:
-            self._was_told_to_end = True
+            self._has_to_end = True
             return True
         if reporting.paused:
-            if self._saved_at in (self._progress.global_step, self._reported_before):
+            if self._saved_at is not None and self._saved_at in (self._progress.global_step, self._reported_before):
                 self._note_in_checkpoint(Path(self.args.output_dir, f"checkpoint-{self._saved_at}"))
-                self._was_told_to_end = True
+                self._has_to_end = True
                 raise TrialPaused
             reporting.paused = False  # nothing to resume from: it continues to the next rung
             self._control.should_training_stop = self._control.should_save = False
-            if self.args.reads_checkpoint and not self._said:
-                self._said.append(
+            if self.args.reads_checkpoint and not self._notices:
+                self._notices.append(
                     f"{self._name} has saved nothing since the report before the last one: its trials do not pause at "
                     "such rungs"
                 )
-                reporting.notice(self._said[0])
+                reporting.notice(self._notices[0])
         return False
 
     @contextlib.contextmanager
@@ -281,9 +282,9 @@ class FunctionCall:
         self._last = metrics
 
     def _finish(self, result: object) -> None:
-        """Report the result that the function has returned, unless it was told to end, or has reported it."""
+        """Report the result that the function has returned, unless the trial had to end, or it has been reported."""
         reporting, progress = self._callback, self._progress
-        if self._was_told_to_end or (reporting.stop is not None and not reporting.stop.is_interruption):
+        if self._has_to_end or (reporting.stop is not None and not reporting.stop.is_interruption):
             return
         reporting.stop, reporting.pruned, reporting.paused = None, False, False  # it never asked, and is complete
         metrics = None if result is None else as_metrics(result, self._name)
@@ -316,7 +317,7 @@ class FunctionCall:
             os.replace(folder / "checkpoint-0", folder / f"checkpoint-{step}")
             self._saved_at = step
 
-    def _end_as_told(self, error: Exception) -> None:
+    def _end_pruned(self, error: Exception) -> None:
         """End a trial whose function raised `TrialPruned`, if only of its own accord; it fails without a report."""
         reporting = self._callback
         if not reporting.reports:

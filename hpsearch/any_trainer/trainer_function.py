@@ -85,6 +85,11 @@ class TrainerFunction:
             )
         return search(self, given)
 
+    def space_or_default(self, hp_space: SpaceLike) -> SpaceLike:
+        """Return a space; if it is None, that of this function, or an empty one: the function suggests."""
+        hp_space = self.hp_space if hp_space is None else hp_space
+        return _left_to_make_trainer if hp_space is None else hp_space
+
     def replay(
         self, study_name: str = DEFAULT_STUDY_NAME, number: int | None = None, *positional: Any, **arguments: Any
     ) -> Replay:
@@ -213,7 +218,7 @@ class TrainerFunction:
             SpaceError: it does not read a parameter.
         """
         if space is None:
-            space = as_space(_left_to_make_trainer if self.hp_space is None else self.hp_space)
+            space = as_space(self.space_or_default(None))
         if self._first is None:
             self.call_first(space)
         assert self._first is not None

@@ -20,7 +20,6 @@ from ..search.space.search_space import SearchSpace
 from ..search.store.provenance import was_edited
 from ..search.store.read_study import read_settings
 from ..search.study import SpaceLike, check_name, check_whole
-from ..search.trial import Trial
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments
@@ -116,8 +115,8 @@ class TunedFunction:
     ) -> BestRun | list[BestRun]:
         """Search, as `tune` does; `hp_space` defaults to that of this function."""
         given = SearchArguments.of({**dict(zip(POSITIONAL, positional, strict=False)), **arguments})
-        space = self.hp_space if given.hp_space is None else given.hp_space
-        given = dataclasses.replace(given, hp_space=_left_to_the_function if space is None else space)
+        space = TrainerFunction(self.function, self.hp_space).space_or_default(given.hp_space)
+        given = dataclasses.replace(given, hp_space=space)
         with _cheap_collections(), warnings_once():
             return self._search(given, max_resource)
 
@@ -233,7 +232,9 @@ def _recorded(folder: Path, function: Callable[..., object] | None = None) -> Fu
 
     If `function` is given: None also if it was edited since.
     """
-    settings = read_settings(folder) if folder.is_dir() else None
+    settings = None
+    with contextlib.suppress(StudyError):  # it may be the folder of another study; a search says what is wrong with it
+        settings = read_settings(folder) if folder.is_dir() else None
     if not settings or not settings.get("sessions"):
         return None
     last = settings["sessions"][-1]
@@ -247,7 +248,3 @@ def _recorded(folder: Path, function: Callable[..., object] | None = None) -> Fu
 def _names(value: object, code: str) -> tuple[str, ...]:
     """Return the names of the metrics that a function has reported, as it names them."""
     return tuple(map(str, value)) if isinstance(value, Mapping) else tuple(each[5:] for each in as_metrics(value, code))
-
-
-def _left_to_the_function(trial: Trial) -> dict[str, object]:
-    return {}

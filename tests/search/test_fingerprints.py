@@ -16,6 +16,7 @@ import pytest
 import transformers
 
 import hpsearch
+from hpsearch.any_trainer.trainer_function import TrainerFunction
 from hpsearch.search.store.code_origin import name_of
 from hpsearch.search.store.fingerprints import fingerprints, function_fingerprint, is_comparable
 
@@ -514,3 +515,9 @@ def test_where_things_lie_in_memory_makes_no_difference(source: str, edit: tuple
 )
 def test_studies_record_public_names_as_in_0_8_0_wherever_they_are_now(name: str, module: str) -> None:
     assert name_of(getattr(hpsearch, name)) == f"{module}.{name}"
+
+
+def test_a_search_of_a_function_that_suggests_records_its_space_as_0_8_0_did() -> None:
+    space = TrainerFunction(lambda trial: None).space_or_default(None)  # type: ignore[arg-type,return-value]
+    assert callable(space)
+    assert name_of(space) == "hpsearch.trainer_function._left_to_make_trainer"

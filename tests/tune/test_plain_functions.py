@@ -290,6 +290,33 @@ def test_an_error_fails_the_trial_and_the_search_continues() -> None:
     assert records[1].reason == "ValueError: no such thing"
 
 
+def test_a_first_call_that_prunes_itself_is_no_end_of_the_search() -> None:
+    def prunes(trial: FunctionTrial) -> float:
+        if trial.params["x"] == 2.5:
+            raise TrialPruned
+        return float(trial.params["x"])
+
+    records = search(prunes, direction="minimize", n_trials=3, start_with={"x": 2.5}).run_summary.records
+    assert [record.state.value for record in records] == ["failed", "complete", "complete"]
+
+
+def test_a_function_that_does_not_count_its_steps_never_repeats_one() -> None:
+    def loop(trial: FunctionTrial) -> None:
+        begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text())
+        for step in range(begin + 1, STEPS + 1):
+            trial.report({"loss": curve(trial, step)})
+            if trial.should_prune():
+                return
+            with trial.save() as folder:
+                (folder / "step").write_text(str(step))
+
+    records = search(loop, max_resource=STEPS, n_trials=12, sampler="random").run_summary.records
+    for record in records:
+        assert [report.value for report in record.reports] == [
+            (record.params["x"] - 1) ** 2 + 1 / step for step in range(1, len(record.reports) + 1)
+        ]
+
+
 def test_if_the_first_call_fails_the_function_is_called_with_other_parameters_and_trial_0_fails_alone() -> None:
     def fails(trial: FunctionTrial) -> float:
         if trial.params["x"] == 2.5:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 # Our modules that code of users refers to, with the names they had in hpsearch 0.8.0.
 _IN_0_8_0 = {
     "hpsearch.any_trainer.search_plan": "hpsearch.search_plan",
+    "hpsearch.any_trainer.trainer_function": "hpsearch.trainer_function",
     "hpsearch.any_trainer.tuning": "hpsearch.trainer_function",
     "hpsearch.search.metrics.constraints": "hpsearch.search.constraints",
     "hpsearch.search.metrics.objective": "hpsearch.search.objective",

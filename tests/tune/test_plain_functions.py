@@ -310,11 +310,29 @@ def test_a_function_that_does_not_count_its_steps_never_repeats_one() -> None:
             with trial.save() as folder:
                 (folder / "step").write_text(str(step))
 
-    records = search(loop, max_resource=STEPS, n_trials=12, sampler="random").run_summary.records
+    records = search(loop, max_resource=STEPS, n_trials=20, sampler="random").run_summary.records
     for record in records:
         assert [report.value for report in record.reports] == [
             (record.params["x"] - 1) ** 2 + 1 / step for step in range(1, len(record.reports) + 1)
         ]
+
+
+def test_a_trial_resumes_from_its_checkpoint_though_its_best_report_has_none() -> None:
+    begun: list[int] = []
+
+    def turns_up(trial: FunctionTrial) -> None:
+        begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text())
+        begun.append(begin)
+        for step in range(begin + 1, STEPS + 1):
+            trial.report({"loss": (trial.params["x"] - 1) ** 2 + step}, step)
+            if step == 3:
+                with trial.save() as folder:
+                    (folder / "step").write_text(str(step))
+            if trial.should_prune():
+                return
+
+    search(turns_up, max_resource=STEPS, n_trials=20, sampler="random", scope="all", keep_checkpoints=None)
+    assert set(begun) == {0, 3}
 
 
 def test_if_the_first_call_fails_the_function_is_called_with_other_parameters_and_trial_0_fails_alone() -> None:

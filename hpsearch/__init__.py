@@ -53,7 +53,7 @@ _HOMES = {
     "search.space.parameters": ["Categorical", "Float", "Int"],
     "search.result.best_run": ["BestRun", "SearchSummary"],
     "search.space.search_space": ["SearchSpace"],
-    "search.store.manual_promotion": ["promote"],
+    "search.requests.make_request": ["promote"],
     "search.study": ["Study"],
     "search.trial": ["FixedTrial", "Report", "Trial", "TrialRecord", "TrialState"],
     "search.warm_start": ["WarmStart"],
@@ -111,13 +111,13 @@ if TYPE_CHECKING:
     from .search.listener import SearchListener as SearchListener
     from .search.metrics.constraints import Constraint as Constraint
     from .search.metrics.objective import Objective as Objective
+    from .search.requests.make_request import promote as promote
     from .search.result.best_run import BestRun as BestRun
     from .search.result.best_run import SearchSummary as SearchSummary
     from .search.space.parameters import Categorical as Categorical
     from .search.space.parameters import Float as Float
     from .search.space.parameters import Int as Int
     from .search.space.search_space import SearchSpace as SearchSpace
-    from .search.store.manual_promotion import promote as promote
     from .search.study import Study as Study
     from .search.trial import FixedTrial as FixedTrial
     from .search.trial import Report as Report

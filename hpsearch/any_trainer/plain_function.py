@@ -40,6 +40,7 @@ class PlainFunction:
     sets_arguments_by_name = False  # what decides when it reports is its own
     writes_its_checkpoints = True
     suggested_names: Sequence[str] = ()
+    cannot_extend: str | None = "the function sets the length of a trial"
 
     def __init__(
         self, function: Callable[[Any], object], args: FunctionArguments, known: KnownResult | None = None

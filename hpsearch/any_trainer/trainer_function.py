@@ -55,6 +55,7 @@ class TrainerFunction:
     args: Any = None
     evaluation = Evaluation(1, False)
     cannot_pause: str | None = None
+    cannot_extend: str | None = "make_trainer sets the length of a trial"
     training_samples: int | None = None
     sets_arguments_by_name = True
 

@@ -44,7 +44,7 @@ def compare(
         return
     if study is not None:
         raise StudyError("--study names the study of two trials, but here two studies are compared.")
-    summaries = [open_study(study_folder(Path(each))) for each in (first, second)]
+    summaries: list[SearchSummary] = [open_study(study_folder(Path(each))) for each in (first, second)]
     _print("two studies", [str(each.study.folder) for each in summaries], _of_studies(summaries))
 
 

@@ -20,7 +20,7 @@ from ..errors import HpsearchError, InvalidInputError, MissingPackageError, Sear
 from ..search.store.checked_json import printable
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..version import __version__
-from . import best, compare, dashboard, doctor, init, promote, ready_made, report, show
+from . import best, compare, dashboard, doctor, init, ready_made, report, requests, show
 from . import replay_command as replay
 from . import run_and_resume as run
 
@@ -46,7 +46,14 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     report.report,
     dashboard.dashboard,
     compare.compare,
-    promote.promote,
+    requests.stop,
+    requests.retry,
+    requests.add,
+    requests.extend,
+    requests.promote,
+    requests.pause,
+    requests.unpause,
+    requests.set_,
     replay.replay,
     ready_made.spaces,
     ready_made.objectives,
@@ -74,7 +81,8 @@ def _telling(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for _command in _COMMANDS:
-    app.command()(_telling(_command))
+    _settings = requests.ANY_OPTIONS if _command in (requests.add, requests.extend) else None
+    app.command(_command.__name__.rstrip("_"), context_settings=_settings)(_telling(_command))
 
 
 def _print_version(is_wanted: bool) -> None:

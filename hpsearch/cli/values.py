@@ -44,11 +44,20 @@ def settings(texts: Sequence[str]) -> dict[str, object]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise StudyError(f"--set {text!r} must be name=value, such as --set num_train_epochs=3.")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
+        found[name] = value_of(value)
     return found
+
+
+def value_of(text: str) -> object:
+    """Return a text as JSON, or else as it is.
+
+    >>> value_of("1e-4"), value_of("true"), value_of("adafactor")
+    (0.0001, True, 'adafactor')
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def numbers(text: str) -> list[int]:

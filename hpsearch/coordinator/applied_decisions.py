@@ -15,8 +15,9 @@ from ..ledger.rated_rungs import RatedRungs
 from ..search.decisions.decide import Closing, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
 from ..search.decisions.paused_limit import PausedLimit
 from ..search.decisions.training_budget import TrainingBudget
+from ..search.requests.promotion_marks import is_marked
+from ..search.requests.request import Request
 from ..search.space.tried_configurations import EVERYTHING_TRIED
-from ..search.store.manual_promotion import is_promoted
 from ..search.trial import TrialRecord, TrialState, Verdict
 from ..search.trials_by_number import updated, with_number
 from ..trial.ending import Ended
@@ -59,6 +60,7 @@ class AppliedDecisions:
         self._ledger, self._at_rungs, self._is_converged = ledger, at_rungs, is_converged
         rungs = None if at_rungs is None else at_rungs.rungs
         self._rules = Rules(study.n_trials, rungs, budget, paused_limit or PausedLimit())
+        self._begun: frozenset[str] = frozenset()  # the requests for new trials that have begun
         self._checkpoints = PausedCheckpoints(study.folder)
         self._has_said_limit = False
         self._has_proposer_ended = False
@@ -157,6 +159,8 @@ class AppliedDecisions:
 
     def _snapshot(self, entries: Entries, nothing_new: str | None) -> Snapshot:
         """Return the study as it is now, to decide by."""
+        requested = self._session.follow_requests()
+        self._set_total(self._session.study.n_trials)
         trials = self._known(entries.open)
         paused = [] if self._at_rungs is None else [each for each in trials if each.state is TrialState.PAUSED]
         if self._at_rungs is not None:
@@ -178,12 +182,35 @@ class AppliedDecisions:
             rating=self._at_rungs.rating(trials) if self._at_rungs is not None and paused else None,
             sizes=self._checkpoints.sizes(paused) if is_measured else {},
             free_bytes=self._checkpoints.free_bytes if is_measured else math.inf,
+            stopped=requested.stopped,
+            has_requested=self._requested(entries) is not None,
+            is_paused=requested.is_paused,
         )
+
+    def _set_total(self, n_trials: int | None) -> None:
+        """Decide by another total of trials, if the user has changed it."""
+        if n_trials != self._rules.n_trials:
+            rungs = self._rules.rungs
+            self._rules = replace(
+                self._rules, n_trials=n_trials, rungs=None if rungs is None else rungs.with_total(n_trials)
+            )
+
+    def _requested(self, entries: Entries) -> Request | None:
+        """Return the first request for a new trial that has not begun; None if there is none."""
+        requested = self._session.requests.now()
+        if requested.unfulfilled(self._begun):
+            self._begun = self._ledger.requests_begun(entries)
+        return next(iter(requested.unfulfilled(self._begun)), None)
 
     def _by_hand(self, trials: Sequence[TrialRecord]) -> frozenset[int]:
         """Return the numbers of those of the trials that the user has promoted."""
-        folder = self._study.folder
-        return frozenset(each.number for each in trials if each.state.is_open and is_promoted(folder, each.name))
+        folder, promoted = self._study.folder, self._session.requests.now().promoted
+        return frozenset(
+            each.number
+            for each in trials
+            if each.state.is_open
+            and (each.number in promoted or each.extends is not None or is_marked(folder, each.name))
+        )
 
     def _closing(self, paused: Sequence[TrialRecord]) -> Closing | None:
         """Return why no trial may start or resume in this session; None if one may."""
@@ -209,7 +236,7 @@ class AppliedDecisions:
             found, state = with_number(number, known), TrialState.INTERRUPTED
             if entry.is_paused and found is not None:  # else its folder was deleted
                 state = TrialState.PAUSED
-            elif not entry.is_paused and self._records.is_alive(entry.session):
+            elif not entry.is_left and self._records.is_alive(entry.session):
                 state = TrialState.RUNNING
             record = found or TrialRecord(number, "", state, {})
             if record.state.is_open:  # else its process records that in the storage next
@@ -218,6 +245,8 @@ class AppliedDecisions:
 
     def _reason_not_to_start(self, entries: Entries) -> str | None:
         """Return the reason against another trial: everything was tried, or the terminator ends the search."""
+        if self._requested(entries) is not None:
+            return None
         exhausted = self._ledger.exhausted()
         if exhausted is not None:
             return exhausted
@@ -230,12 +259,23 @@ class AppliedDecisions:
 
     def _start(self, entries: Entries, proposer: Proposer | None) -> OptunaTrial | Wait | None:
         """Return a new trial; None if the proposer has no more."""
-        if self._has_proposer_ended and not self._ledger.has_given_parameters(entries):
+        request = self._requested(entries)
+        if self._has_proposer_ended and request is None and not self._ledger.has_given_parameters(entries):
             return None
         records = self._records.known()
-        started = self._ledger.start(entries, self._records.session, records, proposer, self._records.known_trial)
+        started = self._ledger.start(
+            entries, self._records.session, records, proposer, self._records.known_trial, request
+        )
         self._has_proposer_ended = started is None
-        return started
+        return self._with_origin(started) if isinstance(started, OptunaTrial) else started
+
+    def _with_origin(self, trial: OptunaTrial) -> OptunaTrial:
+        """Note on a new trial which request it fulfils, if it does."""
+        of_trial = (each for each in self._session.requests.now().new if each.id == trial.request)
+        request = next(of_trial, None)
+        if request is not None:
+            trial.origin = request.origin
+        return trial
 
     def _resume(self, entry: Entry) -> OptunaTrial:
         earlier = self._records.earlier(entry.trial.number)
@@ -260,7 +300,7 @@ class AppliedDecisions:
             self._session.settle(pruned, has_run=False)
 
     def _stop(self, entry: Entry, reason: str) -> None:
-        """Stop a paused trial with the result that it has: the budget of the study ends the search."""
+        """Stop a trial that no process trains, with the result that it has."""
         record = next(each for each in self._records.known() if each.number == entry.trial.number)
         taken = self._resume(entry)
         stopped = self._session.on_disk.stop_paused(taken, record, reason)

@@ -15,6 +15,7 @@ from ..ledger.engine_trial import OptunaTrial
 from ..ledger.ledger import Ledger
 from ..ledger.optuna_study import OptunaStudy
 from ..ledger.proposer import Proposer
+from ..search.decisions.decide import STOPPED_BY_HAND
 from ..search.space.parameters import Parameter
 from ..search.store.study_folder import remove_leftovers
 from ..search.trial import Trial, TrialRecord, TrialState, Verdict
@@ -114,6 +115,11 @@ class Coordinator:
         return self.error is not None or bool(self.interruption.signal)
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the user has paused the search."""
+        return self._session.requests.now().is_paused
+
+    @property
     def seconds_left(self) -> float | None:
         """The remaining time of the search; None if there is no limit."""
         return self._limits.seconds_left
@@ -195,7 +201,9 @@ class Coordinator:
         if begun.earlier is not None:
             return RunningTrial(trial, begun, replace(begun.earlier, state=TrialState.RUNNING, reason=None))
         params = {**trial.params.values_by_name, **begun.arguments}
-        record = TrialRecord(begun.number, begun.name, TrialState.RUNNING, params, dict(begun.arguments))
+        record = TrialRecord(
+            begun.number, begun.name, TrialState.RUNNING, params, dict(begun.arguments), origin=begun.origin
+        )
         return RunningTrial(trial, begun, record)
 
     def _run(self, begun: RunningTrial) -> int:
@@ -265,8 +273,24 @@ class Coordinator:
     def report(self, number: int, reported: Reported) -> Verdict:
         """Receive an evaluation of a trial in another process, and return what the trial does next."""
         self.record_report(number, reported)
-        reason = self.reason_to_stop(reported)
-        return self.verdict(number, reported) if reason is None else Verdict(stop=reason)
+        requested = self.requested(number, reported)
+        if requested is None:
+            reason = self.reason_to_stop(number, reported)
+            requested = self.verdict(number, reported) if reason is None else Verdict(stop=reason)
+        return replace(requested, seconds_left=self.seconds_left) if self._is_time_changed else requested
+
+    @property
+    def _is_time_changed(self) -> bool:
+        return "timeout" in self._session.requests.now().settings
+
+    def requested(self, number: int, reported: Reported) -> Verdict | None:
+        """Return what the user has requested for a trial that has reported, or for the search; None: nothing."""
+        requested = self._session.follow_requests()
+        if reported.is_last or reported.report.step == 0:
+            return None
+        if number in requested.stopped:
+            return Verdict(stop=STOPPED_BY_HAND)
+        return Verdict(leave="the search is paused by hand") if requested.is_paused else None
 
     def record_report(self, number: int, reported: Reported) -> None:
         """Record and show an evaluation."""
@@ -289,8 +313,11 @@ class Coordinator:
         """Return which limit of the study the running trials have exhausted together; None: none."""
         return self._limits.exhausted()
 
-    def reason_to_stop(self, reported: Reported) -> str | None:
-        """Return the limit of the study for which a trial stops that has reported; None if it continues."""
+    def reason_to_stop(self, number: int, reported: Reported) -> str | None:
+        """Return why a trial stops that has reported: a limit of the study, or the user; None if it continues."""
+        requested = self.requested(number, reported)
+        if requested is not None and requested.stop is not None:
+            return requested.stop
         is_trained = reported.report.step > 0  # else it would have no result
         return self.exhausted() if is_trained and not reported.is_last else None
 

@@ -6,9 +6,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..search.listener import SearchListener
 from ..search.process_group import Ranks
+from ..search.requests.in_effect import InEffect
 from ..search.store.study_folder import StudyFolder
 from ..search.study import Study
 from ..search.trial import TrialRecord
@@ -17,6 +19,7 @@ from ..trial.local_trials import LocalTrials
 from ..trial.searchable import Searchable
 from .model_size import ModelSize
 from .reasons_to_end import Limits
+from .requests_in_effect import RequestsInEffect
 from .study_records import StudyRecords
 from .trials_on_disk import TrialsOnDisk
 
@@ -34,9 +37,12 @@ class SearchSession:
         ranks: the processes that train each trial.
         clock: returns the seconds since some moment.
         interruption: notes a signal that ends the search.
+        own_trials: the total number of trials without those that the user has requested; None: that of the study.
 
     Attributes:
-        study, listener, interruption: as given.
+        listener, interruption: as given.
+        study: the settings; the total changes if the user requests trials, or another total.
+        requests: of the user.
         records: the trials of the study.
         limits: of time, epochs and failures, and what is used of them.
         local: makes and trains trials in this process.
@@ -52,8 +58,10 @@ class SearchSession:
         ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
         interruption: Interruption | None = None,
+        own_trials: int | None = None,
     ) -> None:
         self.study, self.listener = study, listener
+        self._folder, self._own_trials = folder, study.n_trials if own_trials is None else own_trials
         self.interruption = interruption or Interruption()
         self.records = StudyRecords(study, folder)
         self.limits = Limits(study, self.records, clock, self.interruption)
@@ -67,6 +75,8 @@ class SearchSession:
             self.local,
             show=lambda trial: self.listener.on_trial_begin(trial),
         )
+        self.requests = RequestsInEffect(study.folder, self.records.is_alive, self.announce)
+        self._timeout = study.timeout
         self._trainer = trainer
         self._model_size = ModelSize((), is_fixed=False)
 
@@ -82,6 +92,20 @@ class SearchSession:
     def announce(self, notice: str) -> None:
         """Show a notice about the search while it runs, such as the reason for an early end."""
         self.listener.on_notice(notice)
+
+    def follow_requests(self) -> InEffect:
+        """Return the requests that are in effect; another total of trials, or time limit, applies from now on."""
+        requested = self.requests.now()
+        total = requested.total(self._own_trials)
+        if total != self.study.n_trials:
+            self.study = replace(self.study, n_trials=total)
+            self._folder.note_total(total, len(requested.new))
+            self.listener.on_study_changed(self.study)
+        timeout = requested.settings.get("timeout", self.study.timeout)
+        if timeout != self._timeout and isinstance(timeout, int | float):
+            self._timeout = timeout
+            self.limits.budget.set_timeout(timeout)
+        return requested
 
     def settle(self, record: TrialRecord, has_run: bool = True) -> None:
         """Take an ended trial into account: limits, records, listeners; under the study's lock.

@@ -12,7 +12,7 @@ from ..search.space.tried_configurations import choose
 from ..search.store.own_files import hide_checkpoints_outside
 from ..search.store.study_folder import StudyFolder, remove_leftovers
 from ..search.study import Study
-from ..search.trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict
+from ..search.trial import FixedTrial, Span, Trial, TrialRecord, TrialState, Verdict, extended_by
 from ..trial.acting_arguments import reaching_out
 from ..trial.assignment import Assignment
 from ..trial.ending import Ended, TrialEndedSearch, run_to_end
@@ -20,6 +20,7 @@ from ..trial.execution import Execution
 from ..trial.local_trials import LocalTrials
 from ..trial.preflight import PreflightPlan, plan_preflight
 from ..trial.searchable import Searchable
+from .extension import continue_from
 from .reasons_to_end import Limits
 from .study_records import StudyRecords
 
@@ -134,11 +135,15 @@ class TrialsOnDisk:
             self._begin_new(trial, suggested, execution)
         else:
             self._resume(trial, trial.earlier, suggested)
+        extended = extended_by(trial.origin)
+        if extended is not None:
+            continue_from(self._records.ended(extended), trial, self._study.folder, self._trainer)
         self._show(trial)
 
     def _begin_new(self, trial: Trial, suggested: dict[str, object], execution: Execution) -> None:
         with self._folder.locked():
-            trial.arguments = self._not_known(trial, suggested)
+            given = {} if trial.origin is None else trial.origin["arguments"]
+            trial.arguments = {**self._not_known(trial, suggested), **given}
             trial.keep()
             trial.suggested_by_space = set(trial.params.values_by_name)
             wanted = self._study.run_name(trial, is_complete=False)

@@ -39,7 +39,7 @@ def _run(coordinator: Coordinator, local: LocalTrials) -> None:
         elif coordinator.is_over:
             return
         elif not coordinator.interruption.signal:
-            if not is_waiting:
+            if not is_waiting and not coordinator.is_paused:
                 is_waiting = True
                 coordinator.announce("all trials have started: waiting for those of other searches")
             local.wait()
@@ -63,7 +63,8 @@ class InlineReporter:
     def report(self, reported: Reported) -> Verdict:
         """Record it, and return the verdict; the trial itself looks at the limits of the study, after each step."""
         self._coordinator.record_report(self._number, reported)
-        return self._coordinator.verdict(self._number, reported)
+        requested = self._coordinator.requested(self._number, reported)
+        return self._coordinator.verdict(self._number, reported) if requested is None else requested
 
     def note(self, so_far: TrialRecord) -> None:
         """Write it to the trial's record."""

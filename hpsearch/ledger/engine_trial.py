@@ -33,6 +33,7 @@ class OptunaTrial(Trial):
         may_repeat: whether the sampler's first proposal is taken, whatever is known of it.
         may_be_given: see `Trial`.
         check_range: checks what is suggested after the values that the space asked for; None: nothing does.
+        request: the id of the request of the user that a new trial fulfils; None: it fulfils none.
 
     Attributes:
         engine_trial: the `optuna.Trial`, for what only Optuna has.
@@ -49,8 +50,10 @@ class OptunaTrial(Trial):
         may_repeat: bool = False,
         may_be_given: bool = False,
         check_range: CheckRange | None = None,
+        request: str | None = None,
     ) -> None:
         super().__init__(engine_trial.number, earlier)
+        self.request = request
         self.engine_trial, self.judged = engine_trial, judged
         self._sampling, self._check_range = sampling, check_range
         self.told_before = set() if stored is None else {*stored.user_attrs, *stored.constraints}

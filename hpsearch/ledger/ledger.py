@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as EngineState
 
 from ..search.decisions.decide import Wait
+from ..search.requests.request import Request
 from ..search.space.parameters import Params
 from ..search.study import Study
 from ..search.trial import TrialRecord, TrialState
@@ -29,9 +30,10 @@ from .trial_cache import forget_trials, read_trials, renew_trial
 from .warm_starts import ORIGIN, can_be_compared, far_off, is_taught
 
 # User attributes of Optuna's trials: how a trial ended where Optuna's state does not say it, why; whose it is; its
-# place among the trials that the user wants the search to start with; and what a scheduler has changed.
-_STATE, _REASON, _SESSION, _PLACE, _SCHEDULE = (
-    f"hpsearch:{each}" for each in ("state", "reason", "session", "place", "schedule")
+# place among the trials that the user wants the search to start with; what a scheduler has changed; and the request of
+# the user that it fulfils.
+_STATE, _REASON, _SESSION, _PLACE, _SCHEDULE, _REQUEST = (
+    f"hpsearch:{each}" for each in ("state", "reason", "session", "place", "schedule", "request")
 )
 # A user attribute of Optuna's study: with which sampler and space everything has been tried.
 _EXHAUSTED = "hpsearch:exhausted"
@@ -52,6 +54,11 @@ class Entry:
     def is_paused(self) -> bool:
         """Whether it is paused at a rung."""
         return self.trial.user_attrs.get(_STATE) == TrialState.PAUSED.value
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its process has left it, to resume later: it is paused, or was interrupted."""
+        return self.is_paused or self.trial.user_attrs.get(_STATE) == TrialState.INTERRUPTED.value
 
     @property
     def session(self) -> str | None:
@@ -141,10 +148,11 @@ class Ledger:
         records: Sequence[TrialRecord],
         proposer: Proposer | None = None,
         known_trial: Callable[[Params], TrialRecord | None] = lambda params: None,
+        request: Request | None = None,
     ) -> OptunaTrial | Wait | None:
         """Return a new trial; `Wait` if the proposer has no parameters now, None if it has no more.
 
-        The first trials have the parameters that the user wants the search to start with.
+        Requested trials come first, then those that the user wants the search to start with.
 
         Args:
             entries: as they were just read.
@@ -152,9 +160,13 @@ class Ledger:
             records: all trials that are known.
             proposer: chooses the parameters in place of the sampler.
             known_trial: returns the trial that has these parameters already; the proposer then proposes others.
+            request: for a new trial; None: there is none.
         """
         place, is_queued = self._place(entries.trials), bool(entries.queued)
-        if not is_queued and place < len(self._study.start_with):
+        if request is not None:
+            self._engine.enqueue_trial(dict(request.params), user_attrs={_REQUEST: request.id})
+            is_queued = True
+        elif not is_queued and place < len(self._study.start_with):
             self._engine.enqueue_trial(dict(self._study.start_with[place]), user_attrs={_PLACE: place})
             is_queued = True
         elif not is_queued and proposer is not None:
@@ -174,6 +186,7 @@ class Ledger:
             may_repeat=self.may_repeat,
             may_be_given=self._may_give,
             check_range=None if self._ranges is None else self._ranges.check,
+            request=trial.user_attrs.get(_REQUEST),
         )
 
     def resume(
@@ -191,8 +204,8 @@ class Ledger:
         self._prepare_sampler(number, records)
         taken = optuna.Trial(self._engine, entry.trial._trial_id)
         taken.set_user_attr(_SESSION, session)
-        if entry.is_paused:
-            taken.set_user_attr(_STATE, TrialState.RUNNING.value)  # until then it is still paused
+        if entry.is_left:
+            taken.set_user_attr(_STATE, TrialState.RUNNING.value)  # until then nobody trains it
         renew_trial(self._engine, taken)
         return OptunaTrial(
             taken,
@@ -226,6 +239,10 @@ class Ledger:
         if is_exhausted or (tried is not None and tried == self._what_is_tried()):
             return f"{type(engine.sampler).__name__} has tried every configuration of this space"
         return None
+
+    def requests_begun(self, entries: Entries) -> frozenset[str]:
+        """Return the requests for new trials that have been queued, or have begun."""
+        return frozenset(each.user_attrs[_REQUEST] for each in entries.trials if _REQUEST in each.user_attrs)
 
     def has_given_parameters(self, entries: Entries) -> bool:
         """Return whether the user has given parameters for the next trial: queued ones, or some to start with."""

@@ -103,6 +103,10 @@ class LineView(SearchListener):
         """Print it."""
         self._print(notice)
 
+    def on_study_changed(self, study: Study) -> None:
+        """Count towards the new total."""
+        self._study = study
+
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """Print how the trials ended, and what it saved that not all were trained to their end."""
         if self._has_run:

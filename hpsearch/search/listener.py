@@ -45,6 +45,9 @@ class SearchListener:
     def on_notice(self, notice: str) -> None:
         """Handle a notice about the search, such as why it ends early."""
 
+    def on_study_changed(self, study: Study) -> None:
+        """Handle other settings: the user has requested trials, or another total of them, while the search runs."""
+
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """Handle the end of the search: all trials are done, a budget is exhausted, or the user ended it."""
 
@@ -94,6 +97,10 @@ class PassingListener(SearchListener):
     def on_notice(self, notice: str) -> None:
         """Pass on."""
         self._listener.on_notice(notice)
+
+    def on_study_changed(self, study: Study) -> None:
+        """Pass on."""
+        self._listener.on_study_changed(study)
 
     def on_search_end(self, study: Study, records: Sequence[TrialRecord]) -> None:
         """Pass on."""

@@ -49,20 +49,29 @@ class SearchBudget:
         clock: Callable[[], float] = time.monotonic,
         interruption: Interruption | None = None,
     ) -> None:
-        self._study, self.clock = study, clock
+        self._study, self.clock, self._begin = study, clock, clock()
         self.interruption = interruption or Interruption()
         left = study.timeout if seconds is None else seconds
-        self._end = None if left is None else clock() + left
+        self._end = None if left is None else self._begin + left
+        self._limit = f"timeout of {study.timeout} s"
 
     @property
     def seconds(self) -> float | None:
         """What is left of the time; None if there is no limit."""
         return None if self._end is None else max(self._end - self.clock(), 0.0)
 
+    def set_timeout(self, seconds: float) -> None:
+        """Set another limit of time, counted from the beginning."""
+        self._end, self._limit = self._begin + seconds, f"timeout of {seconds} s, as set by hand,"
+
+    def set_seconds_left(self, seconds: float) -> None:
+        """Set what is left of the time from now on, as the searching process says."""
+        self._end, self._limit = self.clock() + seconds, "timeout, as set by hand,"
+
     def passed(self, epochs: float) -> Stop | None:
         """Return why no more may be trained after this number of epochs of all trials, or None."""
         if self._end is not None and self.clock() >= self._end:
-            return Stop(f"{_OF_THE_STUDY}timeout of {self._study.timeout} s is over", ends_study=True)
+            return Stop(f"{_OF_THE_STUDY}{self._limit} is over", ends_study=True)
         limit = self._study.max_epochs
         if limit is not None and epochs >= limit - _ROUNDING:
             return Stop(f"{_OF_THE_STUDY}{limit:g} epochs are exhausted", ends_study=True)
@@ -89,9 +98,12 @@ class TrialBudget:
     def is_limited(self) -> bool:
         """True if there is a budget at all."""
         study = self._study
-        return any(
-            each is not None for each in (study.timeout, study.max_epochs, study.trial_timeout, study.trial_max_epochs)
-        )
+        limits = (self._search.seconds, study.max_epochs, study.trial_timeout, study.trial_max_epochs)
+        return any(each is not None for each in limits)
+
+    def set_seconds_left(self, seconds: float) -> None:
+        """Set what is left of the time of the search from now on."""
+        self._search.set_seconds_left(seconds)
 
     @property
     def seconds(self) -> float:

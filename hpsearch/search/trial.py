@@ -153,6 +153,9 @@ class TrialRecord:
         user_attrs: the values that the user's code set with `Trial.set_user_attr`.
         fraction: the fraction of its training run that it trained, from 0 to 1; None in a record of hpsearch 0.8.0.
             `trial_max_epochs` shortens the run.
+        origin: the request of the user that the trial comes from: its id (`request`), its `kind`, the number of the
+            `trial` that it is about, or None, and the `arguments` that it gives to the new trial; None for a trial that
+            the search itself began.
     """
 
     number: int
@@ -176,6 +179,7 @@ class TrialRecord:
     spans: tuple[Span, ...] = ()
     user_attrs: dict[str, object] = field(default_factory=dict)
     fraction: float | None = None
+    origin: JsonObject | None = None
 
     @property
     def value(self) -> float | None:
@@ -186,6 +190,11 @@ class TrialRecord:
     def is_eligible(self) -> bool:
         """True if the trial may be the best: it has a result and breaks no constraint."""
         return self.state.has_result and bool(self.values) and all(each <= 0 for each in self.violations.values())
+
+    @property
+    def extends(self) -> int | None:
+        """The number of the trial that this one extends, at the request of the user; None: it extends none."""
+        return extended_by(self.origin)
 
     @functools.cached_property
     def configuration(self) -> str:
@@ -200,7 +209,12 @@ class TrialRecord:
         if known is None:
             return self
         if self.reports:
-            return replace(self, session=self.session or known.session, spans=self.spans or known.spans)
+            return replace(
+                self,
+                session=self.session or known.session,
+                spans=self.spans or known.spans,
+                origin=self.origin or known.origin,
+            )
         return replace(
             self,
             params=self.params or known.params,
@@ -217,6 +231,7 @@ class TrialRecord:
             schedule=self.schedule or known.schedule,
             spans=self.spans or known.spans,
             user_attrs={**known.user_attrs, **self.user_attrs},
+            origin=self.origin or known.origin,
         )
 
     def to_json(self) -> JsonObject:
@@ -227,9 +242,15 @@ class TrialRecord:
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         if not self.user_attrs:
             del values["user_attrs"]
-        if self.fraction is None:
-            del values["fraction"]
+        for name in ("fraction", "origin"):
+            if values[name] is None:
+                del values[name]
         return dict(json.loads(json.dumps(values, default=str)))
+
+
+def extended_by(origin: JsonObject | None) -> int | None:
+    """Return the number of the trial that one of this origin extends; None if it extends none."""
+    return None if origin is None or origin["kind"] != "extend" else origin["trial"]
 
 
 def configuration(params: Mapping[str, object]) -> str:
@@ -255,12 +276,16 @@ class Verdict:
         pause: the trial pauses here, with a checkpoint, and may resume later.
         stop: why the trial ends here with its current result; None if it does not.
         save: write a checkpoint here, so that the trial can be paused, or copied.
+        leave: why the trial is interrupted here, with a checkpoint from which it resumes later; None: it is not.
+        seconds_left: of the time of the search, if the user has changed the limit; None: as before.
     """
 
     prune: bool = False
     pause: bool = False
     stop: str | None = None
     save: bool = False
+    leave: str | None = None
+    seconds_left: float | None = None
 
 
 @dataclass
@@ -313,6 +338,7 @@ class Trial(ABC):
         ranks: the processes that train the trial; the main one chooses values.
         user_attrs: the values that the user's code set with `set_user_attr`.
         may_be_given: whether a configuration that was never tried may replace the sampler's proposal.
+        origin: the request that the trial comes from; see `TrialRecord`.
     """
 
     may_be_given = False
@@ -328,6 +354,7 @@ class Trial(ABC):
         self.priors: Params | None = None
         self.params = _ReadParams({})
         self.user_attrs: dict[str, object] = {} if earlier is None else dict(earlier.user_attrs)
+        self.origin = None if earlier is None else earlier.origin
 
     def __getitem__(self, name: str) -> object:
         """Return a parameter, as `params` does: a trial can be read like the dict that Ray gives to `model_init`.

@@ -1,14 +1,163 @@
-"""A study that was searched some time, by whatever program: a look at all of it, from its folder."""
+"""A study that was searched some time, by whatever program: a look at all of it, and requests to its search."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
+from ..search.requests import make_request
 from ..search.result.best_run import Engine, SearchSummary
 from ..search.store.stored_study import StoredStudy
 
 
-def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust: bool = False) -> SearchSummary:
+class OpenedStudy(SearchSummary):
+    """All trials of a study as its folder knew them when it was opened, and requests to its search.
+
+    Each request is checked, written to the folder and answered with what will happen, and when. A search that is
+    running in the folder, in any process, follows it; if none is running, the next one does: the same call again, or
+    ``hpsearch resume``. Reading a study never does. See `SearchSummary` for what can be read.
+    """
+
+    def stop(self, number: int) -> str:
+        """Stop a trial with the value that it has: its state is then *stopped*, and it may be the best.
+
+        A running trial stops after its next evaluation, one that no process trains immediately.
+
+        Args:
+            number: the number of a trial that is running, paused or interrupted.
+
+        Returns:
+            What will happen, and when.
+
+        Raises:
+            StudyError: there is no such trial, or it has ended.
+
+        Examples:
+            ``open_study("runs/study").stop(7)``
+        """
+        return make_request.stop(self.study.folder, number)
+
+    def promote(self, number: int) -> str:
+        """Train a trial to completion, whatever its reports at the rungs; see `hpsearch.promote`.
+
+        Examples:
+            ``open_study("runs/study").promote(7)``
+        """
+        return make_request.promote(self.study.folder, number)
+
+    def retry(self, number: int) -> str:
+        """Begin a new trial with the parameters of one that has ended; the total of trials rises by one.
+
+        The record of the new trial names the other one (`TrialRecord.origin`). It trains with the same seed, unless the
+        seed is searched, so retrying a trial that ended well gives the same result.
+
+        Args:
+            number: the number of a trial that has ended, in whatever way.
+
+        Returns:
+            What will happen, and when.
+
+        Raises:
+            StudyError: there is no such trial, or it has not ended.
+
+        Examples:
+            ``open_study("runs/study").retry(7)``
+        """
+        return make_request.retry(self.study.folder, number)
+
+    def add(self, params: Mapping[str, object] | None = None, *, like: int | None = None) -> str:
+        """Begin a new trial with given parameters, also if their result is known; the total rises by one.
+
+        Args:
+            params: names to values, in the space of the study; the sampler chooses missing ones.
+            like: the number of a trial whose parameters take the place of missing ones; None: the sampler chooses.
+
+        Returns:
+            What will happen, and when.
+
+        Raises:
+            StudyError: there is no such trial, or neither a parameter nor a trial is given.
+            SpaceError: a parameter, or its value, is not in the space.
+
+        Examples:
+            ``open_study("runs/study").add({"learning_rate": 3e-4}, like=7)``
+        """
+        return make_request.add(self.study.folder, params or {}, like)
+
+    def extend(self, number: int, **arguments: object) -> str:
+        """Begin a new trial that continues from the checkpoint of another one; the total of trials rises by one.
+
+        The schedule is made for the new length: from the checkpoint on, the learning rate is what a trial of that
+        length would have there. The new trial trains to completion, and its record names the other one. Of a trial of a
+        `Trainer` only: what a trainer function, or another function, does with its length is its own.
+
+        Args:
+            number: the number of a trial that has ended and has a checkpoint with the state of its optimizer.
+            arguments: ``num_train_epochs`` or ``max_steps``, larger than before.
+
+        Returns:
+            What will happen, and when.
+
+        Raises:
+            StudyError: there is no such trial, it has not ended or has no checkpoint, or the length is not larger.
+
+        Examples:
+            ``open_study("runs/study").extend(7, num_train_epochs=10)``
+        """
+        return make_request.extend(self.study.folder, number, arguments)
+
+    def pause(self) -> str:
+        """Pause the running search: no trial begins or resumes, and running ones leave after their next evaluation.
+
+        They write a checkpoint, from which they resume first when the search is unpaused. On Ray, they continue to
+        their next rung. A time limit keeps counting. The pause ends with the search.
+
+        Returns:
+            What will happen, and when.
+
+        Raises:
+            StudyError: no search is running in the folder.
+
+        Examples:
+            ``open_study("runs/study").pause()``
+        """
+        return make_request.pause(self.study.folder)
+
+    def unpause(self) -> str:
+        """Let a paused search continue.
+
+        Returns:
+            What will happen, and when.
+
+        Raises:
+            StudyError: no search is running in the folder, or it is not paused.
+
+        Examples:
+            ``open_study("runs/study").unpause()``
+        """
+        return make_request.unpause(self.study.folder)
+
+    def set(self, **settings: object) -> str:
+        """Change settings of the running search, until it ends; the next call has its own arguments.
+
+        Args:
+            settings: ``n_trials``, the total of trials without those that were added by requests; ``timeout``, seconds
+                from the begin of the search. Trials that run learn of a new timeout with their next report; on Ray,
+                they keep the old one.
+
+        Returns:
+            What will happen, and when.
+
+        Raises:
+            StudyError: no search is running in the folder, or a setting or its value is not allowed.
+
+        Examples:
+            ``open_study("runs/study").set(n_trials=100)``
+        """
+        return make_request.change(self.study.folder, settings)
+
+
+def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust: bool = False) -> OpenedStudy:
     """Read a study from its folder, also during its search: settings, trials, best run, importances.
 
     Nothing is written, and no trainer is needed. The summary shows the state at the time of the call. All but
@@ -23,7 +172,7 @@ def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust:
 
     Returns:
         The `SearchSummary` that a search returns as ``best.run_summary``, with its objectives and constraints known
-        only by name.
+        only by name; its methods `stop`, `retry`, `add` and others make requests to the search, see `OpenedStudy`.
 
     Raises:
         StudyError: there is no study, its `study.json` is damaged, or another version of hpsearch wrote it. (Trials
@@ -43,4 +192,4 @@ def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust:
 
         return StudyFromRecords(study, records, storage, trust)
 
-    return SearchSummary(study, records, engine, problems)
+    return OpenedStudy(study, records, engine, problems)

@@ -28,11 +28,14 @@ from ..search.decisions.training_budget import TrainingBudget, is_exhausted, pro
 from ..search.listener import SearchListener
 from ..search.metrics.selection import best_records
 from ..search.process_group import Ranks
+from ..search.requests.in_effect import InEffect
+from ..search.requests.request_file import RequestFile
 from ..search.result.best_run import BestRun, Engine, SearchSummary, best_runs
 from ..search.space.static_checks import check_space
 from ..search.store.forgiven_failures import UNCOUNTED_BEFORE, count_uncounted
+from ..search.store.live_sessions import sessions_at_work
 from ..search.store.provenance import describe_environment, differences, differences_in_results
-from ..search.store.study_folder import StudyFolder
+from ..search.store.study_folder import ADDED, StudyFolder
 from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
 from ..search.time_and_epoch_limits import SearchBudget
@@ -78,6 +81,7 @@ class Search:
         clock: measures the budgets of time; see `SearchBudget`.
         notices: what the user should know before the first trial.
         callbacks: called after each trial with the engine's study and its trial.
+        own_trials: the total number of trials without those that the user has requested.
     """
 
     recipe: SearchedRecipe
@@ -88,6 +92,7 @@ class Search:
     clock: Callable[[], float] = time.monotonic
     notices: Sequence[str] = ()
     callbacks: Sequence[StudyCallback] = ()
+    own_trials: int | None = None
 
     def run(self) -> BestRun | list[BestRun]:
         """Run the trials of the study and return the best run; of several objectives, the Pareto front.
@@ -101,7 +106,7 @@ class Search:
         interruption = Interruption()
         try:
             with noticing_signals(interruption):
-                best = (self._counting_anew() if self.ranks.is_main else self)._run(interruption)
+                best = (self._counting_anew()._with_requested() if self.ranks.is_main else self)._run(interruption)
             if interruption.signal:  # it came after the last trial
                 summary = (best if isinstance(best, list) else [best])[0].run_summary
                 raise self._interrupted(summary.records, interruption)
@@ -129,6 +134,12 @@ class Search:
         study = replace(self.study, n_trials=total, uncounted_before=settings[UNCOUNTED_BEFORE])
         return replace(self, study=study, notices=notices)
 
+    def _with_requested(self) -> Search:
+        """Return this search with a larger total, if the user has requested trials of the study."""
+        own, folder = self.study.n_trials, self.study.folder
+        requested = InEffect.of(RequestFile(folder).read(), sessions_at_work(folder).__contains__)
+        return replace(self, study=replace(self.study, n_trials=requested.total(own)), own_trials=own)
+
     def _end_as_asked(self, interruption: Interruption, error: Exception) -> NoReturn:
         """End as a signal has asked for, though the search has ended with an error of its own."""
         if interruption.error is not None:
@@ -147,7 +158,16 @@ class Search:
             return self._result(follow(self.recipe, self.study, self.ranks, interruption))
         self.listener.on_search_prepare(self.study)
         folder = StudyFolder(self.study)
-        session = SearchSession(self.recipe, self.study, folder, self.listener, self.ranks, self.clock, interruption)
+        session = SearchSession(
+            self.recipe,
+            self.study,
+            folder,
+            self.listener,
+            self.ranks,
+            self.clock,
+            interruption,
+            self.own_trials,
+        )
         if self.callbacks:
             session.listener = CallsBack(self.listener, self.callbacks, self._stored, session.limits.end_early)
         with ending_for_all_ranks(self.ranks, session.records), naming_the_disk(self.study.folder):
@@ -161,7 +181,7 @@ class Search:
                 folder.note_end(session.records.records)
             if session.limits.has_too_many_failures:
                 raise _too_many_failures(session.limits.failures, self._best(session.records.records))
-        return self._result(session.records.records)
+        return replace(self, study=session.study)._result(session.records.records)
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""
@@ -192,7 +212,10 @@ class Search:
                 ]
                 notes += [f"CHANGED since the last session: {', '.join(changes)}"] if changes else []
                 notes += outdated(self.study, records, earlier, environment)
-            folder.write_settings(environment, self.backend.describe(), records)
+            notes += session.requests.open(records, session.records.is_alone(), self.study)
+            added = session.requests.now().new
+            about = {**self.backend.describe(), **({ADDED: len(added)} if added else {})}
+            folder.write_settings(environment, about, records)
             session.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))
         self.listener.on_search_begin(self.study, session.records.records, notes)

@@ -61,6 +61,7 @@ class SearchableTrainer:
 
     user_code = "model_init"
     cannot_pause: str | None = None
+    cannot_extend: str | None = None
     sets_arguments_by_name = True
     writes_its_checkpoints = False
     notices: Sequence[str] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ..search.peer_summary import PeerTrials
 from ..search.space.parameters import Parameter
 from ..search.trial import FixedTrial, Trial, TrialRecord
+from ..system.json_types import JsonObject
 from .preflight import PreflightPlan
 
 
@@ -19,6 +20,7 @@ class Assignment:
         preflight: of the preflight that comes first; None: there is none.
         of_all_branches: names of parameters, also of branches that are not open.
         user_attrs: what the user's code has noted so far.
+        origin: the request that the trial comes from; see `TrialRecord`.
         seconds: the time that the search has left when it is handed over; None: no limit. The process that receives it
             counts by its own clock: the clocks of two machines may differ.
     """
@@ -35,6 +37,7 @@ class Assignment:
     preflight: PreflightPlan | None
     of_all_branches: frozenset[str]
     user_attrs: dict[str, object]
+    origin: JsonObject | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"  # engines name trials by their settings
@@ -61,6 +64,7 @@ class Assignment:
             preflight,
             trial.params.of_all_branches,
             dict(trial.user_attrs),
+            trial.origin,
         )
 
 
@@ -77,6 +81,7 @@ class AssignedTrial(Trial):
         self.params.values_by_name.update(assignment.params)
         self.params.of_all_branches = assignment.of_all_branches
         self.user_attrs = dict(assignment.user_attrs)
+        self.origin = assignment.origin
 
     def __reduce__(self) -> tuple[object, ...]:
         return FixedTrial, (dict(self.params.values_by_name), self.number, dict(self.arguments))

@@ -241,8 +241,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
         """End the trial here, with a checkpoint, if a signal requires it and the trial does not end anyway."""
         is_ending = control.should_training_stop or _is_at_end(state)
         if not is_ending and self._interruption.has_come():
-            self.stop = Stop(self._interruption.reason, ends_study=True, is_interruption=True)
-            control.should_training_stop = control.should_save = True
+            self._leave(self._interruption.reason, control)
+
+    def _leave(self, reason: str, control: TrainerControl) -> None:
+        """End the trial here, with a checkpoint from which it resumes later."""
+        self.stop = Stop(reason, ends_study=True, is_interruption=True)
+        control.should_training_stop = control.should_save = True
 
     def _continue_schedule(self, step: int) -> None:
         """Record the arguments that the trial is trained with from here on, unless they are the same as before."""
@@ -335,8 +339,12 @@ class ReportingCallback(TrainerCallback, ExportableState):
         elif verdict.stop is not None:
             self.stop = self.stop or Stop(verdict.stop, ends_study=False)
             control.should_training_stop = True
+        elif verdict.leave is not None:
+            self._leave(verdict.leave, control)
         elif verdict.save:
             control.should_save = True
+        if verdict.seconds_left is not None:
+            self._budget.set_seconds_left(verdict.seconds_left)
 
     def _add_value(self, report: Report) -> bool:
         """Add the value of a report to those that the pruner gets next; False if there is none to compare."""

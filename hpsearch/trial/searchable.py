@@ -79,6 +79,10 @@ class Searchable(ReadsParameters, Evaluated, Protocol):
         """Why its trials must not pause; None if they resume with the same numbers."""
 
     @property
+    def cannot_extend(self) -> str | None:
+        """Why its trials cannot continue to another length; None if they can."""
+
+    @property
     def writes_its_checkpoints(self) -> bool:
         """True if the user's code writes checkpoints and weights, when it wants; False if the trainer does."""
 

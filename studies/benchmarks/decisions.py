@@ -41,6 +41,7 @@ from hpsearch.ledger.rated_rungs import RatedRungs
 from hpsearch.ledger.recorded_defaults import Defaults
 from hpsearch.ledger.sampling import RepeatableSampling
 from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.requests.in_effect import InEffect
 from hpsearch.search.space.parameters import Categorical, Float, Parameter
 from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.study import Study
@@ -100,7 +101,13 @@ class MadeUpSession:
 
     def __init__(self, study: Study) -> None:
         self.study, self.records = study, MadeUpRecords()
-        self.limits = self.on_disk = self
+        self.limits = self.on_disk = self.requests = self
+
+    def follow_requests(self) -> InEffect:
+        """Return that the user has requested nothing."""
+        return InEffect()
+
+    now = follow_requests
 
     def finish(self, ended: Ended) -> TrialRecord:
         """Take a trial that is pruned."""

@@ -15,7 +15,11 @@ import optuna
 import pytest
 
 from hpsearch.coordinator.lost_worker import Loss
+from hpsearch.coordinator.requests_in_effect import RequestsInEffect
+from hpsearch.search.requests.request import Kind, Request
+from hpsearch.search.requests.request_file import RequestFile
 from hpsearch.search.store.read_study import read_records
+from hpsearch.search.store.study_folder import REQUESTS_FILE
 from hpsearch.search.trial import Trial, TrialRecord, TrialState, Verdict
 from hpsearch.trial.assignment import AssignedTrial
 from hpsearch.trial.ending import Ended, TrialEndedSearch
@@ -349,3 +353,80 @@ def test_when_a_search_closes_an_error_of_a_listener_leaves_no_trial_unrecorded(
         search.coordinator.close()
     assert [each.state for each in read_records(search.session.study.folder)] == [TrialState.INTERRUPTED] * 3
     assert not search.coordinator.running
+
+
+def asks(search: Searching, kind: Kind, trial: int | None = None, **arguments: Any) -> None:
+    """Make a request to a search, whose session is at work."""
+    folder = search.session.study.folder
+    search.session.requests = RequestsInEffect(folder, lambda session: True, search.session.announce)
+    file = RequestFile(folder)
+    with file.locked():
+        file.add(Request(kind, trial, arguments=arguments, sessions=("here",)))
+
+
+def test_a_time_limit_that_is_set_while_trials_run_reaches_them_with_the_answers_to_their_reports(
+    tmp_path: Path,
+) -> None:
+    now = [0.0]
+    search = Searching(tmp_path, clock=lambda: now[0], timeout=60.0)
+    coordinator = search.coordinator
+    assert coordinator.next() is not None
+    now[0] = 50.0
+    assert coordinator.report(0, reported(coordinator.running[0].so_far, 0.5)).seconds_left is None
+    asks(search, Kind.SET, timeout=100)
+    assert coordinator.report(0, reported(coordinator.running[0].so_far, 0.5, 0.4)).seconds_left == 50.0
+    now[0] = 90.0
+    assert coordinator.exhausted() is None
+    now[0] = 100.0
+    assert coordinator.exhausted() == "the study's timeout of 100 s, as set by hand, is over"
+
+
+def test_a_trial_that_leaves_a_paused_search_is_the_first_to_resume_and_no_other_begins(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    coordinator = search.coordinator
+    assert [coordinator.next().number for _ in range(2)] == [0, 1]  # type: ignore[union-attr]
+    asks(search, Kind.PAUSE)
+    said = reported(coordinator.running[1].so_far, 0.5)
+    assert coordinator.report(1, said) == Verdict(leave="the search is paused by hand")
+    coordinator.ended(Ended(replace(said.so_far, state=TrialState.INTERRUPTED, reason="paused")))
+    assert coordinator.next() is None
+    assert not coordinator.is_over
+    last = reported(coordinator.running[0].so_far, 0.5, is_last=True)
+    assert coordinator.report(0, last) == Verdict()  # it is complete
+    search.end(0)
+    assert coordinator.next() is None
+    assert not coordinator.is_over
+    asks(search, Kind.UNPAUSE)
+    search.coordinator._look_again = -1.0
+    assert [coordinator.next().number for _ in range(2)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_a_requested_trial_is_the_next_to_begin_once(tmp_path: Path) -> None:
+    search = Searching(tmp_path, n_trials=2)
+    coordinator = search.coordinator
+    assert coordinator.next() is not None
+    folder = search.session.study.folder
+    file = RequestFile(folder)
+    with file.locked():
+        file.add(Request(Kind.ADD, params={"learning_rate": 0.01}))
+    begun = coordinator.next()
+    assert begun is not None
+    assert begun.params == {"learning_rate": 0.01}
+    assert begun.origin is not None
+    assert coordinator.next() is not None  # of the own total of two
+    for number in range(3):
+        search.end(number)
+    assert coordinator.next() is None
+    assert coordinator.is_over
+    assert [each.number for each in search.records.records if each.origin is not None] == [1]
+
+
+def test_requests_that_become_unreadable_are_said_once_and_the_search_continues(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    asks(search, Kind.STOP, 0)
+    assert search.coordinator.next() is not None
+    (search.session.study.folder / REQUESTS_FILE).write_text("[")
+    for losses in ((0.5,), (0.5, 0.4)):
+        said = reported(search.coordinator.running[0].so_far, *losses)
+        assert search.coordinator.report(0, said) == Verdict(stop="stopped by hand")
+    assert sum("requests.json" in each for each in search.shown.notices) == 1

@@ -155,3 +155,18 @@ def test_a_worker_counts_the_time_of_the_search_from_when_it_was_told(
     seconds: float | None, later: float, left: float | None
 ) -> None:
     assert Assignment.of(FixedTrial({}), PeerTrials(), seconds).after(later).seconds == left
+
+
+@pytest.mark.parametrize("timeout", [None, 10.0])
+def test_a_trial_obeys_a_time_limit_that_is_set_while_it_runs(timeout: float | None) -> None:
+    clock = Clock()
+    trial = TrialBudget(
+        study_with(timeout=timeout), SearchBudget(study_with(timeout=timeout), clock=clock), PeerTrials()
+    )
+    clock.move(9.0)()
+    trial.set_seconds_left(5.0)
+    assert trial.is_limited
+    clock.move(4.0)()
+    assert trial.passed(1.0) is None
+    clock.move(1.0)()
+    assert trial.passed(1.0) == Stop("the study's timeout, as set by hand, is over", ends_study=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hpsearch import Ladder, TrialRecord
 from hpsearch.search.decisions.decide import (
+    STOPPED_BY_HAND,
     Closing,
     Decision,
     End,
@@ -120,6 +121,39 @@ def test_a_trial_promoted_by_hand_resumes_before_others_and_is_not_judged() -> N
     trials = (*paused(0.1, 0.2), running(2, 0.9))
     assert judge(Snapshot(rules(), trials, by_hand=by_hand), 2) == GO_ON
     assert judge(Snapshot(rules(), trials), 2) == PAUSE
+
+
+@pytest.mark.parametrize(
+    ("decision", "trials", "changes"),
+    [
+        # A trial that the user stops ends with the value it has, also when a limit ends the session.
+        (Stop(1, STOPPED_BY_HAND), BEST_OF_THREE, {"stopped": frozenset({1})}),
+        (Stop(1, STOPPED_BY_HAND), BEST_OF_THREE, {"stopped": frozenset({1}), "closing": Closing("enough")}),
+        (Stop(1, STOPPED_BY_HAND), BEST_OF_THREE, {"stopped": frozenset({1}), "is_paused": True}),
+        # One without a value resumes, and stops after its next evaluation; a running one is told by its report.
+        (Resume(3), [*BEST_OF_THREE, half_done(3)], {"stopped": frozenset({3})}),
+        (Start(), [running(0, 0.5)], {"stopped": frozenset({0})}),
+        # A requested trial comes before promotions, after half-done trials, and although everything was tried.
+        (Start(), BEST_OF_THREE, {"has_requested": True}),
+        (Resume(3), [*BEST_OF_THREE, half_done(3)], {"has_requested": True}),
+        (Start(), [complete(0)], {"has_requested": True, "nothing_new": "everything was tried"}),
+        (End("enough", is_early=True), [complete(0)], {"has_requested": True, "closing": Closing("enough")}),
+        # While the user has paused the search, nothing starts or resumes; a limit ends it all the same.
+        (Wait(), [*BEST_OF_THREE, half_done(3)], {"is_paused": True}),
+        (Wait(), [], {"is_paused": True, "has_requested": True}),
+        (End("enough", is_early=True), [half_done(3)], {"is_paused": True, "closing": Closing("enough")}),
+    ],
+)
+def test_the_requests_of_the_user_come_first(
+    decision: Decision, trials: list[TrialRecord], changes: dict[str, Any]
+) -> None:
+    assert decided(rules(), *trials, **changes) == decision
+
+
+def test_a_requested_trial_waits_for_the_total_and_the_budget() -> None:
+    assert decided(in_full(2), complete(0), complete(1), has_requested=True) == End()
+    end = End(EXHAUSTED.format(1.5, 1))
+    assert decided(rules(None, 1.5), complete(0), has_requested=True, next_number=1) == end
 
 
 def test_the_worst_are_pruned_where_too_many_are_paused() -> None:

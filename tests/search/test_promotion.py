@@ -14,6 +14,7 @@ from tests.support.searching import AtStep, Events, interrupt
 from tests.support.small_trainer import small_trainer
 
 EPOCHS = 6  # pauses after 1 and 3 of them
+RESUMES = "resumes and trains to completion, as soon as a worker is free"
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
 
 
@@ -58,7 +59,7 @@ def test_a_trial_that_is_promoted_in_a_terminal_trains_to_its_end(
     best = search(tmp_path, progress=events)
     assert events.promoted is not None
     assert best.run_summary.records[events.promoted].state is TrialState.COMPLETE
-    told = "resumes when a worker is free" if reporting is None else "trains to completion"
+    told = "trains to completion" if reporting is not None else RESUMES
     assert capsys.readouterr().out.splitlines()[:1] == [f"trial {events.promoted} {told}"]
     assert main(["promote", str(events.promoted), str(tmp_path / "study")]) != 0
     assert f"Trial {events.promoted} is complete" in " ".join(capsys.readouterr().err.split())

@@ -124,7 +124,7 @@ class StudyScheduler(Guarded, TrialScheduler):
             self._judged[trial.trial_id] = result
         if event.is_last:
             return TrialScheduler.CONTINUE
-        reason = self._dispatch.reason_to_stop(event) or reason_to_stop(self._stop, result)
+        reason = self._dispatch.reason_to_stop(trial.trial_id, event) or reason_to_stop(self._stop, result)
         if reason is not None:
             _tell(trial, Verdict(stop=reason))
             return TrialScheduler.CONTINUE

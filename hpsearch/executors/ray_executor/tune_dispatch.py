@@ -11,7 +11,7 @@ import numpy as np
 from ...coordinator.coordinator import Coordinator, RunningTrial
 from ...coordinator.lost_worker import Loss
 from ...errors import StorageError, StudyError
-from ...search.trial import TrialState, Verdict
+from ...search.trial import TrialState, Verdict, extended_by
 from ...system.files import disk_problem
 from ...system.interruption import Interruption
 from ...trial.ending import Ended, TrialEndedSearch
@@ -101,7 +101,8 @@ class TuneDispatch:
             return None
         self._numbers[tune_id] = assignment.number
         self._last_news = time.monotonic()
-        if assignment.earlier is not None and not self._trial(tune_id).has_lost_process:
+        has_checkpoints = assignment.earlier is not None or extended_by(assignment.origin) is not None
+        if has_checkpoints and not self._trial(tune_id).has_lost_process:
             self._artifacts.send(assignment.name)
         return {**assignment.arguments, KEY: assignment}
 
@@ -157,9 +158,9 @@ class TuneDispatch:
         """Return which limit of the study the running trials have exhausted together; None: none."""
         return self._coordinator.exhausted()
 
-    def reason_to_stop(self, message: Reported) -> str | None:
-        """Return the limit of the study for which a trial stops that has reported; None if it continues."""
-        return self._coordinator.reason_to_stop(message)
+    def reason_to_stop(self, tune_id: str, message: Reported) -> str | None:
+        """Return why a trial stops that has reported: a limit of the study, or the user; None if it continues."""
+        return self._coordinator.reason_to_stop(self._numbers[tune_id], message)
 
     def end(self, tune_id: str, event: Ended | Unusable, result: Mapping[str, object]) -> None:
         """Record a trial that has ended."""

@@ -25,10 +25,10 @@ from .training_budget import Account, TrainingBudget
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a search's decisions, which do not change while it runs.
+    """The rules of a search's decisions; while it runs, only the user changes them.
 
     Attributes:
-        n_trials: the most trials; None: no limit.
+        n_trials: the most trials, those that the user has requested included; None: no limit.
         rungs: where trials pause; None: they do not.
         budget: in full training runs; None: no limit.
         paused_limit: on the number of paused trials, and on the size of their checkpoints.
@@ -73,6 +73,9 @@ class Snapshot:
         rating: rates paused trials by their expected improvement; None: their reports do.
         sizes: by number, the bytes of the checkpoints of paused trials.
         free_bytes: on the disk of the study.
+        stopped: the numbers of the trials that the user wants to stop.
+        has_requested: whether the user has requested a new trial that has not begun.
+        is_paused: whether the user has paused the search.
     """
 
     rules: Rules
@@ -86,6 +89,9 @@ class Snapshot:
     rating: Rating | None = None
     sizes: Mapping[int, int] = field(default_factory=dict)
     free_bytes: float = math.inf
+    stopped: frozenset[int] = frozenset()
+    has_requested: bool = False
+    is_paused: bool = False
 
     def of(self, state: TrialState) -> list[TrialRecord]:
         """Return the trials in a state."""
@@ -148,7 +154,9 @@ class Prune:
 
 @dataclass(frozen=True)
 class Stop:
-    """Stop the best paused trial with the result that it has: the budget of the study ends the search.
+    """Stop a trial that no process trains, with the result that it has.
+
+    The budget of the study ends the search, and this is the best paused trial; or the user has stopped it.
 
     Attributes:
         number: of the trial.
@@ -177,18 +185,26 @@ class End:
     is_early: bool = False
 
 
+STOPPED_BY_HAND = "stopped by hand"
+
 Decision = Start | Resume | Prune | Stop | Wait | End
 
 
 def decide(now: Snapshot) -> Decision:
     """Return the next action of a free slot.
 
-    In this order: half-done trials resume; paused trials are promoted, or pruned; a new trial starts. While none of
-    that is possible and trials are running, the slot waits. Afterwards come the last chances of paused trials, and what
-    is still paused is pruned, unless a larger budget could resume it.
+    In this order: trials that the user has stopped end; half-done trials resume; trials that the user has requested
+    start; paused trials are promoted, or pruned; a new trial starts. While none of that is possible and trials are
+    running, or while the user has paused the search, the slot waits. Afterwards come the last chances of paused trials,
+    and what is still paused is pruned, unless a larger budget could resume it.
     """
+    stopped = next((each for each in now.trials if each.number in now.stopped and _can_stop(each)), None)
+    if stopped is not None:
+        return Stop(stopped.number, STOPPED_BY_HAND)
     if now.closing is not None:
         return _close(now, now.closing)
+    if now.is_paused:
+        return Wait()
     half_done, running = _half_done(now), now.of(TrialState.RUNNING)
     paused = now.of(TrialState.PAUSED) if now.rules.rungs is not None else []
     total = now.rules.n_trials
@@ -197,12 +213,14 @@ def decide(now: Snapshot) -> Decision:
         payable = next((each for each in half_done if now.affords(each)), None)
         if payable is not None:
             return Resume(payable.number)
+    new = TrialRecord(now.next_number, "", TrialState.RUNNING, {})
+    if may_start and now.has_requested and now.affords(new):
+        return Start()
     promotion = _promote(now, paused)
     if promotion is not None:
         return promotion
     is_payable = True
     if may_start and now.nothing_new is None:
-        new = TrialRecord(now.next_number, "", TrialState.RUNNING, {})
         is_payable = now.affords(new)
         if is_payable:
             return Start()
@@ -226,6 +244,11 @@ def judge(now: Snapshot, number: int, earlier: TrialRecord | None = None) -> Ver
         return Verdict()
     trial = now.trials[bisect_left(now.trials, number, key=attrgetter("number"))]
     return rungs.verdict(trial, now.trials, now.rating, earlier, now.affords)
+
+
+def _can_stop(trial: TrialRecord) -> bool:
+    """Return whether a trial has a result that it can be stopped with, and no process trains it."""
+    return trial.state in (TrialState.PAUSED, TrialState.INTERRUPTED) and any(each.step > 0 for each in trial.reports)
 
 
 def _half_done(now: Snapshot) -> list[TrialRecord]:

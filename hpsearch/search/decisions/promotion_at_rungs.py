@@ -19,6 +19,7 @@ Tuning (MLSys 2020), algorithm 2. Why which ladder: docs/how-good-searches-are.m
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import operator
@@ -55,6 +56,12 @@ class Rungs:
         self._ladder, self._n_trials = ladder, study.n_trials
         self._expected = expected_trials(study.n_trials, study.budget)
         self._standings = Standings(study, ladder)
+
+    def with_total(self, n_trials: int | None) -> Rungs:
+        """Return the same rungs, with the same standings, for another total of trials."""
+        rungs = copy.copy(self)
+        rungs._n_trials = n_trials
+        return rungs
 
     def is_at_rung(self, trial: TrialRecord, earlier: TrialRecord | None = None) -> bool:
         """Return whether a trial has come to a rung with its last report; the arguments are those of `verdict`."""

@@ -41,19 +41,31 @@ def _resolve(given: object, space: SearchSpace | SpaceFunction, args: object) ->
         near = nearest_name(str(given), [DEFAULTS])
         raise SpaceError(f"start_with holds {given!r}; it must be a dict of parameters, or 'defaults'.{near}")
     if isinstance(space, SearchSpace):
-        known = space.all_parameters()
-        for name, value in given.items():
-            if name not in known:
-                raise SpaceError(
-                    f"start_with gives {name}={value!r}, which is not in the search space.{nearest_name(name, known)}"
-                )
-            if not known[name].contains(value):
-                raise SpaceError(f"start_with gives {name}={value!r}, which is not in {known[name]!r}.")
-        _check_branches(given, space)
+        check_given(given, space, "start_with gives")
     return dict(given)
 
 
-def _check_branches(given: Mapping[str, object], space: SearchSpace) -> None:
+def check_given(given: Mapping[str, object], space: SearchSpace, what: str) -> None:
+    """Check given parameters of a trial against a static space; missing ones are left to the sampler.
+
+    Args:
+        given: names to values.
+        space: the space.
+        what: the beginning of a message, such as ``start_with gives``.
+
+    Raises:
+        SpaceError: a parameter or its value is not in the space, or a branch is not open.
+    """
+    known = space.all_parameters()
+    for name, value in given.items():
+        if name not in known:
+            raise SpaceError(f"{what} {name}={value!r}, which is not in the search space.{nearest_name(name, known)}")
+        if not known[name].contains(value):
+            raise SpaceError(f"{what} {name}={value!r}, which is not in {known[name]!r}.")
+    _check_branches(given, space, what)
+
+
+def _check_branches(given: Mapping[str, object], space: SearchSpace, what: str) -> None:
     """Check that parameters exist together: not one of a branch that another one closes."""
     places: dict[str, list[dict[str, Scalar]]] = {}
     for name, _, conditions in space.walk():
@@ -61,7 +73,7 @@ def _check_branches(given: Mapping[str, object], space: SearchSpace) -> None:
     for name, value in given.items():
         if all(any(given.get(key, _ABSENT) != each for key, each in where.items()) for where in places[name]):
             under = " or ".join(", ".join(f"{key}={each!r}" for key, each in where.items()) for where in places[name])
-            raise SpaceError(f"start_with gives {name}={value!r}, which exists only under {under}; give that too.")
+            raise SpaceError(f"{what} {name}={value!r}, which exists only under {under}; give that too.")
 
 
 def _defaults(space: SearchSpace, args: object) -> dict[str, object]:

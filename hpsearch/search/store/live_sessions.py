@@ -9,6 +9,7 @@ import re
 import socket
 import stat
 import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -161,6 +162,23 @@ class Session:
         """Return the time by the clock of the file system, which all machines share."""
         self._touch()
         return (self._folder / self.name).stat().st_mtime
+
+
+def sessions_at_work(study_folder: Path) -> list[str]:
+    """Return the names of the sessions that are at work in a study's folder; the caller need not be one of them."""
+    return sorted(path.name for path in entries(study_folder / SESSIONS_FOLDER, "") if _is_at_work(path))
+
+
+def _is_at_work(path: Path) -> bool:
+    """Return whether a session is at work, or, on a machine that does not see its lock, was at work a moment ago."""
+    if not _is_file(path):
+        return False
+    if is_alive(path):
+        return True
+    try:
+        return _machine_in(path) != machine() and time.time() - path.stat().st_mtime < SILENCE_SECONDS
+    except FileNotFoundError:
+        return False
 
 
 def has_signed_in(study_folder: Path, name: str) -> bool:

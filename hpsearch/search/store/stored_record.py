@@ -111,6 +111,11 @@ def _part(value: object) -> dict[str, object]:
     return fields(value, {"trial": whole, "step": whole, "arguments": _PARAMETERS}, ("trial", "step", "arguments"))
 
 
+def _origin(value: object) -> dict[str, object]:
+    checks = {"request": text, "kind": text, "trial": optional(whole), "arguments": _PARAMETERS}
+    return fields(value, checks, tuple(checks))
+
+
 def _fallback(value: object) -> dict[str, object]:
     return fields(value, {"arguments": _batches, "reason": text}, ("arguments",))
 
@@ -165,6 +170,7 @@ _FIELDS: dict[str, Check] = {
     "schedule": items(_part),
     "spans": items(_span),
     "user_attrs": mapping(as_written, text),
+    "origin": optional(_origin),
 }
 _FIELDS_OF_A_CHECKPOINT: dict[str, Check] = {
     **{name: _FIELDS[name] for name in ("reports", "schedule", "fallbacks", "seconds")},

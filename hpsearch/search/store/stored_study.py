@@ -16,7 +16,7 @@ from ..metrics.objective import Objective
 from ..study import describe
 from ..trial import TrialRecord
 from .read_study import Trials
-from .study_folder import STUDY_FILE, read_settings, read_trials
+from .study_folder import ADDED, STUDY_FILE, read_settings, read_trials
 
 # In `study.json`: whether trials wait at rungs.
 TRIALS_WAIT = "trials_wait"
@@ -86,6 +86,11 @@ class StoredStudy:
         """How many trials the study is to have; None: as many as its budget allows."""
         n_trials: int | None = self.settings["n_trials"]
         return n_trials
+
+    @property
+    def own_trials(self) -> int | None:
+        """The total without the trials that the user has added by requests; None: as many as the budget allows."""
+        return None if self.n_trials is None else self.n_trials - int(self.settings.get(ADDED, 0))
 
     @property
     def budget(self) -> float | None:

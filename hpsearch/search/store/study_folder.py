@@ -39,8 +39,10 @@ __all__ = ["STUDY_FILE", "TRIAL_FILE", "read_records", "read_settings", "read_tr
 BEST_FILE = "best.json"
 LOCK_FILE = "study.lock"
 REPLAYS_FOLDER = "replays"
+REQUESTS_FILE, REQUESTS_LOCK = "requests.json", "requests.lock"
 _MOST_SESSIONS = 10_000
 _ENDED_BEFORE = "ended_before"  # in `study.json`
+ADDED = "added"  # there too: how many of its `n_trials` the user has added by requests
 _WILL_RESUME = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 # What the command line leaves in a study's folder.
 COMMAND_FILE, REPORT_FILE = "command.json", "report.html"
@@ -52,6 +54,8 @@ _RESERVED_NAMES = {
     LOCK_FILE,
     SESSIONS_FOLDER,
     REPLAYS_FOLDER,
+    REQUESTS_FILE,
+    REQUESTS_LOCK,
     *STORAGE_FILES,
 }
 
@@ -176,6 +180,13 @@ class StudyFolder:
             },
         )
 
+    def note_total(self, n_trials: int | None, added: int) -> None:
+        """Write another total of trials, of which the user has added some by requests."""
+        with self.locked():
+            settings = self.read_settings()
+            if settings is not None:
+                write_json(self.path / STUDY_FILE, {**settings, "n_trials": n_trials, ADDED: added})
+
     def note_end(self, records: Sequence[TrialRecord]) -> None:
         """Write that a search of the study has ended, with these trials; see `ended_before` and `mended.py`.
 
@@ -238,7 +249,7 @@ class StudyFolder:
         """Delete a study that was refused in its first trial."""
         for record in records:
             remove_folder(self.path / record.name)
-        for name in (STUDY_FILE, BEST_FILE, COMMAND_FILE, REPORT_FILE, *STORAGE_FILES):
+        for name in (STUDY_FILE, BEST_FILE, REQUESTS_FILE, REQUESTS_LOCK, COMMAND_FILE, REPORT_FILE, *STORAGE_FILES):
             remove_folder(self.path / name)
 
 
@@ -292,7 +303,7 @@ def check_own_files(folder: Path) -> None:
     Raises:
         StudyError: it is a link, or a folder in place of a file.
     """
-    for name in (LOCK_FILE, STUDY_FILE, BEST_FILE, SESSIONS_FOLDER, REPLAYS_FOLDER):
+    for name in (LOCK_FILE, STUDY_FILE, BEST_FILE, REQUESTS_FILE, REQUESTS_LOCK, SESSIONS_FOLDER, REPLAYS_FOLDER):
         path, is_folder = folder / name, name in (SESSIONS_FOLDER, REPLAYS_FOLDER)
         wanted = "folder" if is_folder else "file"
         if os.path.lexists(path) and (path.is_symlink() or not (path.is_dir() if is_folder else path.is_file())):

@@ -1,0 +1,133 @@
+"""The commands that make a request to a search that is running, or that will continue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import StudyError
+from ..searching.opened_study import OpenedStudy, open_study
+from .values import seconds, value_of
+from .which_study import study_folder
+
+Number = Annotated[int, typer.Argument(help="Number of the trial.")]
+Study = Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")]
+Like = Annotated[int | None, typer.Option("--like", help="Take missing parameters from this trial.")]
+# For commands with options of any name, such as --learning_rate 3e-4.
+ANY_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def stop(number: Number, study: Study = None) -> None:
+    """Stop a trial with the value that it has; it may still be the best.
+
+    \b
+    hpsearch stop 7 runs/digits
+    """
+    print(_opened(study).stop(number))
+
+
+def promote(number: Number, study: Study = None) -> None:
+    """Train a trial that is paused, running or interrupted to completion, whatever the rungs decide.
+
+    \b
+    hpsearch promote 7 runs/digits
+    """
+    print(_opened(study).promote(number))
+
+
+def retry(number: Number, study: Study = None) -> None:
+    """Begin a new trial with the parameters of one that has ended.
+
+    \b
+    hpsearch retry 7 runs/digits
+    """
+    print(_opened(study).retry(number))
+
+
+def add(context: typer.Context, like: Like = None) -> None:
+    """Begin a new trial with parameters of your own; the sampler chooses missing ones.
+
+    \b
+    hpsearch add --learning_rate 3e-4 runs/digits
+    hpsearch add --like 7 --learning_rate 3e-4 runs/digits
+    """
+    params, study = _options(context.args)
+    print(_opened(study).add(params, like=like))
+
+
+def extend(context: typer.Context, number: Number) -> None:
+    """Begin a new trial that continues from the checkpoint of another one, with a schedule of the new length.
+
+    \b
+    hpsearch extend 7 --num_train_epochs 10 runs/digits
+    """
+    arguments, study = _options(context.args)
+    print(_opened(study).extend(number, **arguments))
+
+
+def pause(study: Study = None) -> None:
+    """Pause the running search: its trials write checkpoints and leave, and none begins.
+
+    \b
+    hpsearch pause runs/digits
+    """
+    print(_opened(study).pause())
+
+
+def unpause(study: Study = None) -> None:
+    """Let a paused search continue.
+
+    \b
+    hpsearch unpause runs/digits
+    """
+    print(_opened(study).unpause())
+
+
+def set_(
+    settings: Annotated[list[str], typer.Argument(help="n_trials=100 or timeout=2h; then the folder of the study.")],
+) -> None:
+    """Change the number of trials or the time limit of the running search, until it ends.
+
+    \b
+    hpsearch set n_trials=100 timeout=2h runs/digits
+    """
+    given = dict(each.split("=", 1) for each in settings if "=" in each and not Path(each).exists())
+    study = _one_study([each for each in settings if "=" not in each or Path(each).exists()])
+    values = {name: seconds(text) if name == "timeout" else value_of(text) for name, text in given.items()}
+    print(_opened(study).set(**values))
+
+
+def _opened(study: Path | None) -> OpenedStudy:
+    return open_study(study_folder(study))
+
+
+def _options(texts: Sequence[str]) -> tuple[Mapping[str, object], Path | None]:
+    """Return options of any name with their values, and the study.
+
+    Raises:
+        StudyError: an option has no value, or there are several studies.
+    """
+    given: dict[str, object] = {}
+    bare: list[str] = []
+    rest = list(texts)
+    while rest:
+        text = rest.pop(0)
+        if not text.startswith("--"):
+            bare.append(text)
+            continue
+        name, equals, own = text.removeprefix("--").partition("=")
+        if not equals:
+            if not rest or not name:
+                raise StudyError(f"{text} has no value; write it as {text} 0.1.")
+            own = rest.pop(0)
+        given[name] = value_of(own)
+    return given, _one_study(bare)
+
+
+def _one_study(texts: Sequence[str]) -> Path | None:
+    if len(texts) > 1:
+        raise StudyError(f"Expected the folder of one study, but got {', '.join(texts)}; options begin with --.")
+    return Path(texts[0]) if texts else None

@@ -1,0 +1,76 @@
+"""What the requests to a search come to, at one moment: a pure function of the requests and of who is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..trial import TrialRecord
+from .request import Kind, Request
+
+
+@dataclass(frozen=True)
+class InEffect:
+    """The requests that are in effect.
+
+    Attributes:
+        stopped: the numbers of the trials that are to be stopped, with the value that they have.
+        promoted: the numbers of the trials that are to be trained to completion.
+        new: the requests for new trials, in the order in which they were made.
+        is_paused: whether no trial may begin or continue.
+        settings: the settings of the search that were changed, by name.
+    """
+
+    stopped: frozenset[int] = frozenset()
+    promoted: frozenset[int] = frozenset()
+    new: tuple[Request, ...] = ()
+    is_paused: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], is_at_work: Callable[[str], bool] = lambda session: False) -> InEffect:
+        """Return what requests come to.
+
+        Args:
+            requests: in the order in which they were made.
+            is_at_work: whether a session is still at work; pauses and settings last as long as those that they were
+                made to.
+
+        Examples:
+            >>> InEffect.of([Request(Kind.STOP, 7), Request(Kind.PROMOTE, 3)]).stopped
+            frozenset({7})
+        """
+        lasting = [each for each in requests if each.kind.ends_with_the_search and any(map(is_at_work, each.sessions))]
+        switches = [each.kind for each in lasting if each.kind is not Kind.SET]
+        return cls(
+            _numbers(requests, Kind.STOP),
+            _numbers(requests, Kind.PROMOTE),
+            tuple(each for each in requests if each.kind.is_for_new_trial),
+            switches[-1:] == [Kind.PAUSE],
+            {name: value for each in lasting if each.kind is Kind.SET for name, value in each.arguments.items()},
+        )
+
+    def total(self, n_trials: int | None) -> int | None:
+        """Return the total number of trials: as set or else as given, and one more for each new trial asked for."""
+        total = self.settings.get("n_trials", n_trials)
+        return total + len(self.new) if isinstance(total, int) else None
+
+    def unfulfilled(self, begun: Collection[str]) -> tuple[Request, ...]:
+        """Return the requests for new trials that have not begun; `begun` are the requests of those that have."""
+        return tuple(each for each in self.new if each.id not in begun)
+
+
+def left_over(requests: Iterable[Request], records: Sequence[TrialRecord]) -> list[Request]:
+    """Return the requests that no search has fulfilled: of new trials, and about trials that have not ended."""
+    begun = {str(each.origin["request"]) for each in records if each.origin is not None}
+    unfinished = {each.number for each in records if each.state.is_open}
+    return [
+        each
+        for each in requests
+        if (each.kind.is_for_new_trial and each.id not in begun)
+        or (each.kind in (Kind.STOP, Kind.PROMOTE) and each.trial in unfinished)
+    ]
+
+
+def _numbers(requests: Iterable[Request], kind: Kind) -> frozenset[int]:
+    return frozenset(each.trial for each in requests if each.kind is kind and each.trial is not None)

@@ -61,6 +61,8 @@ def show(
         console.print(
             Text(count_states(summary.records) + budget_in_words(summary.study, summary.records)), style="dim"
         )
+        if summary.requested:
+            console.print(Text(f"requested: {', '.join(summary.requested)}"), style="yellow", soft_wrap=True)
         for line in _lines(chosen[:limit], summary):
             console.print(line, soft_wrap=True)
         if len(chosen) > limit:

@@ -198,9 +198,9 @@ class AppliedDecisions:
     def _requested(self, entries: Entries) -> Request | None:
         """Return the first request for a new trial that has not begun; None if there is none."""
         requested = self._session.requests.now()
-        if requested.unfulfilled(self._begun):
+        if requested.without_trial(self._begun):
             self._begun = self._ledger.requests_begun(entries)
-        return next(iter(requested.unfulfilled(self._begun)), None)
+        return next(iter(requested.without_trial(self._begun)), None)
 
     def _by_hand(self, trials: Sequence[TrialRecord]) -> frozenset[int]:
         """Return the numbers of those of the trials that the user has promoted."""

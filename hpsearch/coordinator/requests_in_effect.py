@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import StudyError
-from ..search.requests.in_effect import InEffect, left_over
+from ..search.requests.in_effect import InEffect, unfulfilled
 from ..search.requests.request import Request
 from ..search.requests.request_file import RequestFile
 from ..search.study import Study
@@ -50,7 +50,7 @@ class RequestsInEffect:
                 )
         requests = self._requests()
         self._known = {each.id for each in requests}
-        left = left_over(requests, records)
+        left = unfulfilled(requests, records)
         if left:
             notes.append(f"requested before: {', '.join(map(str, left))}")
         return notes

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from ..errors import StudyError
 from ..search.requests import make_request
+from ..search.requests.in_effect import unfulfilled
+from ..search.requests.request import Request
+from ..search.requests.request_file import RequestFile
 from ..search.result.best_run import Engine, SearchSummary
+from ..search.store.live_sessions import sessions_at_work
 from ..search.store.stored_study import StoredStudy
 
 
@@ -16,7 +22,13 @@ class OpenedStudy(SearchSummary):
     Each request is checked, written to the folder and answered with what will happen, and when. A search that is
     running in the folder, in any process, follows it; if none is running, the next one does: the same call again, or
     ``hpsearch resume``. Reading a study never does. See `SearchSummary` for what can be read.
+
+    Attributes:
+        requested: the requests that no search had fulfilled when the study was opened, as in a command; ``pause`` is
+            among them if the search was paused.
     """
+
+    requested: tuple[str, ...] = ()
 
     def stop(self, number: int) -> str:
         """Stop a trial with the value that it has: its state is then *stopped*, and it may be the best.
@@ -192,4 +204,15 @@ def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust:
 
         return StudyFromRecords(study, records, storage, trust)
 
-    return OpenedStudy(study, records, engine, problems)
+    requests, damage = _requests(study.folder)
+    opened = OpenedStudy(study, records, engine, [*problems, *damage])
+    opened.requested = tuple(map(str, unfulfilled(requests, records, sessions_at_work(study.folder))))
+    return opened
+
+
+def _requests(folder: Path) -> tuple[Sequence[Request], list[str]]:
+    """Return the requests to a study, and what is damaged."""
+    try:
+        return RequestFile(folder).read(), []
+    except StudyError as error:
+        return (), [str(error)]

@@ -108,7 +108,7 @@ def test_a_trial_with_given_parameters_comes_next_and_raises_the_total(tmp_path:
 def test_the_total_of_the_next_call_contains_what_was_added(tmp_path: Path) -> None:
     search(tmp_path, Asks(tmp_path / "study", at_end=lambda study: study.add({"learning_rate": 0.25})), 3)
     assert len(search(tmp_path, n_trials=3).run_summary.records) == 4
-    assert "(7 trials in all)" not in open_study(tmp_path / "study").retry(0)
+    assert "(one trial more than its n_trials)" in open_study(tmp_path / "study").retry(0)
     asks = Asks(tmp_path / "study")
     summary = search(tmp_path, asks, 5).run_summary
     assert [each.number for each in asks.ended] == [4, 5, 6]
@@ -136,14 +136,17 @@ def test_a_trial_like_another_one_has_its_other_parameters(tmp_path: Path) -> No
     assert added.params == {"learning_rate": records[0].params["learning_rate"], "weight_decay": 0.05}
 
 
-def test_requests_to_a_finished_study_are_followed_by_the_next_call_and_never_by_looking(tmp_path: Path) -> None:
+def test_requests_to_a_finished_study_are_followed_by_the_next_call_and_never_by_looking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     search(tmp_path)
     study = open_study(tmp_path / "study")
     assert re.search(r"when the search continues \(the same command again, or hpsearch resume", study.retry(2))
     study.add({"learning_rate": 0.5})
-    for command in ("show", "best", "compare"):
-        main([command, str(tmp_path / "study")])
-    assert len(open_study(tmp_path / "study").records) == 4
+    assert main(["show", str(tmp_path / "study")]) == 0
+    assert "requested: retry 2, add learning_rate=0.5\n" in capsys.readouterr().out
+    opened = open_study(tmp_path / "study")
+    assert (len(opened.records), opened.requested) == (4, ("retry 2", "add learning_rate=0.5"))
     summary = search(tmp_path).run_summary
     assert [each.origin["kind"] for each in summary.records[4:]] == ["retry", "add"]
     assert len(search(tmp_path).run_summary.records) == 6
@@ -278,7 +281,10 @@ def test_unpausing_a_search_that_is_not_paused_is_refused(tmp_path: Path) -> Non
     ("command", "said"),
     [
         (["retry", "1"], "a new trial begins when the search continues"),
-        (["add", "--learning_rate", "0.5"], "with learning_rate=0.5; the sampler chooses the others (5 trials in all)"),
+        (
+            ["add", "--learning_rate", "0.5"],
+            "with learning_rate=0.5; the sampler chooses the others (one trial more than its n_trials)",
+        ),
         (["add", "--like=0", "--learning_rate=0.5"], "with learning_rate=0.5; the others are those of trial 0"),
         (["add", "--like", "0"], "with the parameters of trial 0"),
         (["stop", "1"], "Trial 1 is complete"),
@@ -301,6 +307,16 @@ def test_each_request_is_a_command_that_answers(
     main([*command, str(finished)])
     shown = capsys.readouterr()
     assert said in " ".join(f"{shown.out} {shown.err}".split())
+
+
+def test_a_study_with_damaged_requests_can_be_read(tmp_path: Path) -> None:
+    search(tmp_path, n_trials=1)
+    (tmp_path / "study" / "requests.json").write_text('[{"kind": "halt"}]')
+    opened = open_study(tmp_path / "study")
+    assert len(opened.records) == 1
+    assert "requests.json" in opened.problems[0]
+    with pytest.raises(StudyError, match="is damaged"):
+        opened.retry(0)
 
 
 def test_an_option_without_a_value_is_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpsearch import Float, SpaceError, StudyError, TrialState, open_study
-from hpsearch.search.requests.in_effect import InEffect, left_over
+from hpsearch.search.requests.in_effect import InEffect, unfulfilled
 from hpsearch.search.requests.request import Kind, Request
 from hpsearch.search.requests.request_file import RequestFile
 from hpsearch.search.store.checked_json import Unreadable
@@ -75,8 +75,11 @@ def test_what_no_search_has_fulfilled_is_left_over() -> None:
         TrialRecord(1, "run-1", TrialState.PAUSED, {}),
         TrialRecord(2, "run-2", TrialState.COMPLETE, {}, origin=requests[1].origin),
     ]
-    assert left_over(requests, records) == [requests[0], requests[3], requests[4]]
-    assert [each.id for each in InEffect.of(requests).unfulfilled({requests[1].id})] == [requests[0].id]
+    assert unfulfilled(requests, records) == [requests[0], requests[3], requests[4]]
+    assert InEffect.of(requests).without_trial({requests[1].id}) == (requests[0],)
+    pauses = [request("pause", None, "here"), request("unpause", None, "here"), request("pause", None, "here")]
+    assert [unfulfilled(pauses[:count], records, {"here"}) for count in (1, 2)] == [pauses[:1], []]
+    assert unfulfilled(pauses, records, {"gone"}) == []
 
 
 @pytest.mark.parametrize(

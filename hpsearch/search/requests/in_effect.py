@@ -55,20 +55,34 @@ class InEffect:
         total = self.settings.get("n_trials", n_trials)
         return total + len(self.new) if isinstance(total, int) else None
 
-    def unfulfilled(self, begun: Collection[str]) -> tuple[Request, ...]:
+    def without_trial(self, begun: Collection[str]) -> tuple[Request, ...]:
         """Return the requests for new trials that have not begun; `begun` are the requests of those that have."""
         return tuple(each for each in self.new if each.id not in begun)
 
 
-def left_over(requests: Iterable[Request], records: Sequence[TrialRecord]) -> list[Request]:
-    """Return the requests that no search has fulfilled: of new trials, and about trials that have not ended."""
+def unfulfilled(
+    requests: Sequence[Request], records: Sequence[TrialRecord], sessions: Collection[str] = ()
+) -> list[Request]:
+    """Return the requests that no search has fulfilled.
+
+    These are requests for trials that have not begun, and about trials that have not ended; and the last request to
+    pause, while the search is paused.
+
+    Args:
+        requests: in the order in which they were made.
+        records: the trials of the study.
+        sessions: those that are at work.
+    """
     begun = {str(each.origin["request"]) for each in records if each.origin is not None}
-    unfinished = {each.number for each in records if each.state.is_open}
+    open_trials = {each.number for each in records if each.state.is_open}
+    is_paused = InEffect.of(requests, sessions.__contains__).is_paused
+    pauses = [each for each in requests if each.kind is Kind.PAUSE][-1:] if is_paused else []
     return [
         each
         for each in requests
         if (each.kind.is_for_new_trial and each.id not in begun)
-        or (each.kind in (Kind.STOP, Kind.PROMOTE) and each.trial in unfinished)
+        or (each.kind in (Kind.STOP, Kind.PROMOTE) and each.trial in open_trials)
+        or each in pauses
     ]
 
 

@@ -244,7 +244,10 @@ def _ended(found: _Found, number: int, what: str) -> TrialRecord:
 
 def _new_trial(found: _Found, told: str) -> str:
     total = found.in_effect.total(found.study.own_trials)
-    in_all = "" if total is None else f" ({total + 1} trials in all)"
+    if not found.sessions:
+        in_all = " (one trial more than its n_trials)"
+    else:
+        in_all = "" if total is None else f" ({total + 1} trials in all)"
     return f"a new trial begins {found.when_free}, {told}{in_all}"
 
 

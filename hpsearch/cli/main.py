@@ -53,7 +53,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     requests.promote,
     requests.pause,
     requests.unpause,
-    requests.set_,
+    requests.set,
     replay.replay,
     ready_made.spaces,
     ready_made.objectives,
@@ -82,7 +82,7 @@ def _telling(command: Callable[..., None]) -> Callable[..., None]:
 
 for _command in _COMMANDS:
     _settings = requests.ANY_OPTIONS if _command in (requests.add, requests.extend) else None
-    app.command(_command.__name__.rstrip("_"), context_settings=_settings)(_telling(_command))
+    app.command(context_settings=_settings)(_telling(_command))
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -86,7 +86,7 @@ def unpause(study: Study = None) -> None:
     print(_opened(study).unpause())
 
 
-def set_(
+def set(
     settings: Annotated[list[str], typer.Argument(help="n_trials=100 or timeout=2h; then the folder of the study.")],
 ) -> None:
     """Change the number of trials or the time limit of the running search, until it ends.

@@ -53,9 +53,17 @@ CHANGES = st.one_of(
     st.tuples(st.just("delete"), st.none()),
     st.tuples(st.just("rename"), st.sampled_from([each for each in EVIL if isinstance(each, str)])),
 )
-FILES = ("study.json", "command.json", "best.json", "run-0/trial.json", "run-1/trial.json", "run-2/trial.json")
+FILES = (
+    "study.json",
+    "command.json",
+    "best.json",
+    "requests.json",
+    "run-0/trial.json",
+    "run-1/trial.json",
+    "run-2/trial.json",
+)
 # They read more of a study, or would run the program that it names, which lies outside of the current folder.
-OTHERS = ("compare", "compare trials", "export", "flags", "promote", "replay", "resume")
+OTHERS = ("compare", "compare trials", "export", "flags", "promote", "replay", "requests", "resume")
 PATHS = (*FILES, "study.db", "study.db-wal", "study.lock", "sessions", "run-0", "run-1", "run-2", "run-0/checkpoint-8")
 Step = Callable[[Path, Path], None]
 
@@ -127,8 +135,10 @@ MANY_STEPS = st.lists(st.one_of(crafted(), damaged()), min_size=2, max_size=6)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two trials that have ended, and one that was interrupted after its first checkpoint."""
-    return interrupted_study(tmp_path_factory.mktemp("whole"), 3)
+    """A study of two trials that have ended, and one that was interrupted after its first checkpoint; and a request."""
+    study = interrupted_study(tmp_path_factory.mktemp("whole"), 3)
+    open_study(study).retry(0)
+    return study
 
 
 @contextlib.contextmanager
@@ -159,6 +169,7 @@ def look_at(study: Path, *commands: str) -> None:
         "flags": ["best", place, "--format", "flags"],
         "promote": ["promote", "2", place],
         "replay": ["replay", "0", place],
+        "requests": ["retry", "0", place],
         "resume": ["resume", place],
     }
     for command in commands:

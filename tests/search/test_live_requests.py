@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 
-from hpsearch import BestRun, Float, Report, SearchInterrupted, StudyError, Trial, TrialRecord, TrialState, open_study
+from hpsearch import (
+    BestRun,
+    Categorical,
+    Float,
+    Ladder,
+    Report,
+    SearchInterrupted,
+    StudyError,
+    Trial,
+    TrialRecord,
+    TrialState,
+    open_study,
+)
 from hpsearch.cli import main
 from tests.support.searching import HearsNotices
 from tests.support.small_trainer import small_trainer
@@ -168,6 +180,27 @@ def test_an_extended_trial_trains_on_from_the_checkpoint_with_the_schedule_of_it
     assert extended.arguments == {**first.arguments, **to}
     assert [part["trial"] for part in extended.schedule] == [0, 2]
     assert extended.origin["trial"] == 0
+
+
+def test_an_extended_trial_is_not_judged_at_rungs(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"pruner": Ladder((1 / 2,), 2), "keep_checkpoints": None, "n_trials": 6}
+    options["arguments"] = {"save_strategy": "epoch"}
+    records = search(tmp_path, **options).run_summary.records
+    pruned = [each for each in records if each.state is TrialState.PRUNED]
+    worst = max(pruned, key=lambda each: each.reports[-1].value)
+    open_study(tmp_path / "study").extend(worst.number, num_train_epochs=12)
+    asks = HearsNotices()
+    extended = search(tmp_path, asks, **options).run_summary.records[6]
+    assert (extended.state, len(extended.reports)) == (TrialState.COMPLETE, 12)
+    assert [each.state for each in asks.ended] == [TrialState.COMPLETE]
+
+
+def test_a_trial_can_be_retried_although_everything_was_tried(tmp_path: Path) -> None:
+    space = {"learning_rate": Categorical((0.1, 0.2))}
+    for count in (2, 3):
+        found: Any = small_trainer(tmp_path).hyperparameter_search(space, "loss", n_trials=9, progress=False)
+        assert len(found.run_summary.records) == count
+        open_study(tmp_path / "study").retry(0)
 
 
 def test_a_trial_without_a_checkpoint_fails_alone_if_it_is_extended(tmp_path: Path) -> None:

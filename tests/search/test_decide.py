@@ -150,6 +150,14 @@ def test_the_requests_of_the_user_come_first(
     assert decided(rules(), *trials, **changes) == decision
 
 
+def test_another_total_of_trials_changes_how_many_can_be_promoted() -> None:
+    few, trials = rules(10), paused(*[0.1] * 9, 0.2)
+    assert few.rungs is not None
+    assert isinstance(decided(few, *trials), Prune)
+    assert decided(Rules(100, few.rungs.with_total(100)), *trials) == Resume(0)
+    assert isinstance(decided(few, *trials), Prune)  # the other rungs are as before
+
+
 def test_a_requested_trial_waits_for_the_total_and_the_budget() -> None:
     assert decided(in_full(2), complete(0), complete(1), has_requested=True) == End()
     end = End(EXHAUSTED.format(1.5, 1))

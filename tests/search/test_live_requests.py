@@ -180,6 +180,8 @@ def test_an_extended_trial_trains_on_from_the_checkpoint_with_the_schedule_of_it
     assert extended.arguments == {**first.arguments, **to}
     assert [part["trial"] for part in extended.schedule] == [0, 2]
     assert extended.origin["trial"] == 0
+    with pytest.raises(StudyError, match="Trial 2 extends trial 0; to try that again, extend 0 again"):
+        open_study(tmp_path / "study").retry(2)
 
 
 def test_an_extended_trial_is_not_judged_at_rungs(tmp_path: Path) -> None:

@@ -137,6 +137,20 @@ def test_a_file_is_read_again_only_if_it_has_changed(tmp_path: Path) -> None:
     assert other.read() == ()
 
 
+@pytest.mark.parametrize("name", ["requests.json", "requests.lock"])
+def test_a_link_in_the_place_of_a_file_of_requests_is_not_followed(tmp_path: Path, finished: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("[]")
+    (finished / name).unlink(missing_ok=True)
+    (finished / name).symlink_to(outside)
+    try:
+        with pytest.raises(StudyError, match="links are not followed"):
+            open_study(finished).retry(0)
+    finally:
+        (finished / name).unlink()
+    assert outside.read_text() == "[]"
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of three complete trials, of which the last has no checkpoint that training can resume from."""

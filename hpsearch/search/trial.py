@@ -153,6 +153,7 @@ class TrialRecord:
         user_attrs: the values that the user's code set with `Trial.set_user_attr`.
         fraction: the fraction of its training run that it trained, from 0 to 1; None in a record of hpsearch 0.8.0.
             `trial_max_epochs` shortens the run.
+        processes: the number of processes that train it together; None in a record of an earlier version.
     """
 
     number: int
@@ -176,6 +177,7 @@ class TrialRecord:
     spans: tuple[Span, ...] = ()
     user_attrs: dict[str, object] = field(default_factory=dict)
     fraction: float | None = None
+    processes: int | None = None
 
     @property
     def value(self) -> float | None:
@@ -217,6 +219,7 @@ class TrialRecord:
             schedule=self.schedule or known.schedule,
             spans=self.spans or known.spans,
             user_attrs={**known.user_attrs, **self.user_attrs},
+            processes=self.processes or known.processes,
         )
 
     def to_json(self) -> JsonObject:
@@ -227,8 +230,9 @@ class TrialRecord:
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         if not self.user_attrs:
             del values["user_attrs"]
-        if self.fraction is None:
-            del values["fraction"]
+        for name in ("fraction", "processes"):
+            if values[name] is None:
+                del values[name]
         return dict(json.loads(json.dumps(values, default=str)))
 
 

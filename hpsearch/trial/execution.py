@@ -142,6 +142,7 @@ class Execution:
             fallbacks=tuple(self._fallbacks),
             schedule=self._schedule,
             user_attrs=dict(trial.user_attrs),
+            processes=self._study.processes,
         )
 
     def record_of_waiting(self, so_far: TrialRecord, verdict: Verdict) -> TrialRecord:

@@ -45,7 +45,7 @@ class OptunaBackend(Backend):
         worker_memory: a worker is replaced after a trial that leaves it with more bytes of memory than these; None: its
             share of nine tenths of the memory of the machine, or of its container.
         trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
-        group_timeout: with `processes_per_trial`, a group of processes that makes no progress for so many seconds is
+        group_timeout: with `processes_per_trial`, the seconds without progress after which a group of processes is
             ended, and its trial is resumed in another group; None: 600.
 
     Raises:

@@ -76,6 +76,7 @@ class Worker:
         self.number, self.slot, self.trials, self.is_ready, self.is_broken = number, slot, 0, False, False
         self.is_forked_here = process is not None
         self._clock, self.heard_at = clock, clock()
+        self._reason_of_end: str | None = None
         self._rendezvous = Rendezvous(slot.processes) if slot.processes > 1 else None
         self._processes: list[WorkerProcess] = [] if process is None else [process]
         try:
@@ -140,6 +141,7 @@ class Worker:
     def receive(self) -> Any:
         """Return the message of one of its processes, or `Lost`."""
         if self.is_over:  # its children may still hold its end of the connection, and messages may be left in it
+            self.reason_of_end()  # before the others of a group end, too
             self._end_groups()
         for process in self._processes:
             try:
@@ -153,13 +155,14 @@ class Worker:
         return Lost(self.reason_of_end() or "it does not answer")
 
     def reason_of_end(self, seconds: float = 0.0) -> str | None:
-        """Return how the first process that has ended did so, in words; None if none ends within so many seconds."""
-        wait([each.sentinel for each in self._processes], seconds)
-        for rank, each in enumerate(self._processes):
-            if each.exitcode is not None:
-                of_group = f"process {rank} of {len(self._processes)}: " if len(self._processes) > 1 else ""
-                return f"{of_group}{_end_of(each.exitcode)}"
-        return None
+        """Return how the first process that has ended did so, in words; None if none ends in time."""
+        if self._reason_of_end is None:
+            wait([each.sentinel for each in self._processes], seconds)
+            for rank, each in enumerate(self._processes):
+                if each.exitcode is not None and self._reason_of_end is None:
+                    of_group = f"process {rank} of {len(self._processes)}: " if len(self._processes) > 1 else ""
+                    self._reason_of_end = f"{of_group}{_end_of(each.exitcode)}"
+        return self._reason_of_end
 
     def end(self, seconds: float = 0.0) -> None:
         """End its processes, by force after this many seconds; leave one that the system cannot end."""
@@ -192,7 +195,7 @@ class Workers:
         most_trials: a worker is replaced after this number of trials; None: never for that reason.
         most_memory: a worker is replaced after a trial that leaves it with more bytes.
         first: a process for the first worker, which was started already; None: it is started like the others.
-        group_timeout: a group that has sent nothing for so many seconds while it trains, or loads the trainer, is lost.
+        group_timeout: the seconds of silence after which a group that has a trial, or loads the trainer, is lost.
         clock: returns the seconds since some moment.
 
     Attributes:

@@ -128,10 +128,10 @@ class CommunicationError(HpsearchError):
 
 
 class ProcessFailedError(CommunicationError):
-    """One process of a trial failed while the others were in a collective operation, so the search ends.
+    """One process of a trial failed while the others were in a collective operation; under a launcher the search ends.
 
     The trial is recorded with the error of that process. Nothing else is lost; the same command (or torchrun's
-    ``--max-restarts``) continues.
+    ``--max-restarts``) continues. With `processes_per_trial`, a new group of processes continues.
 
     Attributes:
         rank: the number of the process.

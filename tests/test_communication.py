@@ -14,8 +14,8 @@ from torch import distributed
 from transformers import TrainerCallback
 
 from hpsearch import CommunicationError, Float, ProcessFailedError, SpaceError, StorageError
-from hpsearch.searching.processes import DistributedRanks
 from hpsearch.system.communication import is_of_communication, naming_lost_processes
+from hpsearch.trial.distributed_ranks import DistributedRanks
 from tests.support.search_processes import records_on_disk, wait_until
 from tests.support.small_trainer import small_trainer
 

@@ -324,6 +324,13 @@ class _Relay(TrainerCallback):
     ) -> object:
         return self.reporting.on_step_end(args, state, control, **kwargs)
 
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self.reporting.on_prediction_step(args, state, control, **kwargs)
+
+    on_substep_end = on_prediction_step
+
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> object:

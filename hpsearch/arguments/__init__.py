@@ -10,6 +10,7 @@ import copy
 import functools
 import importlib.util
 import inspect
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,7 +115,7 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
             raise MissingPackageError("deepspeed=... needs the package deepspeed: pip install deepspeed")
         self._own_configuration()
         try:
-            with _undisturbed_accelerate():
+            with _undisturbed_accelerate(), self._without_unused_backend():
                 super().__post_init__()
         except (ValueError, TypeError, NotImplementedError, OSError) as error:
             raise ArgumentError(f"TrainingArguments: {error}") from error
@@ -125,6 +126,19 @@ class TrainingArguments(transformers.TrainingArguments, metaclass=_AcceptsOlderS
             raise ArgumentError("debug='tpu_metrics_debug' needs a TPU; 'underflow_overflow' works everywhere.")
         self._given = given
         self._resolved = {name: copy.copy(getattr(self, name)) for name in given}
+
+    @contextlib.contextmanager
+    def _without_unused_backend(self: Any) -> Iterator[None]:
+        """Hide `ddp_backend` in a process that no launcher has started: accelerate would ask for its process group.
+
+        The groups of processes that a search starts use it.
+        """
+        backend, is_launched = self.ddp_backend, "LOCAL_RANK" in os.environ or "WORLD_SIZE" in os.environ
+        self.ddp_backend = backend if is_launched else None
+        try:
+            yield
+        finally:
+            self.ddp_backend = backend
 
     def _cast_numbers(self: object) -> None:
         """Take numbers as the type their field is annotated with, if that loses nothing; refuse them otherwise."""

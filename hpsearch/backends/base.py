@@ -32,6 +32,7 @@ class Backend(ABC):
         notices: what the search does about those that were given.
         study_name: the name of the study, if an option gives it.
         stored: the study in Optuna's storage.
+        processes_per_trial: the number of processes that it starts for each trial; those of a launcher do not count.
     """
 
     name: ClassVar[str]
@@ -40,6 +41,7 @@ class Backend(ABC):
     notices: Sequence[str] = ()
     study_name: str | None = None
     stored: OptunaStudy
+    processes_per_trial: int = 1
 
     @abstractmethod
     def __init__(self, **options: object) -> None: ...

@@ -34,7 +34,7 @@ class OptunaBackend(Backend):
     Several processes may search one study.
 
     Args:
-        sampler, pruner, storage, terminator, start_from, n_jobs, devices, trials_per_device: see
+        sampler, pruner, storage, terminator, start_from, n_jobs, devices, trials_per_device, processes_per_trial: see
             `Trainer.hyperparameter_search`.
         load_if_exists: False refuses to continue a study that the storage has already.
         max_paused: the largest number of paused trials, at least three; the worst of the others are pruned.
@@ -45,6 +45,8 @@ class OptunaBackend(Backend):
         worker_memory: a worker is replaced after a trial that leaves it with more bytes of memory than these; None: its
             share of nine tenths of the memory of the machine, or of its container.
         trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
+        group_timeout: with `processes_per_trial`, the seconds without progress after which a group of processes is
+            ended, and its trial is resumed in another group; None: 600.
 
     Raises:
         StudyError: an option is not one of these, or has another value.
@@ -63,9 +65,11 @@ class OptunaBackend(Backend):
         "n_jobs",
         "devices",
         "trials_per_device",
+        "processes_per_trial",
         "trials_per_worker",
         "worker_memory",
         "trial_retries",
+        "group_timeout",
     )
     engine_options: ClassVar[Mapping[str, EngineOption]] = {
         **OPTIMIZE_OPTIONS,
@@ -88,16 +92,26 @@ class OptunaBackend(Backend):
         start_from: object = None,
         max_paused: int = 50,
         max_paused_bytes: float | None = None,
-        n_jobs: int | None = 1,
+        n_jobs: int | None = None,
         devices: Sequence[int] | None = None,
         trials_per_device: int | None = None,
+        processes_per_trial: int = 1,
         trials_per_worker: int | None = None,
         worker_memory: float | None = None,
         trial_retries: int = 3,
+        group_timeout: float | None = None,
     ) -> None:
         self._processes = ProcessExecutor(
-            n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries
+            n_jobs,
+            devices,
+            trials_per_device,
+            processes_per_trial,
+            trials_per_worker,
+            worker_memory,
+            trial_retries,
+            group_timeout,
         )
+        self.processes_per_trial = self._processes.processes
         given, limit = Given(sampler, pruner, terminator), PausedLimit(max_paused, max_paused_bytes)
         self.stored = OptunaStudy(given, storage, load_if_exists, start_from, limit)
 

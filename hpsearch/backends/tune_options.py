@@ -11,6 +11,7 @@ _OF_THE_SELECTED = "the best trial keeps its selected checkpoint (keep_checkpoin
 _SAVING = "set save_strategy in the TrainingArguments"
 _CONTINUES = "the same call continues the study"
 _PROGRESS = "progress= decides what is shown"
+_NO_GROUPS = "groups of processes run on one machine only so far; leave it out, or use backend='optuna'"
 
 
 def _keeps_one(value: object) -> bool:
@@ -63,9 +64,13 @@ TUNE_OPTIONS: Mapping[str, EngineOption] = {
     "param_space": EngineOption("pass hp_space"),
     "metric": EngineOption("pass compute_objective"),
     "mode": EngineOption("pass direction"),
-    "n_jobs": EngineOption("pass max_concurrent_trials"),
+    "n_jobs": EngineOption(
+        "pass max_concurrent_trials", "max_concurrent_trials= sets the number of parallel trials", _keeps_one
+    ),
     "devices": EngineOption("pass resources_per_trial, such as {'gpu': 1}"),
     "trials_per_device": EngineOption("pass resources_per_trial, such as {'gpu': 0.5}"),
+    "processes_per_trial": EngineOption(f"{_NO_GROUPS}, or start the processes of one trial at a time with torchrun"),
+    "group_timeout": EngineOption(_NO_GROUPS),
     "time_budget_s": EngineOption("pass timeout, in seconds"),
     "max_retries": EngineOption("pass trial_retries"),
     "failure_config": EngineOption("pass trial_retries, for lost workers, and max_failures, for failing trials"),

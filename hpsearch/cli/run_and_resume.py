@@ -25,6 +25,10 @@ Jobs = Annotated[
     int | None, typer.Option("--n-jobs", "-j", help="Parallel trials on this machine; -1: as many as fit.")
 ]
 Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one trial on each.")]
+Processes = Annotated[
+    int | None,
+    typer.Option("--processes-per-trial", min=1, help="Processes that train each trial together, each on its own GPU."),
+]
 Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
 BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
@@ -42,6 +46,7 @@ def run(
     budget: Budget = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
+    processes_per_trial: Processes = None,
     time: Time = None,
     backend: BackendName = None,
     storage: Storage = None,
@@ -57,9 +62,10 @@ def run(
     hpsearch run study.py --n-jobs 4 --set num_train_epochs=3 --set bf16=true
     hpsearch run study.toml
     hpsearch run study.py --devices 0,1 --storage journal --output runs
+    hpsearch run study.py --devices 0,1,2,3 --processes-per-trial 2
     """
     others = {"backend": backend, "storage": storage, "study_name": study_name, "preflight": preflight}
-    search = _options(n_trials, budget, n_jobs, devices, time, **others)
+    search = _options(n_trials, budget, n_jobs, devices, processes_per_trial, time, **others)
     arguments = settings(set_ or [])
     if output is not None:
         arguments["output_dir"] = output
@@ -72,6 +78,7 @@ def resume(
     budget: Budget = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
+    processes_per_trial: Processes = None,
     time: Time = None,
     storage: Storage = None,
     set_: Set = None,
@@ -88,7 +95,7 @@ def resume(
     hpsearch resume shared/digits --file studies/digits.py
     """
     folder = study_folder(study)
-    search = _options(n_trials, budget, n_jobs, devices, time, storage=storage)
+    search = _options(n_trials, budget, n_jobs, devices, processes_per_trial, time, storage=storage)
     given = Given("hpsearch resume", file, trust, settings(set_ or []), search)
     command = admitted(read_command(folder), folder, given)
     announce(command, given)
@@ -100,6 +107,7 @@ def _options(
     budget: float | None,
     n_jobs: int | None,
     devices: str | None,
+    processes_per_trial: int | None,
     time: str | None,
     **others: object,
 ) -> dict[str, object]:
@@ -109,6 +117,7 @@ def _options(
         "budget": budget,
         "n_jobs": n_jobs,
         "devices": None if devices is None else numbers(devices),
+        "processes_per_trial": processes_per_trial,
         **others,
     }
     search = {name: value for name, value in given.items() if value is not None}

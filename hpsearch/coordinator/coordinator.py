@@ -198,11 +198,19 @@ class Coordinator:
             if self._proposer is not None:
                 self._proposer.end(begun, {})
             return None
+        processes = self._session.study.processes
         if begun.earlier is not None:
-            return RunningTrial(trial, begun, replace(begun.earlier, state=TrialState.RUNNING, reason=None))
+            resumed = replace(begun.earlier, state=TrialState.RUNNING, reason=None, processes=processes)
+            return RunningTrial(trial, begun, resumed)
         params = {**trial.params.values_by_name, **begun.arguments}
         record = TrialRecord(
-            begun.number, begun.name, TrialState.RUNNING, params, dict(begun.arguments), origin=begun.origin
+            begun.number,
+            begun.name,
+            TrialState.RUNNING,
+            params,
+            dict(begun.arguments),
+            origin=begun.origin,
+            processes=processes,
         )
         return RunningTrial(trial, begun, record)
 

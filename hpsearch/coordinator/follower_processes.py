@@ -1,8 +1,10 @@
-"""The other processes of a distributed search: they train the trials that the main process chooses."""
+"""The processes that follow the main process of a trial: they train what it trains, and decide nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ..errors import CommunicationError, ProcessFailedError
 from ..search.process_group import Ranks
@@ -13,7 +15,7 @@ from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..system.sockets import keeping_sockets
 from ..trial.assignment import AssignedTrial, Assignment
-from ..trial.ending import how_it_ends
+from ..trial.ending import Ended, how_it_ends
 from ..trial.execution import Execution, without_frames
 from ..trial.reporter import SilentReporter
 from ..trial.searchable import Searchable
@@ -46,34 +48,61 @@ def follow(
             if message.error is not None:
                 raise message.error
             return message.records
-        assignment: Assignment = message
-        budget = TrialBudget(study, SearchBudget(study, interruption=interruption), assignment.others)
-        trial = AssignedTrial(assignment)
-        trial.ranks = ranks
-        reporter = SilentReporter()
-        execution = Execution(
-            trainer, study, trial, assignment.others, budget, ranks, reporter, plan=assignment.preflight
-        )
-        try:
-            with keeping_sockets(execution.loads_in_processes):
-                execution.run()
-        except ProcessFailedError as failed:
-            if failed.rank == ranks.rank:
-                _record_in_place_of_main(study, execution, failed, assignment.earlier)
-            raise
-        except Exception as error:  # the main process records it
-            without_frames(error)
-            if isinstance(error, CommunicationError):
-                raise
-        finally:
-            execution.release()
+        train_with_main(trainer, study, ranks, message, interruption, partial(_record_in_place_of_main, study))
 
 
-def _record_in_place_of_main(
-    study: Study, execution: Execution, failed: ProcessFailedError, earlier: TrialRecord | None
+def train_with_main(
+    trainer: Searchable,
+    study: Study,
+    ranks: Ranks,
+    assignment: Assignment,
+    interruption: Interruption | None,
+    record: Callable[[Ended], None],
 ) -> None:
-    """Write the record of a trial that failed in this process: the main one may never leave its collective (NCCL)."""
-    state, reason, trace, _ = how_it_ends(execution, failed)
-    record = execution.record(state, reason, trace).going_on_from(earlier)
-    if not has_ended(study.folder, record.name):
-        write_record(study.folder, record)
+    """Train a trial together with the main process, which records it.
+
+    An error that all processes meet is not raised: the processes can train the next trial.
+
+    Args:
+        trainer, study: the recipe and the settings.
+        ranks: the processes.
+        assignment: the trial.
+        interruption: of this process.
+        record: records how the trial has ended, if this process alone has failed: the main one may never leave its
+            collective (NCCL).
+
+    Raises:
+        ProcessFailedError: one process has failed, and the processes cannot work together again.
+        CommunicationError: they have lost their connection.
+        BaseException: what is not an Exception, such as KeyboardInterrupt.
+    """
+    budget = TrialBudget(study, SearchBudget(study, interruption=interruption), assignment.others)
+    trial = AssignedTrial(assignment)
+    trial.ranks = ranks
+    execution = Execution(
+        trainer, study, trial, assignment.others, budget, ranks, SilentReporter(), plan=assignment.preflight
+    )
+    try:
+        with keeping_sockets(execution.loads_in_processes):
+            execution.run()
+    except BaseException as error:
+        is_alone = isinstance(error, ProcessFailedError) and error.rank == ranks.rank
+        if is_alone or not isinstance(error, Exception):
+            record(_ended(execution, error, assignment.earlier))
+            raise
+        without_frames(error)
+        if isinstance(error, CommunicationError):
+            raise  # else the main process records it
+    finally:
+        execution.release()
+
+
+def _ended(execution: Execution, error: BaseException, earlier: TrialRecord | None) -> Ended:
+    state, reason, trace, cause = how_it_ends(execution, error)
+    return Ended(execution.record(state, reason, trace).going_on_from(earlier), cause)
+
+
+def _record_in_place_of_main(study: Study, ended: Ended) -> None:
+    """Write the record of a trial that failed in this process; an interruption reaches the main one in any case."""
+    if isinstance(ended.cause, Exception) and not has_ended(study.folder, ended.record.name):
+        write_record(study.folder, ended.record)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..errors import CannotResumeError
+from ..search.half_done_trials import check_processes
 from ..search.space.search_space import SearchSpace
 from ..search.space.tried_configurations import choose
 from ..search.store.own_files import hide_checkpoints_outside
@@ -154,6 +155,7 @@ class TrialsOnDisk:
 
     def _resume(self, trial: Trial, earlier: TrialRecord, suggested: dict[str, object]) -> None:
         _check_reach(earlier, suggested)
+        check_processes(self._study, earlier)
         trial.arguments, trial.suggested_by_space = suggested, set(trial.params.values_by_name)
         if earlier.schedule:
             trial.arguments = dict(earlier.arguments)
@@ -167,7 +169,8 @@ class TrialsOnDisk:
             trial.suggested_by_space |= kept.keys()
         remove_leftovers(self._study.folder / trial.name)
         hide_checkpoints_outside(self._study.folder / trial.name)
-        self._folder.write_record(replace(earlier, state=TrialState.RUNNING, reason=None))
+        resumed = replace(earlier, state=TrialState.RUNNING, reason=None, processes=self._study.processes)
+        self._folder.write_record(resumed)
 
     def _begin_named_by_user_code(self, trial: Trial, execution: Execution) -> None:
         """Begin a trial whose name needs what the user's code suggests; an error of that code is the trial's."""

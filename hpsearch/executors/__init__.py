@@ -25,7 +25,8 @@ An executor drives a `Coordinator` from one thread, until it is over or an error
 To train is one call: `LocalTrials.train` in the process and thread of the coordinator (its reporter calls the
 coordinator), or `train_remotely` elsewhere, whose `Line` brings messages to the coordinator and answers back. Both take
 an `Assignment` (`trial/assignment.py`), return an `Ended` (`trial/ending.py`), and decide what an error makes of the
-trial. To take a message is one call, too:
+trial. Where several processes train a trial, `train_remotely` gets them as its `ranks`, and the other processes call
+`train_with_main` with the same assignment. To take a message is one call, too:
 
 - An `Ended` goes to `coordinator.ended`.
 - A slot that died is a `Loss` for `coordinator.lost`. If that returns None, `next` gives the trial again, and its

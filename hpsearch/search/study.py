@@ -61,6 +61,7 @@ class Study:
         preflight: whether to try one training step and two evaluation batches before the first trial.
         costs_in_seconds: whether the cost of a trial is its measured seconds, instead of a count of operations, which
             is the same when the search is repeated.
+        processes: the number of processes that train each trial together.
 
     Raises:
         StudyError: a setting is out of range.
@@ -88,6 +89,7 @@ class Study:
     uncounted_before: int = 0
     budget: float | None = None
     costs_in_seconds: bool = False
+    processes: int = 1
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")

@@ -156,6 +156,7 @@ class TrialRecord:
         origin: the request of the user that the trial comes from: its id (`request`), its `kind`, the number of the
             `trial` that it is about, or None, and the `arguments` that it gives to the new trial; None for a trial that
             the search itself began.
+        processes: the number of processes that train it together; None in a record of an earlier version.
     """
 
     number: int
@@ -180,6 +181,7 @@ class TrialRecord:
     user_attrs: dict[str, object] = field(default_factory=dict)
     fraction: float | None = None
     origin: JsonObject | None = None
+    processes: int | None = None
 
     @property
     def value(self) -> float | None:
@@ -232,6 +234,7 @@ class TrialRecord:
             spans=self.spans or known.spans,
             user_attrs={**known.user_attrs, **self.user_attrs},
             origin=self.origin or known.origin,
+            processes=self.processes or known.processes,
         )
 
     def to_json(self) -> JsonObject:
@@ -242,7 +245,7 @@ class TrialRecord:
         values["checkpoint"] = None if self.checkpoint is None else self.checkpoint.name
         if not self.user_attrs:
             del values["user_attrs"]
-        for name in ("fraction", "origin"):
+        for name in ("fraction", "origin", "processes"):
             if values[name] is None:
                 del values[name]
         return dict(json.loads(json.dumps(values, default=str)))

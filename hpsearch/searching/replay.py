@@ -38,9 +38,9 @@ from ..system.redaction import holds_hidden
 from ..system.spelling import nearest_name
 from ..training.randomness import preserved_streams
 from ..trial.acting_arguments import acts_outside, reaching_out
+from ..trial.distributed_ranks import ranks_of
 from ..trial.ending import TrialEndedSearch
 from ..trial.messages import Reported
-from .processes import ranks_of
 from .run_search import ending_for_all_ranks
 from .search_arguments import DEFAULT_STUDY_NAME, Metric, listener_of, objectives_of
 from .searched_recipe import SearchedRecipe
@@ -191,7 +191,8 @@ def _replay(
     session = settings["sessions"][original.session]
     data, ranks = recipe.data(), ranks_of(recipe.args)
     recipe, notes = _as_it_was(recipe, session["arguments"], original)
-    notes += differences({**session, "arguments": {}}, describe_environment(recipe.args, data))
+    here = describe_environment(recipe.args, data, processes=ranks.size)
+    notes += differences({**session, "arguments": {}}, here)
     if not original.state.is_counted:
         notes.append(f"the trial is {original.state.value}: it has not come to its end in the study, and does so here")
     pruning_metric = settings["pruning_metric"]
@@ -205,6 +206,7 @@ def _replay(
         pruning_objective=None if pruning_metric is None else _recorded_objective(pruning_metric, None),
         trial_max_epochs=original.epochs if original.state is TrialState.STOPPED else None,
         hp_name=lambda trial: original.name,
+        processes=ranks.size,
     )
     interruption = Interruption()
     with noticing_signals(interruption):

@@ -25,6 +25,7 @@ from ..errors import (
 )
 from ..search.decisions.evaluation_points import points_of
 from ..search.decisions.training_budget import TrainingBudget, is_exhausted, progress_in_words
+from ..search.half_done_trials import check_processes
 from ..search.listener import SearchListener
 from ..search.metrics.selection import best_records
 from ..search.process_group import Ranks
@@ -44,8 +45,8 @@ from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
 from ..system.json_types import JsonObject
 from ..training.randomness import preserved_streams
+from ..trial.distributed_ranks import ranks_of
 from ..trial.ending import TrialEndedSearch, naming_the_disk
-from .processes import ranks_of
 from .search_arguments import SearchArguments, listener_of
 from .searched_recipe import SearchedRecipe
 
@@ -186,9 +187,11 @@ class Search:
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""
         functions = {**self.recipe.functions(), **self.study.functions()}
-        environment = describe_environment(self.recipe.args, self.recipe.data(), functions)
+        environment = describe_environment(self.recipe.args, self.recipe.data(), functions, self.study.processes)
         with folder.locked():
             records = folder.open()
+            for record in records:
+                check_processes(self.study, record)
             damaged = [f"DAMAGED: {each}" for each in folder.problems]
             prepared = self.backend.prepare(self.study, records, folder.left_alone, session.records.is_alone())
             notes = [*damaged, *prepared, f"scope {self.study.scope}"]

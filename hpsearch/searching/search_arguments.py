@@ -42,6 +42,7 @@ _OF_THE_BACKEND = (
     "n_jobs",
     "devices",
     "trials_per_device",
+    "processes_per_trial",
 )
 
 Metric = str | Callable[[dict[str, float]], float]
@@ -84,9 +85,10 @@ class SearchArguments:
     storage: object = None
     terminator: object = None
     start_from: object = None
-    n_jobs: int | None = 1
+    n_jobs: int | None = None
     devices: Sequence[int] | None = None
     trials_per_device: int | None = None
+    processes_per_trial: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -171,6 +173,7 @@ class SearchArguments:
             budget=self.budget,
             costs_in_seconds=self.timeout is not None
             and (self.n_trials, self.max_epochs, self.budget) == (None, None, None),
+            processes=max(recipe.args.world_size, backend.processes_per_trial),
         )
         return study, notices
 

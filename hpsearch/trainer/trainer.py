@@ -737,9 +737,10 @@ class Trainer(Recipe):
         storage: object = None,
         terminator: object = None,
         start_from: object = None,
-        n_jobs: int | None = 1,
+        n_jobs: int | None = None,
         devices: Sequence[int] | None = None,
         trials_per_device: int | None = None,
+        processes_per_trial: int = 1,
         **options: object,
     ) -> BestRun | list[BestRun]:
         """Search for the best hyperparameters and return the best run, with its model.
@@ -812,13 +813,17 @@ class Trainer(Recipe):
                 search, the URL or journal file of a storage, or a `WarmStart`, which names the study in a storage or
                 renames parameters.
             n_jobs: the number of parallel trials on this machine, each in its own worker; -1: one on each GPU, or on
-                each core if there is no GPU; None: as many as `devices` and `trials_per_device` allow; 1: one trial at
-                a time, in this process. On Ray, use `max_concurrent_trials`.
+                each core if there is no GPU; None: as many as `devices`, `trials_per_device` and `processes_per_trial`
+                allow; 1, or None without these: one trial at a time, in this process. On Ray, use
+                `max_concurrent_trials`.
             devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all. On Ray, use `resources_per_trial`
                 instead of this and the next argument.
             trials_per_device: the number of trials that share a GPU.
+            processes_per_trial: the number of processes that train each trial together (DDP, or FSDP and DeepSpeed as
+                the arguments say), each on its own GPU, or on the CPU. The batch of an optimizer step is as many times
+                larger. `n_jobs` counts trials; by default as many as the GPUs allow, or 1 on the CPU. Not on Ray.
             options: options of the backend: `load_if_exists`, `max_paused`, `max_paused_bytes`, `trial_retries`; in
-                workers `trials_per_worker`, `worker_memory`; on Ray `address`, `resources_per_trial`,
+                workers `trials_per_worker`, `worker_memory`, `group_timeout`; on Ray `address`, `resources_per_trial`,
                 `max_concurrent_trials`, `autoscaling`, `storage_path`, `scheduler`, `search_alg`, `stop`. Options of
                 the engine that do not affect the result are accepted with a notice; others are refused, with their
                 replacement.
@@ -873,6 +878,7 @@ class Trainer(Recipe):
             n_jobs=n_jobs,
             devices=devices,
             trials_per_device=trials_per_device,
+            processes_per_trial=processes_per_trial,
             options=options,
         )
         return search(SearchableTrainer(self), given)

@@ -143,6 +143,7 @@ class Execution:
             schedule=self._schedule,
             user_attrs=dict(trial.user_attrs),
             origin=trial.origin,
+            processes=self._study.processes,
         )
 
     def record_of_waiting(self, so_far: TrialRecord, verdict: Verdict) -> TrialRecord:

@@ -10,8 +10,8 @@ from typing import Any
 
 import cloudpickle
 
-from ..errors import HpsearchError
-from ..search.process_group import OneProcess
+from ..errors import HpsearchError, ProcessFailedError
+from ..search.process_group import OneProcess, Ranks
 from ..search.space.parameters import Parameter
 from ..search.study import Study
 from ..search.time_and_epoch_limits import SearchBudget, TrialBudget
@@ -60,15 +60,27 @@ class Line(ABC):
         """Keep the checkpoints that there are now, wherever the trial may resume."""
 
 
-def train_remotely(recipe: Searchable, study: Study, assignment: Assignment, line: Line) -> Ended:
-    """Train a trial to completion, and return its outcome in a form that another process can load."""
+def train_remotely(
+    recipe: Searchable, study: Study, assignment: Assignment, line: Line, ranks: Ranks | None = None
+) -> Ended:
+    """Train a trial to completion, and return its outcome in a form that another process can load.
+
+    Args:
+        recipe, study: the recipe and the settings.
+        assignment: the trial.
+        line: to the search.
+        ranks: the processes that train it together, of which this is the main one; None: this one alone.
+    """
+    ranks = OneProcess() if ranks is None else ranks
+    trial = _RemoteTrial(assignment, line)
+    trial.ranks = ranks
     execution = Execution(
         recipe,
         study,
-        _RemoteTrial(assignment, line),
+        trial,
         assignment.others,
         TrialBudget(study, SearchBudget(study, assignment.seconds, interruption=line.interruption), assignment.others),
-        OneProcess(),
+        ranks,
         RemoteReporter(line),
         plan=assignment.preflight,
     )
@@ -136,4 +148,6 @@ def sendable(error: BaseException | None) -> BaseException | None:
         sent = cloudpickle.dumps(error)
         if isinstance(pickle.loads(sent), BaseException):  # noqa: S301 - our own bytes
             return error
+    if isinstance(error, ProcessFailedError):
+        return ProcessFailedError(error.rank, HpsearchError(f"{type(error.error).__name__}: {error.error}"))
     return HpsearchError(f"{type(error).__name__}: {error}")

@@ -188,6 +188,14 @@ class ReportingCallback(TrainerCallback, ExportableState):
             self._leave_if_interrupted(state, control)
         return control
 
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Show that the trial is alive, during a long evaluation or accumulation too."""
+        self._reporter.progress(state.global_step, state.max_steps)
+
+    on_substep_end = on_prediction_step
+
     def on_evaluate(
         self,
         args: TrainingArguments,

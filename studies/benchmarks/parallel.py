@@ -293,7 +293,7 @@ def start_workers() -> None:
         payload = pack(({}, None), Path(folder, "data"))
         for which in ("first", "second", "third"):
             begin = time.perf_counter()
-            workers = Workers([Slot(None, 1)], payload)
+            workers = Workers([Slot((), 1)], payload)
             workers.start()
             while not workers.ready():
                 list(workers.wait(1.0))

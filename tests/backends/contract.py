@@ -78,6 +78,8 @@ class WritesWeights(TrainerCallback):
         self._diary = diary
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero:
+            return
         weights = {name: each.tolist() for name, each in weights_of(model).items()}
         run = Path(args.output_dir).name
         self._diary.write({"run": run, "step": state.global_step, "weights": weights, "pid": os.getpid()})
@@ -106,8 +108,8 @@ class Mixed:
     evaluated: list[dict[str, Any]]
 
 
-def curve(record: TrialRecord) -> list[tuple[int, tuple[float, ...], float]]:
-    return [(report.step, report.values, report.metrics["eval_loss"]) for report in record.reports]
+def curve(record: TrialRecord) -> list[list[float]]:
+    return [[report.step, *report.values, report.metrics["eval_loss"]] for report in record.reports]
 
 
 class BackendContract(Searching):
@@ -120,11 +122,13 @@ class BackendContract(Searching):
         budget_seconds: in which the first trial of a search begins, unless the machine is very busy.
         is_in_this_process: whether trials run in the process that searches.
         has_ray: whether they run on Ray.
+        tolerance: by how much values may differ from those of a search in one process.
     """
 
     budget_seconds = 2.0
     is_in_this_process = True
     has_ray = False
+    tolerance = 0.0
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -148,7 +152,7 @@ class BackendContract(Searching):
     def test_trials_complete_fail_and_are_pruned_and_a_failure_says_why(self, mixed: Mixed) -> None:
         assert states(mixed.best) == ["complete", "failed", "pruned", "complete"]
         _, failed, pruned, _ = mixed.best.run_summary.records
-        assert failed.reason == "RuntimeError: out of luck"
+        assert failed.reason.removesuffix(" (in process 1)") == "RuntimeError: out of luck"  # of several, the first one
         assert "in build" in failed.traceback
         assert failed.value is None
         assert "pruned after 1 epoch" in pruned.reason
@@ -203,10 +207,10 @@ class BackendContract(Searching):
             search=PRUNING,
         )
         for here, there in zip(mixed.best.run_summary.records, alone.run_summary.records, strict=True):
-            assert (here.params, here.seed, here.epochs, here.value) == (
-                *(there.params, there.seed, there.epochs, there.value),
-            )
-            assert curve(here) == curve(there)
+            assert (here.params, here.seed, here.epochs) == (there.params, there.seed, there.epochs)
+            assert here.value == (there.value and pytest.approx(there.value, abs=self.tolerance))
+            for ours, theirs in zip(curve(here), curve(there), strict=True):
+                assert ours == pytest.approx(theirs, abs=self.tolerance)
 
     @pytest.mark.feature(10)
     @pytest.mark.parametrize("where", ["callback", "model_init", "listener"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, BertTokenizerFast
 
+from hpsearch.cli.study_file import read_plan
 from tests.support.command_line import Told
 
 WORDS = {"good": ("fine", "great", "lovely"), "bad": ("awful", "poor", "sad")}
@@ -103,6 +104,22 @@ def test_a_study_of_a_toml_file_runs_in_workers(here: Path, told: Told) -> None:
     assert code == 0, err
     trials = [json.loads(each.read_text()) for each in (here / "runs/reviews").glob("*/trial.json")]
     assert [each["state"] for each in trials] == ["complete", "complete"]
+
+
+@pytest.mark.process
+def test_a_study_of_a_toml_file_runs_in_groups_of_processes_and_resumes_in_them(here: Path, told: Told) -> None:
+    code, _, err = told("run", "study.toml", "--processes-per-trial", "2", "--set", "num_train_epochs=1")
+    assert code == 0, err
+    assert json.loads((here / "runs/reviews/command.json").read_text())["search"]["processes_per_trial"] == 2
+    assert told("resume", "runs/reviews", "-n", "3")[0] == 0
+    trials = [json.loads(each.read_text()) for each in (here / "runs/reviews").glob("*/trial.json")]
+    assert [(each["state"], each["processes"]) for each in trials] == [("complete", 2)] * 3
+
+
+def test_a_toml_file_says_how_many_processes_train_each_trial(here: Path) -> None:
+    (here / "study.toml").write_text(STUDY + "processes_per_trial = 2\ngroup_timeout = 60\n")
+    search = read_plan(here / "study.toml").search
+    assert (search["processes_per_trial"], search["group_timeout"]) == (2, 60)
 
 
 def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told: Told) -> None:

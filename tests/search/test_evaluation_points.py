@@ -86,6 +86,14 @@ def test_evaluations_after_each_epoch_are_the_same_with_all_batch_sizes() -> Non
     assert evaluation_points(args, 80, ["per_device_train_batch_size"]) == (0.5, 1.0)
 
 
+def test_several_processes_make_fewer_steps_of_the_same_samples() -> None:
+    args = TrainingArguments(
+        use_cpu=True, eval_strategy="steps", eval_steps=2, num_train_epochs=1, per_device_train_batch_size=8
+    )
+    assert evaluation_points(args, 80) == (0.2, 0.4, 0.6, 0.8, 1.0)
+    assert evaluation_points(args, 80, processes=2) == (0.4, 0.8, 1.0)
+
+
 @pytest.mark.parametrize(
     ("points", "expected"),
     [

@@ -21,7 +21,7 @@ from transformers import TrainerCallback
 
 from hpsearch import BestRun, Categorical, Float, HpsearchError, Int, NoCompletedTrialError, SearchInterrupted, tune
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
-from hpsearch.searching import processes
+from hpsearch.trial import distributed_ranks
 from tests.support.models import accuracy, bert_classifier, classification_data
 from tests.support.search_processes import wait_until
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
@@ -149,6 +149,8 @@ def scenario(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any], l
     callbacks: list[Any] = []
     if name == "one_process":
         of_trainer["per_device_train_batch_size"] = 4
+    elif name == "drawn":
+        of_search.update(n_trials=4, sampler="random")
     elif name == "pruned":
         of_search["pruner"] = optuna.pruners.ThresholdPruner(upper=0.0, n_warmup_steps=1)
         of_trainer["num_train_epochs"] = 3
@@ -267,7 +269,7 @@ def main() -> None:
     folder, *names = sys.argv[1:]
     torch.set_num_threads(1)
     for name in names:
-        processes.SECONDS_TO_ARRIVE = 1.0 if name in ENDING else 60.0
+        distributed_ranks.SECONDS_TO_ARRIVE = 1.0 if name in ENDING else 60.0
         report = (replay if "replay" in name else search)(Path(folder), name)
         Path(folder, f"{name}-{RANK}.json").write_text(json.dumps(report))
     sys.stdout.flush()

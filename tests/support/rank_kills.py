@@ -23,7 +23,7 @@ from torch.distributed import run
 from transformers import TrainerCallback
 
 from hpsearch import Float, SearchListener, TrialRecord
-from hpsearch.searching import processes
+from hpsearch.trial import distributed_ranks
 from tests.support import warm
 from tests.support.launch import run_warm, torchrun
 from tests.support.programs import surroundings
@@ -150,7 +150,7 @@ class Events(TrainerCallback, SearchListener):
 def main() -> None:
     folder, diary, kills = Path(sys.argv[1]), Path(sys.argv[2]), [Kill(**each) for each in json.loads(sys.argv[3])]
     torch.set_num_threads(1)
-    processes.SECONDS_TO_ARRIVE = 1.0
+    distributed_ranks.SECONDS_TO_ARRIVE = 1.0
     restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     (diary / f"rank-{os.getpid()}").touch()
     events = Events(kills[restart] if restart < len(kills) else None, diary)

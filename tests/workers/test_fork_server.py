@@ -193,7 +193,7 @@ def test_where_the_system_does_not_tell_what_memory_is_shared_all_of_it_counts(
 ) -> None:
     monkeypatch.setattr(psutil, "Process", _Process)
     worker = Worker.__new__(Worker)
-    worker._process = types.SimpleNamespace(pid=1)  # type: ignore[assignment]
+    worker._processes = [types.SimpleNamespace(pid=1)]  # type: ignore[list-item]
     assert worker.memory == 1000
 
 

@@ -1,4 +1,4 @@
-"""Divides the machine among workers: a device and a number of threads for each."""
+"""Divides the machine among workers: devices and a number of threads for each."""
 
 from __future__ import annotations
 
@@ -17,40 +17,55 @@ class Slot:
     """The part of the machine that a worker may use.
 
     Attributes:
-        device: the index of its GPU among those that this process sees; None: the CPU.
-        threads: the number of threads of torch.
+        devices: the indices of its GPUs among those that this process sees, one for each process; empty: the CPU.
+        threads: the number of threads of torch in each process.
+        processes: the number of processes that train each trial together; more than one are a group.
     """
 
-    device: int | None
+    devices: tuple[int, ...]
     threads: int
+    processes: int = 1
 
 
 def slots_for(
-    n_jobs: int | None, devices: Sequence[int] | None, trials_per_device: int | None, gpus: int, least: int = 0
+    n_jobs: int | None,
+    devices: Sequence[int] | None,
+    trials_per_device: int | None,
+    gpus: int,
+    least: int = 0,
+    processes: int = 1,
 ) -> tuple[Slot, ...]:
     """Return the slot of each worker; none if trials run in this process, in series.
 
     Args:
-        n_jobs: the number of workers; -1: one for each GPU, or each core if there is no GPU; None: as the other
-            arguments say.
+        n_jobs: the number of workers; -1: as many as there are GPUs for, or cores if there is no GPU; None: as the
+            other arguments say.
         devices: the GPUs to use; None: all.
         trials_per_device: the number of workers on each GPU; None: 1, or as many as `n_jobs` needs.
         gpus: the number of GPUs.
         least: 1 if there must be a worker.
+        processes: the number of processes of each worker.
 
     Raises:
         StudyError: a number is out of range, or they contradict each other.
 
     Examples:
-        >>> [slot.device for slot in slots_for(None, [0, 1], 2, gpus=2)]
-        [0, 1, 0, 1]
+        >>> [slot.devices for slot in slots_for(None, [0, 1], 2, gpus=2)]
+        [(0,), (1,), (0,), (1,)]
+        >>> [slot.devices for slot in slots_for(None, [0, 1, 2, 3], None, gpus=4, processes=2)]
+        [(0, 1), (2, 3)]
     """
     if n_jobs not in (None, -1):
         check_whole("n_jobs", n_jobs, 1, "-1 or ")
     if trials_per_device is not None:
         check_whole("trials_per_device", trials_per_device, 1, "None or ")
-    if not least and n_jobs in (None, 1) and devices is None and trials_per_device is None:
-        return ()
+    check_whole("processes_per_trial", processes, 1)
+    if processes > 1:
+        return _groups(n_jobs, devices, trials_per_device, gpus, processes)
+    if devices is None and trials_per_device is None:
+        n_jobs = 1 if n_jobs is None else n_jobs
+        if n_jobs == 1 and not least:
+            return ()
     used = _devices(devices, gpus)
     if not used:
         if trials_per_device is not None:
@@ -59,7 +74,7 @@ def slots_for(
                 "parallel trials on the CPU."
             )
         count = cores() if n_jobs == -1 else n_jobs or 1
-        return (Slot(None, _threads(count)),) * count
+        return (Slot((), _threads(count)),) * count
     if n_jobs in (None, -1):
         count = len(used) * (trials_per_device or 1)
     else:
@@ -69,7 +84,35 @@ def slots_for(
                 f"n_jobs={n_jobs} contradicts trials_per_device={trials_per_device} on {len(used)} devices; leave one "
                 "of them out."
             )
-    return tuple(Slot(used[place % len(used)], _threads(count)) for place in range(count))
+    return tuple(Slot((used[place % len(used)],), _threads(count)) for place in range(count))
+
+
+def _groups(
+    n_jobs: int | None, devices: Sequence[int] | None, trials_per_device: int | None, gpus: int, processes: int
+) -> tuple[Slot, ...]:
+    """Return a slot for each group of processes; on GPUs, each process has a GPU of its own."""
+    if trials_per_device is not None and trials_per_device > 1:
+        raise StudyError(
+            f"trials_per_device={trials_per_device} and processes_per_trial={processes} contradict each other: each "
+            "process of a trial has a GPU of its own. Leave one of them out."
+        )
+    used = _devices(devices, gpus)
+    if not used:
+        count = max(1, cores() // processes) if n_jobs == -1 else n_jobs or 1
+        return (Slot((), _threads(count * processes), processes),) * count
+    most = len(used) // processes
+    count = most if n_jobs in (None, -1) else n_jobs or 1
+    if count > most or most == 0:
+        count = max(count, 1)
+        wanted = f"processes_per_trial={processes}{f' with n_jobs={count}' if count > 1 else ''}"
+        raise StudyError(
+            f"{wanted} needs {count * processes} GPUs, one for each process, but the search has {len(used)} "
+            f"({_listed(used)}). Use fewer processes or fewer parallel trials; use_cpu=True trains on the CPU."
+        )
+    return tuple(
+        Slot(tuple(used[first : first + processes]), _threads(count * processes), processes)
+        for first in range(0, count * processes, processes)
+    )
 
 
 def _devices(devices: Any, gpus: int) -> list[int]:
@@ -84,11 +127,15 @@ def _devices(devices: Any, gpus: int) -> list[int]:
         )
     unknown = [each for each in devices if not 0 <= each < gpus]
     if unknown:
-        known = f"has {', '.join(map(str, range(gpus)))}" if gpus else "has none (n_jobs= runs trials on the CPU)"
+        known = f"has {_listed(range(gpus))}" if gpus else "has none (n_jobs= runs trials on the CPU)"
         raise StudyError(f"devices={list(devices)!r}: GPU {unknown[0]} does not exist; this process {known}.")
     return list(devices)
 
 
-def _threads(workers: int) -> int:
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _threads(processes: int) -> int:
     said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdigit() and int(said) else max(1, cores() // workers)
+    return int(said) if said.isdigit() and int(said) else max(1, cores() // processes)

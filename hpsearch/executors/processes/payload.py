@@ -21,6 +21,7 @@ import torch
 
 from ...system.files import open_private_file
 from .access_tokens import LeavesOutTokens
+from .joined_arguments import JoinsGroups
 
 # Smaller buffers are part of the pickle.
 _LEAST_BYTES = 16 * 1024
@@ -109,7 +110,7 @@ def _write(stream: io.FileIO, content: bytes | memoryview) -> None:
             raise CannotBeWritten(str(error)) from error
 
 
-class Pickler(LeavesOutTokens, cloudpickle.Pickler):
+class Pickler(JoinsGroups, LeavesOutTokens, cloudpickle.Pickler):
     """Pickles functions and classes of `__main__` by value, and tensors of the CPU as parts of their storages.
 
     Torch itself would pickle the whole storage with each of its views.

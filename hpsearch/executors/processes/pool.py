@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
@@ -22,7 +22,8 @@ from ...trial.messages import Message
 from .device_slots import Slot
 from .payload import Payload
 from .process_settings import ProcessSettings
-from .worker import Abandon, Finish, Job, Ready, Unusable, receive, send
+from .rendezvous import Rendezvous
+from .worker import Abandon, Finish, GroupBroken, GroupFailed, Job, Ready, Unusable, receive, send
 from .worker_process import WorkerProcess, is_server_ready
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
@@ -41,80 +42,148 @@ class Lost:
 
 
 class Worker:
-    """A process that trains trials.
+    """One process, or a group of them, that trains trials.
+
+    The first process of a group reports, the others follow it; if one of them dies, all are lost.
 
     Args:
         number, slot: see below.
         payload: the trainer and the settings.
         process: that was started already; None: start one.
+        clock: returns the seconds since some moment.
 
     Attributes:
         number: of its place among the workers.
         slot: the part of the machine that it may use.
         trials: the number of trials that it has been given.
         is_ready: whether it has loaded the trainer and has no trial.
+        is_broken: whether its processes cannot train another trial together.
         is_forked_here: whether its process was started already, so it was forked from the program.
+        heard_at: when it has sent the last message, or was given something to do.
 
     Raises:
-        OSError, EOFError: the process cannot be started.
+        OSError, EOFError: a process cannot be started.
     """
 
-    def __init__(self, number: int, slot: Slot, payload: Payload, process: WorkerProcess | None = None) -> None:
-        self.number, self.slot, self.trials, self.is_ready = number, slot, 0, False
+    def __init__(
+        self,
+        number: int,
+        slot: Slot,
+        payload: Payload,
+        process: WorkerProcess | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.number, self.slot, self.trials, self.is_ready, self.is_broken = number, slot, 0, False, False
         self.is_forked_here = process is not None
-        self._process = process or WorkerProcess()
-        self.connection, self.sentinel = self._process.connection, self._process.sentinel
-        self.send(Job(f"{WORKER} {number}", slot, payload, ProcessSettings.here()))
+        self._clock, self.heard_at = clock, clock()
+        self._reason_of_end: str | None = None
+        self._rendezvous = Rendezvous(slot.processes) if slot.processes > 1 else None
+        self._processes: list[WorkerProcess] = [] if process is None else [process]
+        try:
+            while len(self._processes) < slot.processes:
+                self._processes.append(WorkerProcess())
+        except BaseException:
+            self.end()
+            raise
+        for rank, each in enumerate(self._processes):
+            self._send_to(each, self._job(rank, payload))
+
+    def _job(self, rank: int, payload: Payload) -> Job:
+        name, settings = f"{WORKER} {self.number}", ProcessSettings.here()
+        if self._rendezvous is None:
+            return Job(name, self.slot, payload, settings)
+        name = f"{name}, process {rank}" if rank else name
+        return Job(name, self.slot, payload, settings, rank, self._rendezvous.variables(rank))
 
     @property
     def pid(self) -> int:
-        """The process."""
-        return self._process.pid
+        """The process that reports."""
+        return self._processes[0].pid
 
     @property
     def memory(self) -> int:
-        """Its resident memory in bytes; 0 if it has ended."""
-        return memory_of(self.pid)
+        """The resident memory of its processes in bytes; those that have ended have none."""
+        return sum(memory_of(each.pid) for each in self._processes)
 
     @property
     def is_over(self) -> bool:
-        """Whether the process has ended."""
-        return self._process.exitcode is not None
+        """Whether one of its processes has ended."""
+        return any(each.exitcode is not None for each in self._processes)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of its processes have ended."""
+        return all(each.exitcode is not None for each in self._processes)
+
+    @property
+    def sources(self) -> list[Any]:
+        """What is ready if the worker has sent a message, or if one of its processes has ended."""
+        return [source for each in self._processes for source in (each.connection, each.sentinel)]
 
     def send(self, message: object) -> bool:
-        """Send a message; return False if the process has ended, which `receive` reports too."""
+        """Send a message to the process that reports; return False if it has ended, which `receive` reports too."""
+        self.heard_at = self._clock()
+        return self._send_to(self._processes[0], message)
+
+    def send_to_all(self, message: object) -> bool:
+        """Send a message to all processes; return False if one of them has ended."""
+        self.heard_at = self._clock()
+        sent = [self._send_to(each, message) for each in self._processes]
+        return all(sent)
+
+    def _send_to(self, process: WorkerProcess, message: object) -> bool:
         try:
-            send(self.connection, message)
+            send(process.connection, message)
         except OSError:
             return False
         return True
 
     def receive(self) -> Any:
-        """Return its message, or `Lost`."""
+        """Return the message of one of its processes, or `Lost`."""
         if self.is_over:  # its children may still hold its end of the connection, and messages may be left in it
-            self._end_group()
-        try:
-            if self.connection.poll() or not self.is_over:
-                return receive(self.connection)
-        except (EOFError, OSError):
-            self._process.join(_SECONDS_TO_END)
-        return Lost(_end_of(self._process.exitcode))
+            self.reason_of_end()  # before the others of a group end, too
+            self._end_groups()
+        for process in self._processes:
+            try:
+                if process.connection.poll():
+                    message = receive(process.connection)
+                    self.heard_at = self._clock()
+                    return message
+            except (EOFError, OSError):
+                process.join(_SECONDS_TO_END)
+                break
+        return Lost(self.reason_of_end() or "it does not answer")
+
+    def reason_of_end(self, seconds: float = 0.0) -> str | None:
+        """Return how the first process that has ended did so, in words; None if none ends in time."""
+        if self._reason_of_end is None:
+            wait([each.sentinel for each in self._processes], seconds)
+            for rank, each in enumerate(self._processes):
+                if each.exitcode is not None and self._reason_of_end is None:
+                    of_group = f"process {rank} of {len(self._processes)}: " if len(self._processes) > 1 else ""
+                    self._reason_of_end = f"{of_group}{_end_of(each.exitcode)}"
+        return self._reason_of_end
 
     def end(self, seconds: float = 0.0) -> None:
-        """End the process, by force after this many seconds; leave it if the system cannot end it."""
-        if seconds:
-            self._process.join(seconds)
-        self._end_group()
-        self._process.kill()
-        self._process.join(_SECONDS_TO_DIE)
-        if not self.is_over:
-            logger.warning("Worker %d (process %d) cannot be ended.", self.number, self.pid)
-        self._process.close()
+        """End its processes, by force after this many seconds; leave one that the system cannot end."""
+        until = time.monotonic() + seconds
+        for each in self._processes if seconds else ():
+            each.join(max(0.0, until - time.monotonic()))
+        self._end_groups()
+        for each in self._processes:
+            each.kill()
+        for each in self._processes:
+            each.join(_SECONDS_TO_DIE)
+            if each.exitcode is None:
+                logger.warning("Worker %d (process %d) cannot be ended.", self.number, each.pid)
+            each.close()
+        self._rendezvous = None
 
-    def _end_group(self) -> None:
-        """End the process and those that it has started, where the system has process groups."""
-        with contextlib.suppress(OSError, AttributeError):
-            os.killpg(self.pid, signal.SIGKILL)
+    def _end_groups(self) -> None:
+        """End the processes and those that they have started, where the system has process groups."""
+        for each in self._processes:
+            with contextlib.suppress(OSError, AttributeError):
+                os.killpg(each.pid, signal.SIGKILL)
 
 
 class Workers:
@@ -126,6 +195,8 @@ class Workers:
         most_trials: a worker is replaced after this number of trials; None: never for that reason.
         most_memory: a worker is replaced after a trial that leaves it with more bytes.
         first: a process for the first worker, which was started already; None: it is started like the others.
+        group_timeout: the seconds of silence after which a group that has a trial, or loads the trainer, is lost.
+        clock: returns the seconds since some moment.
 
     Attributes:
         seconds_to_first: how long it took from `start` until the first worker was ready; None while none is.
@@ -138,8 +209,10 @@ class Workers:
         most_trials: int | None = None,
         most_memory: float | None = None,
         first: WorkerProcess | None = None,
+        group_timeout: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._first = first
+        self._first, self._group_timeout, self._clock = first, group_timeout, clock
         self._later: list[int] = []  # the numbers of those that are started when the fork server is ready
         self._started_at = math.inf
         self.seconds_to_first: float | None = None
@@ -164,8 +237,9 @@ class Workers:
         return [each for each in self._workers.values() if each.is_ready and not each.is_over]
 
     def train(self, worker: Worker, assignment: Assignment) -> bool:
-        """Give a trial to a free worker; return False if the worker has died."""
-        if not worker.send(assignment):
+        """Give a trial to a free worker; if the worker has died, replace it and return False."""
+        if not worker.send_to_all(assignment):
+            self._replace(worker)
             return False
         worker.is_ready = False
         worker.trials += 1
@@ -178,7 +252,7 @@ class Workers:
             StudyError: no worker can load the trainer, or none can be started.
         """
         latest = time.monotonic() - _SECONDS_TO_RETIRE
-        for worker in [each for each, since in self._retired.items() if each.is_over or since < latest]:
+        for worker in [each for each, since in self._retired.items() if each.has_ended or since < latest]:
             del self._retired[worker]
             worker.end()
         while self._later and is_server_ready():
@@ -186,12 +260,13 @@ class Workers:
         seconds = min(seconds, _SECONDS_BETWEEN_STARTS) if self._later else seconds
         for worker in _with_news(list(self._workers.values()), seconds):
             message = worker.receive()
+            if isinstance(message, GroupBroken):  # a process that has died is the reason, and is known in a moment
+                message = Lost(worker.reason_of_end(_SECONDS_TO_END) or message.reason)
+            if isinstance(message, GroupFailed):
+                worker.is_broken = True
+                message = message.ended
             if isinstance(message, Ready):
-                worker.is_ready = self._has_begun = True
-                if self.seconds_to_first is None:
-                    self.seconds_to_first = time.monotonic() - self._started_at
-                    logger.info("First worker ready after %.1f s.", self.seconds_to_first)
-                self._failed_starts[worker.number] = 0
+                self._note_ready(worker)
             elif isinstance(message, Unusable) and (self._has_begun or worker.is_forked_here):
                 # Others could load it: perhaps memory was short. Or a module of the program cannot be imported twice.
                 self._replace(worker, message.reason)
@@ -201,18 +276,37 @@ class Workers:
                     "be importable in another process of this machine."
                 )
             elif isinstance(message, Lost):
-                self._replace(worker, message.reason)
-                if not worker.is_ready and worker.trials:
-                    yield worker, message
+                yield from self._lose(worker, message)
             else:
                 yield worker, message
+        for worker in self._silent():
+            yield from self._lose(worker, Lost(f"no answer for {self._group_timeout:g} s"))
+
+    def _note_ready(self, worker: Worker) -> None:
+        worker.is_ready = self._has_begun = True
+        if self.seconds_to_first is None:
+            self.seconds_to_first = time.monotonic() - self._started_at
+            logger.info("First worker ready after %.1f s.", self.seconds_to_first)
+        self._failed_starts[worker.number] = 0
+
+    def _lose(self, worker: Worker, lost: Lost) -> Iterator[tuple[Worker, Lost]]:
+        """Replace a worker; yield it if it has had a trial."""
+        self._replace(worker, lost.reason)
+        if not worker.is_ready and worker.trials:
+            yield worker, lost
+
+    def _silent(self) -> list[Worker]:
+        """Return the groups in which a process hangs, as far as their silence shows it."""
+        latest = self._clock() - self._group_timeout
+        return [each for each in self._workers.values() if not each.is_ready and each.heard_at < latest]
 
     def release(self, worker: Worker, has_failed: bool = False) -> None:
         """Mark a worker as ready after its trial, or replace it if it has reached a limit.
 
-        It is replaced after a trial that failed on a GPU, too: the error may have broken the state of CUDA in it.
+        It is replaced after a trial that failed on a GPU, too: the error may have broken the state of CUDA in it. So is
+        a group whose processes cannot work together any more.
         """
-        is_suspect = has_failed and worker.slot.device is not None
+        is_suspect = worker.is_broken or (has_failed and bool(worker.slot.devices))
         is_exhausted = self._most_trials is not None and worker.trials >= self._most_trials
         memory = 0 if self._most_memory is None else worker.memory
         is_too_large = self._most_memory is not None and memory > self._most_memory
@@ -221,7 +315,7 @@ class Workers:
         elif is_exhausted or is_too_large:
             if is_too_large and not is_exhausted and worker.trials == 1:
                 self._warn_of_size(memory)
-            worker.send(None)
+            worker.send_to_all(None)
             self._retired[self._workers.pop(worker.number)] = time.monotonic()
             self._start_again(worker.number)
         else:
@@ -253,9 +347,10 @@ class Workers:
         while busy and time.monotonic() < until:
             for worker in _with_news(busy, until - time.monotonic()):
                 message = worker.receive()
-                if isinstance(message, Lost):
+                if isinstance(message, (Lost, GroupBroken)):
                     busy.remove(worker)
-                yield worker, message
+                    continue
+                yield worker, message.ended if isinstance(message, GroupFailed) else message
                 if worker.is_ready:
                     busy.remove(worker)
 
@@ -263,7 +358,7 @@ class Workers:
         """End all workers, also those that train."""
         self._later = []
         for worker in self._workers.values():
-            worker.send(None)
+            worker.send_to_all(None)
         until = time.monotonic() + _SECONDS_TO_END
         for worker in [*self._workers.values(), *self._retired]:
             listens = worker.is_ready or worker in self._retired
@@ -295,7 +390,7 @@ class Workers:
         while True:
             try:
                 process, self._first = self._first, None
-                return Worker(number, self._slots[number], self._payload, process)
+                return Worker(number, self._slots[number], self._payload, process, self._clock)
             except (EOFError, OSError) as error:
                 self._note_failed_start(number, str(error) or type(error).__name__)
 
@@ -307,8 +402,8 @@ class Workers:
 
 def _with_news(workers: Sequence[Worker], seconds: float) -> list[Worker]:
     """Wait until a worker has sent a message or has ended; return all such workers."""
-    ready = wait([each for worker in workers for each in (worker.connection, worker.sentinel)], seconds)
-    return [each for each in workers if each.connection in ready or each.sentinel in ready]
+    ready = set(wait([source for each in workers for source in each.sources], seconds))
+    return [each for each in workers if not ready.isdisjoint(each.sources)]
 
 
 def _end_of(code: int | None) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from ...trial.ending import Ended
 from ...trial.messages import Message, Progress
 from ...trial.searchable import Searchable
 from .device_slots import Slot, slots_for
+from .group_checks import check_alone, check_group, effective_batch
 from .payload import CannotBeWritten, Payload, pack
 from .pickling import REMEDY, check_objectives, culprit, first_line, for_workers
 from .pool import Lost, Worker, Workers
@@ -28,16 +30,19 @@ from .worker_process import WorkerProcess, fork_first_worker, prepare
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_WORTH_TELLING = 1.0
 _SHARE_OF_MEMORY = 0.9
+_GROUP_TIMEOUT = 600.0
 
 
 class ProcessExecutor:
     """The options about workers, and the search in them.
 
     Args:
-        n_jobs, devices, trials_per_device, trials_per_worker, worker_memory, trial_retries: as for `OptunaBackend`.
+        n_jobs, devices, trials_per_device, processes_per_trial, trials_per_worker, worker_memory, trial_retries,
+            group_timeout: as for `OptunaBackend`.
 
     Attributes:
         is_wanted: whether trials run in workers.
+        processes: the number of processes of each worker.
         retries: the number of times that a trial is resumed in another worker after its worker has died.
         notes: the number of workers and their devices, in words.
 
@@ -50,13 +55,19 @@ class ProcessExecutor:
         n_jobs: int | None,
         devices: Sequence[int] | None,
         trials_per_device: int | None,
+        processes_per_trial: int,
         trials_per_worker: int | None,
         worker_memory: float | None,
         trial_retries: int,
+        group_timeout: float | None,
     ) -> None:
-        self._wanted = (n_jobs, devices, trials_per_device)
+        self._wanted, self.processes = (n_jobs, devices, trials_per_device), processes_per_trial
         self._least = int(trials_per_worker is not None or worker_memory is not None)
-        self.is_wanted = bool(slots_for(*self._wanted, _gpus(), self._least))
+        check_whole("processes_per_trial", processes_per_trial, 1)
+        # Whether a trainer in groups may use GPUs, if none are named, is known later.
+        gpus = _gpus() if processes_per_trial == 1 or devices is not None else 0
+        self.is_wanted = bool(slots_for(*self._wanted, gpus, self._least, processes_per_trial))
+        self._group_timeout = _checked_timeout(group_timeout, processes_per_trial)
         if trials_per_worker is not None:
             check_whole("trials_per_worker", trials_per_worker, 1, "None or ")
         check_whole("trial_retries", trial_retries, 0)
@@ -76,12 +87,17 @@ class ProcessExecutor:
         Raises:
             StudyError: the trainer cannot be pickled (the message names the attribute), or workers cannot be used here.
         """
+        if self.processes == 1:
+            check_alone(recipe)
         if not self.is_wanted:
             yield
             return
         self._check_process(recipe)
         self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
         self.notes = [note]
+        if self.processes > 1:
+            check_group(recipe, self.processes, has_gpus=bool(self._slots[0].devices))
+            self.notes.append(effective_batch(recipe, study, self.processes))
         check_objectives(study, "workers")
         with self._first_process(), scratch_folder() as folder:
             try:
@@ -95,10 +111,11 @@ class ProcessExecutor:
     def _first_process(self) -> Iterator[None]:
         """Fork the first worker now if that is safe: nothing of the search is open yet that it would inherit.
 
-        With `worker_memory` it is not forked, as the memory of the program would count as its own.
+        With `worker_memory` it is not forked, as the memory of the program would count as its own. Nor is a group: its
+        processes are to be alike.
         """
-        is_on_cpu = all(slot.device is None for slot in self._slots)
-        self._first = fork_first_worker(self._share()) if is_on_cpu and self._most_memory is None else None
+        is_possible = self.processes == 1 and not any(slot.devices for slot in self._slots)
+        self._first = fork_first_worker(self._share()) if is_possible and self._most_memory is None else None
         try:
             yield
         finally:
@@ -111,16 +128,17 @@ class ProcessExecutor:
         """Check that this process may start workers, and that its trainer may use GPUs if they are asked for."""
         n_jobs, devices, trials_per_device = self._wanted
         if recipe.args.world_size > 1:
+            asked = f"processes_per_trial={self.processes}" if self.processes > 1 else f"n_jobs={n_jobs!r}"
             raise StudyError(
-                f"n_jobs={n_jobs!r} runs each trial in one process, but this search was started in "
-                f"{recipe.args.world_size} processes, which train each trial together. Start it without torchrun or "
-                "accelerate launch, or leave n_jobs, devices and trials_per_device out."
+                f"{asked} starts workers for the trials, but this search was started in {recipe.args.world_size} "
+                "processes, which train each trial together. Start it without torchrun or accelerate launch, or leave "
+                "n_jobs, devices, trials_per_device and processes_per_trial out."
             )
         if multiprocessing.current_process().daemon:
             raise StudyError(
                 f"n_jobs={n_jobs!r} starts workers, which this process may not: it is a daemon, such as a process "
-                "of multiprocessing.Pool. Call the search in the main program, or leave n_jobs, devices and "
-                "trials_per_device out."
+                "of multiprocessing.Pool. Call the search in the main program, or leave n_jobs, devices, "
+                "trials_per_device and processes_per_trial out."
             )
         for name, wanted in (("devices", devices), ("trials_per_device", trials_per_device)):
             if wanted is not None and recipe.args.use_cpu:
@@ -131,11 +149,12 @@ class ProcessExecutor:
 
     def _slots_of(self, n_trials: int | None, gpus: int) -> tuple[tuple[Slot, ...], str]:
         """Return the slots, at most one for each trial, and a note that describes them."""
-        slots = slots_for(*self._wanted, gpus, self._least)
+        slots = slots_for(*self._wanted, gpus, self._least, self.processes)
         if n_trials is None or len(slots) <= n_trials:
             return slots, _described(slots)
-        slots = slots_for(n_trials, self._wanted[1], None, gpus, least=1)
-        return slots, f"{_described(slots)} (no more workers than trials)"
+        slots = slots_for(n_trials, self._wanted[1], None, gpus, least=1, processes=self.processes)
+        kind = "groups" if self.processes > 1 else "workers"
+        return slots, f"{_described(slots)} (no more {kind} than trials)"
 
     def _share(self) -> float:
         """Return the number of bytes that each worker may have."""
@@ -149,7 +168,8 @@ class ProcessExecutor:
         """
         assert self._payload is not None, "packed() comes first"
         first, self._first = self._first, None
-        workers = Workers(self._slots, self._payload, self._most_trials, self._most_memory or self._share(), first)
+        memory_limit = self._most_memory or self._share()
+        workers = Workers(self._slots, self._payload, self._most_trials, memory_limit, first, self._group_timeout)
         ParallelSearch(coordinator, workers).run()
 
 
@@ -176,12 +196,32 @@ def _gpus() -> int:
 
 
 def _described(slots: Sequence[Slot]) -> str:
-    """Describe the number of workers, their devices and their threads."""
-    devices = sorted({slot.device for slot in slots if slot.device is not None})
+    """Describe the number of workers, their processes, devices and threads."""
+    devices = sorted({device for slot in slots for device in slot.devices})
     where = f"on GPU{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}" if devices else "on the CPU"
-    threads = slots[0].threads
-    each = f"each with {threads} thread{'s' if threads > 1 else ''}"
-    return f"{len(slots)} worker{'s' if len(slots) > 1 else ''} {where}, {each}"
+    threads, processes, count = slots[0].threads, slots[0].processes, len(slots)
+    plural = "s" if count > 1 else ""
+    workers = f"{count} worker{plural}" if processes == 1 else f"{count} group{plural} of {processes} processes"
+    each = "each" if processes == 1 else "each process"
+    return f"{workers} {where}, {each} with {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _checked_timeout(group_timeout: Any, processes: int) -> float:
+    """Return after how many seconds of silence a group is lost.
+
+    Raises:
+        StudyError: it is not a number of seconds above 0, or there are no groups.
+    """
+    if group_timeout is None:
+        return _GROUP_TIMEOUT
+    is_number = isinstance(group_timeout, (int, float)) and not isinstance(group_timeout, bool)
+    if not (is_number and group_timeout > 0):
+        raise StudyError(f"group_timeout must be None or a number of seconds above 0, but got {group_timeout!r}.")
+    if processes == 1:
+        raise StudyError(
+            f"group_timeout={group_timeout!r} is about groups of processes; pass processes_per_trial=2 or more with it."
+        )
+    return float(group_timeout)
 
 
 class ParallelSearch:

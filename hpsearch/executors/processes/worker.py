@@ -1,4 +1,8 @@
-"""A worker: loads the trainer, then trains one trial after the other and reports to the searching process."""
+"""A worker: loads the trainer, then trains one trial after the other and reports to the searching process.
+
+A worker may be a group of processes, which run this code each. The first one reports, the others follow it. None of
+them ends because another one has: the searching process, which alone knows the first cause, ends the whole group.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,15 +27,23 @@ from typing import Any
 import cloudpickle
 import torch
 
+from ...coordinator.follower_processes import train_with_main
+from ...errors import CommunicationError, ProcessFailedError, StudyError
+from ...search.process_group import OneProcess, Ranks
+from ...search.study import Study
 from ...system.interruption import Interruption, ignore_signals
 from ...system.sockets import keep_sockets_in
 from ...trial.assignment import Assignment
+from ...trial.distributed_ranks import ranks_of
+from ...trial.ending import Ended
 from ...trial.execution import described
 from ...trial.messages import Progress
-from ...trial.remote_trial import Abandoned, Line, train_remotely
+from ...trial.remote_trial import Abandoned, Line, sendable, train_remotely
+from ...trial.searchable import Searchable
 from .device_slots import Slot
 from .payload import Payload
 from .process_settings import ProcessSettings
+from .rendezvous import join_environment
 
 # In the folder of a trial: its output and log.
 OUTPUT_FILE = "output.log"
@@ -61,15 +73,19 @@ class Job:
 
     Attributes:
         name: of its process.
-        slot: the part of the machine that it may use.
+        slot: the part of the machine that the worker may use.
         payload: the trainer and the settings of the study.
         settings: of the searching process.
+        rank: the number of the process in its group.
+        variables: of the environment, by which it joins its group; empty if it is alone.
     """
 
     name: str
     slot: Slot
     payload: Payload
     settings: ProcessSettings
+    rank: int = 0
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,6 +96,20 @@ class Ready:
 @dataclass(frozen=True)
 class Unusable:
     """The worker cannot load the trainer; it has ended."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class GroupFailed:
+    """A trial has ended by an error of one process of its group, which cannot train another trial."""
+
+    ended: Ended
+
+
+@dataclass(frozen=True)
+class GroupBroken:
+    """The processes of a group have lost their connection, so one of them has died, or will be found to hang."""
 
     reason: str
 
@@ -114,19 +144,66 @@ def _train(search: _SearchingProcess) -> None:
     _prepare(job)
     try:
         recipe, study = job.payload.load()
+        ranks = _joined(recipe, job.slot)
     except BaseException as error:
         search.send(Unusable(described(error)))
         return
-    search.send(Ready())
+    train = _follow if job.rank else _train_one
+    output = f"output-{job.rank}.log" if job.rank else OUTPUT_FILE
+    if ranks.is_main:
+        search.send(Ready())
     while True:
         message = search.receive()
         if message is None:
             return
         if isinstance(message, Assignment):  # else a verdict that came after the trial had ended
             search.begin_trial()
-            with _output_to(study.folder / message.name / OUTPUT_FILE):
-                ended = train_remotely(recipe, study, message, search)
-            search.send(ended)
+            with _output_to(study.folder / message.name / output):
+                outcome = train(recipe, study, message, search, ranks)
+            if outcome is not None:
+                search.send(outcome)
+
+
+def _joined(recipe: Searchable, slot: Slot) -> Ranks:
+    """Return the processes that train each trial; the arguments of the recipe have joined them as they were loaded."""
+    ranks = ranks_of(recipe.args) if slot.processes > 1 else OneProcess()
+    if ranks.size != slot.processes:
+        raise StudyError(
+            f"processes_per_trial={slot.processes}: the training arguments found {ranks.size} process(es) to train "
+            "with. Arguments of a class with a __reduce__ of its own cannot be sent to a group of processes."
+        )
+    return ranks
+
+
+_Outcome = Ended | GroupFailed | GroupBroken | None
+
+
+def _train_one(
+    recipe: Searchable, study: Study, assignment: Assignment, search: _SearchingProcess, ranks: Ranks
+) -> _Outcome:
+    """Train a trial in the process that reports; return what there is to send."""
+    ended = train_remotely(recipe, study, assignment, search, ranks)
+    if isinstance(ended.cause, ProcessFailedError):
+        return GroupFailed(replace(ended, cause=None))
+    if isinstance(ended.cause, CommunicationError):
+        return GroupBroken(described(ended.cause.__cause__ or ended.cause))
+    return ended
+
+
+def _follow(
+    recipe: Searchable, study: Study, assignment: Assignment, search: _SearchingProcess, ranks: Ranks
+) -> _Outcome:
+    """Train a trial with the process that reports; return what there is to send, if that process cannot."""
+    outcomes: list[Ended] = []
+    try:
+        train_with_main(recipe, study, ranks, assignment, search.interruption, outcomes.append)
+    except BaseException as error:
+        logger.warning("This process leaves the trial: %s", described(error))
+    if not outcomes:
+        return None
+    [ended] = outcomes
+    cause = None if isinstance(ended.cause, ProcessFailedError) else sendable(ended.cause)
+    return GroupFailed(replace(ended, cause=cause))
 
 
 def _prepare(job: Job) -> None:
@@ -134,9 +211,10 @@ def _prepare(job: Job) -> None:
     multiprocessing.current_process().name = job.name
     job.settings.apply()
     keep_sockets_in(job.payload.file.parent)
-    device = job.slot.device
-    os.environ["CUDA_VISIBLE_DEVICES"] = "" if device is None else _nth_visible(device)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(_nth_visible, job.slot.devices))
     torch.set_num_threads(job.slot.threads)
+    if job.variables:
+        join_environment(dict(job.variables), job.slot.threads, is_on_cpu=not job.slot.devices)
 
 
 class _SearchingProcess(Line):

@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 _RECORDED_PACKAGES = ("hpsearch", "torch", "transformers", "accelerate", "datasets", "numpy", "optuna")
 _SAMPLES = 16
 HP_SPACE, CALLBACKS = "hp_space", "callbacks"
+PROCESSES = "processes_per_trial"
 # Where a run writes, and what it shows: these change no numbers.
 WITHOUT_EFFECT = {"output_dir", "run_name", "logging_dir", "tensorboard_logging_dir", "disable_tqdm", "report_to"}
 
 
 def describe_environment(
-    args: TrainingArguments, data: Mapping[str, object], functions: Mapping[str, object] | None = None
+    args: TrainingArguments,
+    data: Mapping[str, object],
+    functions: Mapping[str, object] | None = None,
+    processes: int = 1,
 ) -> JsonObject:
     """Return arguments, package versions, machine and fingerprints of data and functions, for `study.json`.
 
@@ -33,6 +37,7 @@ def describe_environment(
         args: the training arguments.
         data: names to datasets, such as ``{"train_dataset": ...}``, or to their fingerprints.
         functions: names to functions, such as ``{"model_init": ...}``.
+        processes: the number of processes that train each trial.
     """
     versions: dict[str, str] = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
@@ -47,6 +52,7 @@ def describe_environment(
         "data": {name: fingerprint(dataset) for name, dataset in data.items() if dataset is not None},
         "functions": fingerprints(functions or {}),
         "fingerprint_scheme": SCHEME,
+        PROCESSES: processes,
     }
 
 
@@ -57,7 +63,8 @@ def is_known(session: Mapping[str, object]) -> bool:
 
 def differences(earlier: JsonObject, now: JsonObject) -> list[str]:
     """Return in what two descriptions differ, in words; what only one of them knows is left out."""
-    return [*_changed_values(earlier, now, ("arguments", "versions", "data")), *_changed_functions(earlier, now)]
+    values = _changed_values(earlier, now, ("arguments", "versions", "data"))
+    return [*values, *_changed_processes(earlier, now), *_changed_functions(earlier, now)]
 
 
 def differences_in_results(
@@ -70,7 +77,14 @@ def differences_in_results(
         but: the functions that are left out; the one that chooses the parameters has no part in what they lead to, and
             most callbacks only show or count something.
     """
-    return [*_changed_values(earlier, now, ("arguments", "data")), *_changed_functions(earlier, now, but)]
+    values = _changed_values(earlier, now, ("arguments", "data"))
+    return [*values, *_changed_processes(earlier, now), *_changed_functions(earlier, now, but)]
+
+
+def _changed_processes(earlier: JsonObject, now: JsonObject) -> list[str]:
+    """Return that trials have another number of processes, and so another effective batch; nothing if it is unknown."""
+    was, is_now = earlier.get(PROCESSES), now.get(PROCESSES)
+    return [] if None in (was, is_now) or was == is_now else [f"{PROCESSES} {was} -> {is_now}"]
 
 
 def _changed_functions(earlier: JsonObject, now: JsonObject, but: Collection[str] = ()) -> list[str]:

@@ -38,6 +38,7 @@ from .checked_json import (
     whole,
 )
 from .own_files import is_own_folder, links_out, read_own_text
+from .provenance import PROCESSES
 from .stored_record import record_from_json
 
 STUDY_FILE = "study.json"
@@ -157,7 +158,7 @@ def _space(value: object) -> object:
 def _session(value: object) -> JsonObject:
     values = mapping(plain)
     checks = {"machine": optional(values), "versions": values, "arguments": values, "data": values}
-    checks |= {"functions": mapping(text), "fingerprint_scheme": optional(text)}
+    checks |= {"functions": mapping(text), "fingerprint_scheme": optional(text), PROCESSES: optional(_at_least_one)}
     return {"versions": {}, "arguments": {}, "data": {}, **fields(value, checks, ())}
 
 

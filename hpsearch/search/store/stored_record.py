@@ -171,6 +171,7 @@ _FIELDS: dict[str, Check] = {
     "spans": items(_span),
     "user_attrs": mapping(as_written, text),
     "origin": optional(_origin),
+    "processes": optional(_at_least_one),
 }
 _FIELDS_OF_A_CHECKPOINT: dict[str, Check] = {
     **{name: _FIELDS[name] for name in ("reports", "schedule", "fallbacks", "seconds")},

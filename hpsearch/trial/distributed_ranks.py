@@ -1,14 +1,14 @@
-"""The processes that `torchrun` or `accelerate launch` started, working on the same trials.
+"""The processes that train the same trials: those of a launcher, or a group that a search has started in a slot.
 
 They communicate through torch's process group. Each of them runs the same action, and they meet at its end: a process
 that returned waits in the group, one that raised reports its error to the store that the group was made with and waits
 there. If all of them arrive, having begun the same collectives, no collective is left half done: the first error is
 raised in all processes, and the search continues.
 
-If one does not arrive, it is in a collective that the process that raised will never join. Torch cannot free it, so the
-search ends: the process that raised leaves, its connections close, the others get an error from their collective and
-find the first error in the store. A process that died, or the agent that keeps the store, has left no error there: the
-remaining processes raise a `CommunicationError`.
+If one does not arrive, it is in a collective that the process that raised will never join. Torch cannot free it. A
+group is ended then, and replaced. Under a launcher the search ends: the process that raised leaves, its connections
+close, the others get an error from their collective and find the first error in the store. A process that died, or the
+agent that keeps the store, has left no error there: the remaining processes raise a `CommunicationError`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class DistributedRanks:
             distributed.broadcast_object_list(values, src=0, device=self._device)
         if isinstance(values[0], _Raised):
             raise own or _unpacked(values[0].packed)[1]
-        return values[0]
+        return cast(Result, values[0])
 
     def agree(self, choose: Callable[[], bool]) -> bool:
         """As `decide`, for yes or no, at half the cost."""

@@ -28,11 +28,12 @@ class FirstReport(BaseException):
     Attributes:
         trial: of the call.
         value: what was reported.
+        step: after which step; None if the function does not count them.
     """
 
-    def __init__(self, trial: FirstTrial, value: object) -> None:
+    def __init__(self, trial: FirstTrial, value: object, step: object = None) -> None:
         super().__init__()
-        self.trial, self.value = trial, value
+        self.trial, self.value, self.step = trial, value, step
 
 
 class FirstTrial(DrawnTrial):
@@ -65,7 +66,7 @@ class FirstTrial(DrawnTrial):
 
     def report(self, value: object, step: object = None) -> NoReturn:
         """End the call."""
-        self.first_report = self.first_report or FirstReport(self, value)
+        self.first_report = self.first_report or FirstReport(self, value, step)
         raise self.first_report
 
     @contextlib.contextmanager

@@ -299,6 +299,7 @@ class FunctionCall:
             self._label_what_was_saved(progress.global_step)
             self._control.should_training_stop = True  # nothing comes after it
             self._evaluate(metrics)
+            reporting.stop = None  # a limit that has passed meanwhile stops nothing any more
         if not progress.max_steps:
             reporting.fraction = 1.0
 

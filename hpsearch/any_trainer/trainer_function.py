@@ -20,6 +20,7 @@ from ..search.result.best_run import BestRun
 from ..search.space.read_parameters import check_read
 from ..search.store.provenance import fingerprint
 from ..search.study import SpaceLike, as_space
+from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
@@ -72,8 +73,8 @@ class TrainerFunction:
         self._prepared_data: Path | None = None  # the folder that keeps them
         self._first: tuple[object, Trial, dict[str, str]] | None = None  # what `prepare` inspects
 
-    def search(self, given: SearchArguments) -> BestRun | list[BestRun]:
-        """Search, as `Trainer.hyperparameter_search` does.
+    def search(self, given: SearchArguments, first_call: FirstCall = NO_FIRST_CALL) -> BestRun | list[BestRun]:
+        """Search, as `Trainer.hyperparameter_search` does, after a first call of `make_trainer`.
 
         Raises:
             StudyError: an argument needs `hpsearch.Trainer`.
@@ -83,7 +84,7 @@ class TrainerFunction:
                 f"oom_fallback={given.oom_fallback!r} needs hpsearch.Trainer: what make_trainer(trial) makes cannot be "
                 "made again in smaller batches."
             )
-        return search(self, given)
+        return search(self, given, first_call)
 
     def space_or_default(self, hp_space: SpaceLike) -> SpaceLike:
         """Return a space; if it is None, that of this function, or an empty one: the function suggests."""

@@ -11,6 +11,7 @@ from ..search.listener import SearchListener
 from ..search.process_group import Ranks
 from ..search.store.study_folder import StudyFolder
 from ..search.study import Study
+from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
 from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..trial.local_trials import LocalTrials
@@ -34,6 +35,7 @@ class SearchSession:
         ranks: the processes that train each trial.
         clock: returns the seconds since some moment.
         interruption: notes a signal that ends the search.
+        first_call: of the function that is searched.
 
     Attributes:
         study, listener, interruption: as given.
@@ -52,11 +54,12 @@ class SearchSession:
         ranks: Ranks,
         clock: Callable[[], float] = time.monotonic,
         interruption: Interruption | None = None,
+        first_call: FirstCall = NO_FIRST_CALL,
     ) -> None:
         self.study, self.listener = study, listener
         self.interruption = interruption or Interruption()
         self.records = StudyRecords(study, folder)
-        self.limits = Limits(study, self.records, clock, self.interruption)
+        self.limits = Limits(study, self.records, clock, self.interruption, first_call)
         self.local = LocalTrials(trainer, study, self.limits.budget, ranks)
         self.on_disk = TrialsOnDisk(
             trainer,

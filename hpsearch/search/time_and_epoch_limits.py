@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..system.interruption import Interruption
 from .peer_summary import PeerTrials
@@ -30,6 +31,21 @@ class Stop:
     reason: str
     ends_study: bool
     is_interruption: bool = False
+
+
+class FirstCall(NamedTuple):
+    """The call of a function before its search begins; it belongs to the time of the search.
+
+    Attributes:
+        seconds: that it took; 0 if there was none.
+        is_first_trial: whether its result is that of trial 0, which only has to be recorded.
+    """
+
+    seconds: float = 0.0
+    is_first_trial: bool = False
+
+
+NO_FIRST_CALL = FirstCall()
 
 
 class SearchBudget:

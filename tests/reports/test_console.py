@@ -54,6 +54,13 @@ def test_the_first_line_comes_before_the_search_is_prepared_and_comes_once() -> 
     assert stream.getvalue().splitlines() == ["search 'digits': maximize eval_accuracy", "  sampler TPESampler"]
 
 
+def test_the_first_call_of_a_function_is_the_first_line() -> None:
+    console, stream = text_console()
+    for view in (LineView(console), LiveView(console)):
+        view.on_first_call("the first call of [f] is running")
+    assert stream.getvalue().splitlines() == ["the first call of [f] is running"] * 2
+
+
 class FailsAtOnce(SearchListener):
     """Ends a search when it hears of it for the first time."""
 

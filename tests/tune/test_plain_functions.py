@@ -34,6 +34,7 @@ from hpsearch import (
 from hpsearch.any_trainer.function_trial import as_metrics
 from hpsearch.any_trainer.tuning import TunedFunction
 from hpsearch.search.listener import SearchListener
+from tests.support.clock import Clock
 
 X = {"x": Float(-3.0, 3.0)}
 STEPS = 6
@@ -531,10 +532,14 @@ def test_a_function_may_report_from_another_thread(monkeypatch: pytest.MonkeyPat
 
 
 class Notices(SearchListener):
-    """Keeps the notices of a search."""
+    """Keeps the notices of a search, and the news of the first call."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
+        self.first_call: list[str] = []
+
+    def on_first_call(self, news: str) -> None:
+        self.first_call.append(news)
 
     def on_notice(self, notice: str) -> None:
         self.notices.append(notice)
@@ -580,6 +585,65 @@ def test_a_function_that_rarely_saves_is_told_once_that_it_does_not_pause() -> N
     assert listener.notices == [
         "loop has saved nothing since the report before the last one: its trials do not pause at such rungs"
     ]
+
+
+def test_a_first_call_is_shown_when_it_begins_and_when_it_ends_at_its_first_report() -> None:
+    listener, shown, now = Notices(), [], [0.0]
+
+    def loop(trial: FunctionTrial) -> None:
+        shown.append(list(listener.first_call))
+        now[0] += 7.0
+        trial.report({"loss": 0.25 + 0 * trial.params["x"]}, 3)
+
+    TunedFunction(loop, X, clock=lambda: now[0]).hyperparameter_search(n_trials=1, progress=listener)
+    begins = "the first call of loop is running: it shows what loop is"
+    ended = (
+        "the first call of loop has reported loss=0.25 at step 3 after 7.0 s, and ends here: trial 0 calls loop again"
+    )
+    assert shown == [[begins], [begins, ended]]
+
+
+def test_of_several_processes_only_the_main_one_shows_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        listener = Notices()
+        with pytest.raises(StudyError, match="started 2 processes"):
+            search(lambda trial: trial.params["x"], direction="minimize", progress=listener)
+        assert bool(listener.first_call) == (rank == "0")
+
+
+def test_the_time_of_the_first_call_is_a_part_of_the_timeout(clock: Clock) -> None:
+    calls = iter(range(100))
+
+    def loop(trial: FunctionTrial) -> None:
+        clock.move(60.0 if next(calls) == 0 else 0.0)()
+        for step in range(1, STEPS + 1):
+            trial.report({"loss": curve(trial, step)}, step)
+            clock.move(15.0)()
+            if trial.should_prune():
+                return
+
+    best = TunedFunction(loop, X, clock=clock).hyperparameter_search(n_trials=5, timeout=100.0, progress=False)
+    assert isinstance(best, BestRun)
+    [record] = best.run_summary.records
+    assert (record.state, record.reason) == (TrialState.STOPPED, "the study's timeout of 100.0 s is over")
+    assert len(record.reports) == 4, "the first call took 60 s, and three steps 45"
+
+
+def test_a_first_call_that_returns_after_the_timeout_is_the_only_trial(clock: Clock) -> None:
+    def slow(trial: FunctionTrial) -> float:
+        clock.move(60.0)()
+        return float(trial.params["x"])
+
+    listener = Notices()
+    best = TunedFunction(slow, X, clock=clock).hyperparameter_search(
+        n_trials=5, timeout=50.0, direction="minimize", progress=listener
+    )
+    assert isinstance(best, BestRun)
+    [record] = best.run_summary.records
+    assert (record.state, record.reason, record.seconds) == (TrialState.COMPLETE, None, 60.0)
+    assert listener.notices[-1:] == ["the search ends early: the study's timeout of 50.0 s is over"]
 
 
 def test_a_result_that_a_function_completes_after_a_signal_counts() -> None:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from ..backends.base import Backend
 from ..errors import ArgumentError, CheckpointError, ObjectiveError, SpaceError, StudyError
 from ..search.metrics.objective import natural_direction
+from ..search.study import STEP
 from ..search.trial import Trial, TrialRecord
 from ..searching.search_arguments import SearchArguments
 from ..searching.searched_recipe import Evaluation
@@ -69,7 +70,7 @@ class PlainFunction:
     @property
     def evaluation(self) -> Evaluation:
         """What the evaluations are."""
-        return Evaluation(1, True, objective=self.args.objective)
+        return Evaluation(1, True, objective=self.args.objective, unit=STEP)
 
     def with_arguments(self, **parameters: object) -> PlainFunction:
         """Return the same recipe with other values of what all calls have in common, such as those of an older session.

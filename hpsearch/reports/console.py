@@ -111,7 +111,9 @@ class LineView(SearchListener):
         """Print how the trials ended, and what it saved that not all were trained to their end."""
         if self._has_run:
             known = list(self._records.values())
-            self._print(" ".join([f"{count_states(known)}{budget_in_words(study, known)}.", *effort_in_words(known)]))
+            self._print(
+                " ".join([f"{count_states(known)}{budget_in_words(study, known)}.", *effort_in_words(study, known)])
+            )
             for sentence in advice(study, known):
                 self._print(sentence)
 

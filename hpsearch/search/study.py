@@ -27,6 +27,7 @@ SpaceFunction = Callable[[Trial], Any]
 SpaceLike = Union[SearchSpace, Mapping[str, Parameter], SpaceFunction, None]
 
 SET_BY_THE_SEARCH = ("output_dir", "run_name")
+EPOCH, STEP = "epoch", "step"
 _LARGEST_SEED = 2**32 - 1
 
 
@@ -61,6 +62,8 @@ class Study:
         preflight: whether to try one training step and two evaluation batches before the first trial.
         costs_in_seconds: whether the cost of a trial is its measured seconds, instead of a count of operations, which
             is the same when the search is repeated.
+        unit: the unit of `TrialRecord.epochs`, and so of `max_epochs` and `trial_max_epochs`: passes over the data, or
+            the steps that a plain function reports.
 
     Raises:
         StudyError: a setting is out of range.
@@ -88,6 +91,7 @@ class Study:
     uncounted_before: int = 0
     budget: float | None = None
     costs_in_seconds: bool = False
+    unit: str = EPOCH
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")

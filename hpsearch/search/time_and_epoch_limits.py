@@ -81,7 +81,7 @@ class SearchBudget:
             return Stop(f"{_OF_THE_STUDY}timeout of {self._study.timeout} s is over", ends_study=True)
         limit = self._study.max_epochs
         if limit is not None and epochs >= limit - _ROUNDING:
-            return Stop(f"{_OF_THE_STUDY}{limit:g} epochs are exhausted", ends_study=True)
+            return Stop(f"{_OF_THE_STUDY}{limit:g} {self._study.unit}s are exhausted", ends_study=True)
         return None
 
 
@@ -133,7 +133,7 @@ class TrialBudget:
         if study.trial_timeout is not None and self.seconds >= study.trial_timeout:
             return Stop(f"{OF_THE_TRIAL}timeout of {study.trial_timeout} s is over", ends_study=False)
         if study.trial_max_epochs is not None and epochs >= study.trial_max_epochs - _ROUNDING:
-            return Stop(f"{OF_THE_TRIAL}{study.trial_max_epochs:g} epochs are exhausted", ends_study=False)
+            return Stop(f"{OF_THE_TRIAL}{study.trial_max_epochs:g} {study.unit}s are exhausted", ends_study=False)
         return None
 
 

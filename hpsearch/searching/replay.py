@@ -205,6 +205,7 @@ def _replay(
         pruning_objective=None if pruning_metric is None else _recorded_objective(pruning_metric, None),
         trial_max_epochs=original.epochs if original.state is TrialState.STOPPED else None,
         hp_name=lambda trial: original.name,
+        unit=recipe.evaluation.unit,
     )
     interruption = Interruption()
     with noticing_signals(interruption):

@@ -171,6 +171,7 @@ class SearchArguments:
             budget=self.budget,
             costs_in_seconds=self.timeout is not None
             and (self.n_trials, self.max_epochs, self.budget) == (None, None, None),
+            unit=recipe.evaluation.unit,
         )
         return study, notices
 
@@ -186,7 +187,7 @@ def objectives_of(
     Raises:
         ObjectiveError: they cannot be right.
     """
-    sets, has_metrics, trainer, reported = recipe.evaluation
+    sets, has_metrics, trainer, reported, _ = recipe.evaluation
     if compute_objective is None and reported:
         compute_objective = list(reported) if len(reported) > 1 else reported[0]
     if compute_objective is None and is_rewarded(trainer) and recorded != LOSS:

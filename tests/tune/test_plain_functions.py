@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -33,6 +34,8 @@ from hpsearch import (
 )
 from hpsearch.any_trainer.function_trial import as_metrics
 from hpsearch.any_trainer.tuning import TunedFunction
+from hpsearch.cli.main import main
+from hpsearch.reports.page import write_report
 from hpsearch.search.listener import SearchListener
 from tests.support.clock import Clock
 
@@ -437,6 +440,41 @@ def test_a_limit_in_epochs_counts_steps() -> None:
     records = search(Loop(), max_resource=STEPS, n_trials=4, pruner=None, trial_max_epochs=2).run_summary.records
     assert [record.state.value for record in records] == ["stopped"] * 4
     assert [len(record.reports) for record in records] == [2] * 4
+
+
+def test_limits_and_reasons_count_the_steps_of_a_function() -> None:
+    [record] = search(Loop(), n_trials=4, pruner=None, max_epochs=2).run_summary.records
+    assert (record.state, record.reason) == (TrialState.STOPPED, "the study's 2 steps are exhausted")
+    many = search(Loop(), max_resource=STEPS, n_trials=8, study_name="pruned").run_summary.records
+    pruned = {record.reason for record in many if record.state is TrialState.PRUNED}
+    assert pruned
+    assert pruned <= {"pruned after 1 step", "pruned after 3 steps"}
+
+
+def test_all_that_shows_a_study_of_a_function_counts_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    best = search(Loop(), max_resource=STEPS, n_trials=4, progress=True)
+    for command in (["show"], ["show", "--sort", "steps"], ["show", "--sort", "epochs", "--markdown"]):
+        assert main([*command, "output/study"]) == 0
+    assert main(["show", "--markdown", "output/study"]) == 0
+    assert main(["compare", "0", "1", "--study", "output/study"]) == 0
+    assert main(["compare", "output/study", "output/study"]) == 0
+    shown = capsys.readouterr().out
+    assert "epoch" not in shown
+    assert len(re.findall(r"\bsteps\b.*\bseconds\b", shown)) == 4, "the headings of the tables"
+    assert len(re.findall(r"^ +steps ", shown, re.MULTILINE)) == 2, "the rows of the comparisons"
+    assert len(re.findall(r"All trials together trained \d+ steps", shown)) == 1
+    assert best.run_summary.trials_markdown().splitlines()[0].endswith("| steps | seconds |")
+
+
+def test_the_report_of_a_function_counts_steps() -> None:
+    pytest.importorskip("plotly")
+    search(Loop(), max_resource=STEPS, n_trials=4, pruner=None)
+    summary = hpsearch.open_study("output/study")
+    write_report(summary, "report.html")
+    page = Path("report.html").read_text()
+    assert '<th scope="col" class="number">steps</th>' in page
+    assert "All trials together trained 24 steps" in page
+    assert '"title":{"text":"steps"}' in page
 
 
 def test_load_model_says_where_the_checkpoint_is() -> None:

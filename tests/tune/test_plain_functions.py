@@ -34,7 +34,7 @@ from hpsearch import (
 )
 from hpsearch.any_trainer.function_trial import as_metrics
 from hpsearch.any_trainer.tuning import TunedFunction
-from hpsearch.cli.main import main
+from hpsearch.cli import main
 from hpsearch.reports.page import write_report
 from hpsearch.search.listener import SearchListener
 from tests.support.clock import Clock

@@ -77,10 +77,11 @@ class FunctionTrial(Trial):
         Args:
             value: a number, a dict of metrics by name or, for several objectives, a tuple of numbers.
             step: the progress of training, an integer that increases from report to report: epochs, optimizer steps,
-                trees, ... It counts from 1, or from 0 in all trials. Default: one more than before.
+                trees, ... It counts from 1, or from 0 in all trials. Default: one more than before. A step that was
+                reported already keeps its first value, as in Optuna, and the search gives notice of it once.
 
         Raises:
-            StudyError: the value is not a number, or the step does not increase.
+            StudyError: the value is not a number, or the step comes before the last one and was not reported.
         """
         self._events.report(value, step)
 

@@ -46,7 +46,7 @@ class PlainFunction:
         self, function: Callable[[Any], object], args: FunctionArguments, known: KnownResult | None = None
     ) -> None:
         self.function, self.args, self._known = function, args, known
-        self._notices: list[str] = []
+        self._noticed: set[str] = set()
 
     @property
     def user_code(self) -> str:
@@ -103,7 +103,7 @@ class PlainFunction:
             name = min(unread)
             raise SpaceError(not_suggested(name, trial.arguments[name], self.user_code))
         known = self._known if self._known is not None and self._known.is_of(trial) else None
-        return FunctionCall(self.function, trial, for_trial(self.args, trial, output_dir), known, self._notices)
+        return FunctionCall(self.function, trial, for_trial(self.args, trial, output_dir), known, self._noticed)
 
     def preflight_trainer(self, trial: Trial, output_dir: str) -> NoReturn:
         """Refuse: a function cannot be tried for one step; `tune` searches it without a preflight.

@@ -219,6 +219,28 @@ def test_the_returned_number_is_the_value_whatever_was_reported_before() -> None
     assert [report.value for report in best.run_summary.records[0].reports] == [1, 2, 3, 10]
 
 
+@pytest.mark.parametrize("steps", [[1, 1, 2, 3], [1, 2, 3, 2], [0, 0, 1, 2], [0, 1, 2, 0]])
+def test_the_first_report_of_a_step_counts_as_in_optuna_and_one_notice_says_so(steps: list[int]) -> None:
+    def loop(trial: Any) -> float:
+        trial.suggest_float("x", 0, 1)
+        for value, step in enumerate(steps):
+            trial.report(value, step)
+        return 9.0
+
+    study = optuna.create_study()
+    with pytest.warns(UserWarning, match="is ignored because"):
+        study.optimize(loop, n_trials=1)
+    listener = Notices()
+    best = tune(loop, n_trials=3, direction="minimize", progress=listener, pruner=None)
+    for record in best.run_summary.records:
+        *reported, _ = record.reports  # the last one is the result
+        assert [report.value for report in reported] == list(study.trials[0].intermediate_values.values())
+    repeated = next(step for index, step in enumerate(steps) if step in steps[:index])
+    assert listener.notices == [
+        f"loop reports step {repeated} more than once: the first report of a step counts, and others are ignored"
+    ]
+
+
 def test_steps_may_count_from_0() -> None:
     def loop(trial: FunctionTrial) -> None:
         begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text()) + 1
@@ -600,9 +622,12 @@ def test_trials_pause_and_resume_in_whatever_order_the_function_saves_reports_an
                 elif trial.should_prune():
                     return
 
-    records = search(loop, max_resource=STEPS, n_trials=12).run_summary.records
+    listener = Notices()
+    records = search(loop, max_resource=STEPS, n_trials=12, progress=listener).run_summary.records
     assert {record.state for record in records} == {TrialState.COMPLETE, TrialState.PRUNED}
     assert any(begun), "some were promoted"
+    repeated = [notice for notice in listener.notices if "more than once" in notice]
+    assert repeated == [], "a step that is repeated after a pause needs no notice"
     for record in records:
         assert [report.step for report in record.reports] == list(range(1, len(record.reports) + 1))
         assert [report.value for report in record.reports] == [
@@ -742,7 +767,6 @@ def returns(value: Any) -> Callable[[Any], Any]:
         (returns(1.0), {"direction": "minimise"}, ObjectiveError, "Did you mean 'minimize'"),
         (reports(1.0, "bad"), {"direction": "minimize"}, StudyError, "the text 'bad' is no number"),
         (reports(1.0, 2.0, steps=[3, 2]), {"direction": "minimize"}, StudyError, "reports step 2 after step 3"),
-        (reports(1.0, 2.0, steps=[0, 0]), {"direction": "minimize"}, StudyError, "reports step 0 after step 0"),
         (reports(1.0, 2.0, steps=[1, 1.5]), {"direction": "minimize"}, StudyError, "a whole number .* but got 1.5"),
         (reports(1.0, 2.0, steps=[1, -1]), {"direction": "minimize"}, StudyError, "a whole number .* but got -1"),
         (reports(1.0, steps=["one"]), {"direction": "minimize"}, StudyError, "a whole number .* but got 'one'"),

@@ -18,6 +18,7 @@ from ..searching.search_arguments import SearchArguments, listener_of
 from .first_call import FirstReport, FirstTrial, KnownResult, Space, name_of
 from .function_call import FunctionArguments
 from .function_trial import as_metrics
+from .optuna_names import StudyOfTrial
 from .plain_function import PlainFunction
 from .trainer_function import TrainerFunction
 
@@ -47,6 +48,7 @@ class FirstLook:
         trainers: the same function, if it makes trainers.
         space: of its parameters.
         start: the parameters of the first trials.
+        study: as the function sees it.
         is_new: whether its study has no trials of a plain function yet.
         clock: measures what the call takes, in seconds.
     """
@@ -57,6 +59,7 @@ class FirstLook:
     trainers: TrainerFunction
     space: Space
     start: Sequence[Mapping[str, object]]
+    study: StudyOfTrial
     is_new: bool
     clock: Callable[[], float]
 
@@ -70,7 +73,7 @@ class FirstLook:
         listener.on_first_call(f"the first call of {code} is running: it shows what {code} is")
         try:
             start = self.start[0] if self.start else None
-            returned, trial = self.trainers.call_first(self.space, code, start, self.args.seed)
+            returned, trial = self.trainers.call_first(self.space, code, start, self.args.seed, self.study)
         except FirstReport as first:
             took = FirstCall(self.clock() - began)
             self.args.reads_checkpoint, self.args.objective = first.trial.reads_checkpoint, _names(first.value, code)

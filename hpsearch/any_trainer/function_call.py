@@ -21,6 +21,7 @@ from ..training.randomness import seed_run
 from ..trial.reporting_callback import ReportingCallback
 from .first_call import KnownResult, name_of, seed_of
 from .function_trial import FunctionTrial, as_metrics, as_number
+from .optuna_names import StudyOfTrial
 
 
 @dataclass
@@ -150,7 +151,7 @@ class FunctionCall:
         if reporting.is_at_its_end:
             return
         seed_run(self.args)  # type: ignore[arg-type]
-        trial = FunctionTrial(self._trial, self.args.seed, checkpoint, self)
+        trial = FunctionTrial(self._trial, self.args.seed, checkpoint, self, StudyOfTrial.of(reporting.study))
         try:
             result = self._function(trial) if self._known is None else self._known.take(trial)
         except TrialPaused:

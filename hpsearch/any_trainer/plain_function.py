@@ -23,6 +23,7 @@ from ..trial.reporting_callback import ReportingCallback
 from .first_call import KnownResult, Space, name_of, not_suggested
 from .function_call import FunctionArguments, FunctionCall, for_trial
 from .function_trial import VALUE
+from .optuna_names import StudyOfTrial
 
 
 class PlainFunction:
@@ -174,8 +175,10 @@ class PlainFunction:
         """Do nothing: all that is to be known was found out at the first call."""
 
 
-def check_arguments(recipe: PlainFunction, given: SearchArguments, backend: Backend, space: Space) -> None:
-    """Check the arguments of a search before the first call of a function, which may take long.
+def study_before_first_call(
+    recipe: PlainFunction, given: SearchArguments, backend: Backend, space: Space
+) -> StudyOfTrial:
+    """Return the study as the first call of a function sees it, and check the arguments: the call may take long.
 
     Raises:
         InvalidInputError: one of them cannot be right, whatever the function is.
@@ -185,7 +188,11 @@ def check_arguments(recipe: PlainFunction, given: SearchArguments, backend: Back
     names = tuple(f"{VALUE}_{index}" for index in range(count)) if count > 1 else (VALUE,)
     other = copy.copy(recipe)
     other.args = replace(recipe.args, objective=names)
-    given.make_study(backend, space, other)
+    study, _ = given.make_study(backend, space, other)
+    are_given = directions is not None and None not in (directions if count > 1 else [directions])
+    is_known = are_given or given.compute_objective is not None
+    known = [each.direction for each in study.objectives] if is_known else None
+    return StudyOfTrial(study.name, str(study.folder), known)
 
 
 def check_direction(args: FunctionArguments, code: str, has_objective: bool, direction: object) -> None:

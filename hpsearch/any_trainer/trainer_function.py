@@ -35,6 +35,7 @@ from ..training.shared_parts import EarlierParts
 from ..trial.searchable import PreflightTrainer
 from .exact_resume import why_inexact
 from .first_call import FirstTrial, Space, call_first, name_of, not_suggested, seed_of
+from .optuna_names import UNKNOWN_STUDY, StudyOfTrial
 from .prepared_data import folder_of_prepared_data, mapping_once
 from .transformers_trainer import TransformersTrainer, read_state, resumable_checkpoints
 
@@ -71,7 +72,7 @@ class TrainerFunction:
         self.suggested_names: Sequence[str] = ()
         self._made_class: type | None = None
         self._prepared_data: Path | None = None  # the folder that keeps them
-        self._first: tuple[object, Trial, dict[str, str]] | None = None  # what `prepare` inspects
+        self._first: tuple[object, FirstTrial, dict[str, str]] | None = None  # what `prepare` inspects
 
     def search(self, given: SearchArguments, first_call: FirstCall = NO_FIRST_CALL) -> BestRun | list[BestRun]:
         """Search, as `Trainer.hyperparameter_search` does, after a first call of `make_trainer`.
@@ -224,6 +225,8 @@ class TrainerFunction:
             self.call_first(space)
         assert self._first is not None
         (returned, trial, environment), self._first = self._first, None  # not to be pickled with the recipe
+        if trial.reads_names_of_optuna:
+            raise StudyError("make_trainer(trial) reads trial.study or trial.datetime_start; only plain functions can.")
         with preserved_streams():
             made = self._checked(returned)
             del returned
@@ -251,11 +254,12 @@ class TrainerFunction:
         code: str = "make_trainer",
         start: Mapping[str, object] | None = None,
         seed: int | None = None,
+        study: StudyOfTrial = UNKNOWN_STUDY,
     ) -> tuple[object, FirstTrial]:
         """Call the function with drawn parameters; return what it returns, which `prepare` inspects, and the trial.
 
         Args:
-            space, code, start: see `first_call.call_first`.
+            space, code, start, study: see `first_call.call_first`.
             seed: of the random streams; None: the default.
 
         Raises:
@@ -268,7 +272,7 @@ class TrainerFunction:
                 return self.make_trainer(trial)
 
         with preserved_streams():
-            returned, trial = call_first(call, space, code, self.default_seed if seed is None else seed, start)
+            returned, trial = call_first(call, space, code, self.default_seed if seed is None else seed, start, study)
         self._first = returned, trial, environment
         return returned, trial
 

@@ -23,7 +23,7 @@ from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchA
 from .first_call import FirstReport, name_of
 from .first_look import FirstLook, Found
 from .function_call import FunctionArguments
-from .plain_function import FUNCTION, PlainFunction, check_arguments, check_direction, check_processes
+from .plain_function import FUNCTION, PlainFunction, check_direction, check_processes, study_before_first_call
 from .repeated_warnings import warnings_once
 from .trainer_function import TrainerFunction
 
@@ -175,9 +175,9 @@ class TunedFunction:
             return Found(PlainFunction(self.function, args))
         backend = given.make_backend()
         space = given.make_space(backend, makes_trainers)
-        check_arguments(PlainFunction(self.function, args), given, backend, space)
+        study = study_before_first_call(PlainFunction(self.function, args), given, backend, space)
         start, is_new = resolve_start(given.start_with, space, makes_trainers.defaults), _recorded(folder) is None
-        return FirstLook(self.function, given, args, makes_trainers, space, start, is_new, self._clock).call()
+        return FirstLook(self.function, given, args, makes_trainers, space, start, study, is_new, self._clock).call()
 
     def _folder(self, study_name: str) -> Path:
         return Path("output" if self.output_dir is None else self.output_dir, study_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import math
 import os
@@ -900,6 +901,94 @@ def test_an_objective_of_optuna_runs_unchanged(objective: Any, direction: str, n
         torch.manual_seed(record.seed or 0)
         alone = objective(optuna.trial.FixedTrial(record.params))
         assert record.value == pytest.approx(alone, abs=1e-6), f"trial {record.number}, with the same seed alone"
+
+
+def in_both(objective: Callable[[Any], float], **arguments: Any) -> tuple[list[Any], list[Any]]:
+    """What an objective notes as attributes in a trial of Optuna, and in all trials here."""
+    study = optuna.create_study(study_name="study", direction=arguments["direction"])
+    study.optimize(objective, n_trials=1)
+    best = tune(objective, n_trials=2, progress=False, **arguments)
+    return [study.trials[0].user_attrs], [record.user_attrs for record in best.run_summary.records]
+
+
+def test_a_trial_knows_its_study_as_in_optuna_in_the_first_call_too() -> None:
+    def objective(trial: Any) -> float:
+        study = trial.study
+        is_minimized = study.direction == optuna.study.StudyDirection.MINIMIZE
+        trial.set_user_attr("known", [study.study_name, is_minimized, [each.name for each in study.directions]])
+        trial.set_user_attr("began", abs((datetime.datetime.now() - trial.datetime_start).total_seconds()) < 60)
+        return float(trial.suggest_float("x", 0, 1))
+
+    [theirs], ours = in_both(objective, direction="minimize")
+    assert theirs == {"known": ["study", True, ["MINIMIZE"]], "began": True}
+    assert ours == [theirs, theirs]
+
+
+def test_a_resumed_trial_began_when_it_began() -> None:
+    began: dict[int, list[datetime.datetime]] = {}
+    loop = Loop()
+
+    def noting(trial: FunctionTrial) -> None:
+        began.setdefault(trial.number, []).append(trial.datetime_start)
+        loop(trial)
+
+    records = search(noting, max_resource=STEPS, n_trials=12).run_summary.records
+    resumed = {number: times for number, times in began.items() if number > 0 and len(times) > 1}
+    assert resumed
+    for number, (_, *again) in resumed.items():
+        begin = records[number].spans[0].begin
+        assert [each.timestamp() for each in again] == pytest.approx([begin] * len(again), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda trial: trial.study.best_value, r"study.best_value does not exist: .*open_study\('output/study'\).best"),
+        (
+            lambda trial: trial.study.best_trial,
+            "trial.study.best_trial does not exist: a trial does not see the others",
+        ),
+        (lambda trial: trial.study.trials, r"trial.study.trials does not exist: .*best.run_summary.records"),
+        (lambda trial: trial.study.user_attrs, "trial.study.user_attrs does not exist: .*use trial.set_user_attr"),
+        (lambda trial: trial.study.stop(), "trial.study.stop does not exist: pass callbacks= to tune"),
+        (lambda trial: trial.study.nonsense, r"trial.study.nonsense does not exist\.$"),
+        (lambda trial: trial.system_attrs, "trial.system_attrs does not exist: use trial.user_attrs"),
+        (lambda trial: trial.suggest_loguniform, "trial.suggest_loguniform does not exist: use trial.suggest_float"),
+        (lambda trial: trial.nonsense, r"trial.nonsense does not exist\.$"),
+    ],
+)
+def test_what_a_trial_cannot_know_of_its_study_says_what_takes_its_place(
+    read: Callable[[Any], object], message: str
+) -> None:
+    errors: list[Exception] = []
+
+    def function(trial: FunctionTrial) -> float:
+        with pytest.raises(AttributeError) as caught:
+            read(trial)
+        errors.append(caught.value)
+        return float(trial.params["x"])
+
+    search(function, direction="minimize", n_trials=2)
+    assert len(errors) == 2, "in the first call and in a trial"
+    assert all(re.search(message, str(error)) for error in errors), errors
+
+
+def test_a_direction_that_is_not_known_yet_and_one_of_several_are_refused() -> None:
+    def one(trial: FunctionTrial) -> dict[str, float]:
+        trial.set_user_attr("direction", trial.study.direction.name)
+        return {"loss": trial.params["x"]}
+
+    with pytest.raises(StudyError, match=r"no direction yet: this is the first call .* Pass direction= to tune"):
+        search(one)
+    [record] = search(one, compute_objective="loss", n_trials=1).run_summary.records
+    assert record.user_attrs == {"direction": "MINIMIZE"}
+
+    def two(trial: FunctionTrial) -> tuple[float, float]:
+        trial.set_user_attr("directions", [each.name for each in trial.study.directions])
+        return trial.params["x"], trial.study.direction.value
+
+    with pytest.raises(StudyError, match="there are several objectives: use directions"):
+        search(two, direction=["minimize", "maximize"])
 
 
 def test_the_space_may_be_given_apart_and_lambdas_are_functions() -> None:

@@ -33,6 +33,9 @@ class PlainFunction:
         function: of a `FunctionTrial`.
         args: what was found out about it at its first call, or is known from the study.
         known: what its first call has returned; None if it has not returned.
+
+    Attributes:
+        earlier: what an earlier session of the study knew about it; None: a new study.
     """
 
     default_seed = 42
@@ -48,6 +51,7 @@ class PlainFunction:
     ) -> None:
         self.function, self.args, self._known = function, args, known
         self._noticed: set[str] = set()
+        self.earlier: FunctionArguments | None = None
 
     @property
     def user_code(self) -> str:
@@ -64,9 +68,16 @@ class PlainFunction:
     @property
     def notices(self) -> Sequence[str]:
         """What the user should know before the first trial."""
+        found, now = [], self.args.max_resource
+        before = now if self.earlier is None else self.earlier.max_resource
         if not self.args.reports:
-            return [f"{self.user_code} reports nothing while it runs: every trial runs to completion"]
-        return []
+            found.append(f"{self.user_code} reports nothing while it runs: every trial runs to completion")
+        if None not in (before, now) and before != now:
+            found.append(
+                f"max_resource was {before} in the last session and is {now} now: rungs compare earlier and new trials "
+                "at the same fraction of it, which are different numbers of steps; another study_name= avoids this"
+            )
+        return found
 
     @property
     def evaluation(self) -> Evaluation:

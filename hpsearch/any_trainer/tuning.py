@@ -133,6 +133,7 @@ class TunedFunction:
             )
         has_objective = given.compute_objective is not None
         check_direction(found.args, found.user_code, has_objective, given.direction or given.directions)
+        found.earlier = _recorded(self._folder(given.study_name))
         start_with = given.start_with if start is None else start
         return search(found, dataclasses.replace(given, start_with=start_with, preflight=False), first_call)
 
@@ -211,7 +212,7 @@ def _recorded(folder: Path, function: Callable[..., object] | None = None) -> Fu
         settings = read_settings(folder) if folder.is_dir() else None
     if not settings or not settings.get("sessions"):
         return None
-    last = settings["sessions"][-1]
+    last = settings["sessions"][settings["session"]]
     if function is not None and was_edited(last, FUNCTION, function):
         return None
     recorded = last.get("arguments") or {}

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -598,6 +598,10 @@ class Notices(SearchListener):
     def __init__(self) -> None:
         self.notices: list[str] = []
         self.first_call: list[str] = []
+        self.notes: list[str] = []
+
+    def on_search_begin(self, study: Any, records: Any, notes: Sequence[str]) -> None:
+        self.notes = list(notes)
 
     def on_first_call(self, news: str) -> None:
         self.first_call.append(news)
@@ -730,6 +734,36 @@ def test_trials_of_sessions_with_other_settings_are_replayed_with_theirs() -> No
         again = SearchPlan(lambda trial: Loop()(trial), X).trainer().replay("study", number, progress=False)
         assert again.is_equal
         assert again.record.seed == number + 1
+
+
+def test_another_max_resource_is_said_with_what_it_does_to_the_rungs() -> None:
+    said = []
+    for n_trials, max_resource in ((2, 4), (4, STEPS), (5, STEPS), (6, 4)):
+        listener = Notices()
+        search(Loop(), max_resource=max_resource, n_trials=n_trials, progress=listener)
+        changes = [note.partition("session: ")[2] for note in listener.notes if note.startswith("CHANGED")]
+        said.append((changes, [each.partition(": rungs compare")[0] for each in listener.notices if "rungs" in each]))
+    assert said == [
+        ([], []),
+        (["max_resource 4 -> 6"], ["max_resource was 4 in the last session and is 6 now"]),
+        ([], []),
+        (["max_resource 6 -> 4"], ["max_resource was 6 in the last session and is 4 now"]),
+    ]
+
+
+def test_a_study_that_returns_to_earlier_code_makes_no_further_first_call() -> None:
+    def one(trial: FunctionTrial) -> None:
+        calls.append(trial.number)
+        trial.report({"loss": trial.params["x"]}, 1)
+
+    def other(trial: FunctionTrial) -> None:
+        trial.report({"loss": trial.params["x"] + 1}, 1)
+
+    calls: list[int] = []
+    for n_trials, function in enumerate((one, other, one, one), start=1):
+        calls.clear()
+        search(function, n_trials=n_trials)
+    assert calls == [3], "the session before had the same code"
 
 
 def test_a_replay_of_a_study_that_does_not_exist_is_refused() -> None:

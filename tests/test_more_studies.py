@@ -74,8 +74,8 @@ def records_in(study: Path) -> list[dict[str, Any]]:
 
 
 def test_there_are_the_studies_that_these_tests_know() -> None:
-    names = ["character_model", "classical", "digits", "grouped_auc", "lora", "several_objectives", "sst2"]
-    assert [f"{name}.py" for name in [*names, "transformers_example"]] == FILES
+    names = ["accelerate_loop", "character_model", "classical", "digits", "grouped_auc", "lora", "manual_loop"]
+    assert [f"{name}.py" for name in [*names, "several_objectives", "sst2", "transformers_example"]] == FILES
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -91,7 +91,7 @@ def test_reading_a_study_makes_a_plan_and_imports_nothing_large(name: str) -> No
     assert plan.search["study_name"]
 
 
-# A plain function.
+# Plain functions.
 
 
 def test_classical_models_are_searched_by_cross_validation(tmp_path: Path) -> None:
@@ -99,6 +99,20 @@ def test_classical_models_are_searched_by_cross_validation(tmp_path: Path) -> No
     (found,) = numbers(r"accuracy (\d\.\d+) with", output)
     assert found > 0.8
     assert len(records_in(tmp_path / "output/classical")) == 4
+
+
+@pytest.mark.parametrize("name", ["manual_loop", "accelerate_loop"])
+def test_trials_of_a_loop_by_hand_pause_and_resume_and_the_best_model_knows_the_digits(
+    tmp_path: Path, name: str
+) -> None:
+    output = finish(f"studies.{name}", "--trials", "8", folder=tmp_path)
+    found, on_test = numbers(r"accuracy (\d\.\d+), on the test split (\d\.\d+), with", output)
+    assert found > 0.9
+    assert on_test > 0.9
+    records = records_in(tmp_path / "output" / name)
+    assert len(records) == 8
+    assert {each["state"] for each in records} == {"complete", "pruned"}
+    assert any(len(each["spans"]) > 1 for each in records), "some were resumed"
 
 
 # Sentences.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import ViTForImageClassification
+from transformers import ViTForImageClassification, set_seed
 
 pytest.importorskip("sklearn")
 
@@ -92,6 +92,34 @@ def test_two_processes_of_accelerate_launch_give_the_losses_of_the_trainer(tmp_p
     output = run(*launch, "-m", "studies.accelerate_loop", "--epochs", "1", "--samples", "48", folder=tmp_path)
     assert "2 process(es)" in output
     assert "3 updates; largest difference" in output
+
+
+@pytest.mark.feature(136)
+def test_a_loop_by_hand_that_resumes_gives_the_losses_of_one_that_does_not(tmp_path: Path) -> None:
+    dataset = load_data()["train"].select(range(40))
+    whole = manual_loop.losses_by_hand(dataset, epochs=3)
+    set_seed(manual_loop.SEED)
+    first = manual_loop.Loop(manual_loop.model_init(), dataset, 3)
+    losses = first.train_epoch()
+    torch.save(first.state(), tmp_path / "loop.pt")
+    torch.manual_seed(0)
+    second = manual_loop.Loop(manual_loop.model_init(), dataset, 3)
+    second.load(torch.load(tmp_path / "loop.pt", weights_only=True))
+    assert [*losses, *second.train_epoch(), *second.train_epoch()] == whole
+    assert second.epoch == 3
+
+
+@pytest.mark.feature(122)
+def test_a_loop_with_accelerate_that_resumes_gives_the_losses_of_one_that_does_not(tmp_path: Path) -> None:
+    dataset = load_data()["train"].select(range(40))
+    whole = accelerate_loop.losses_with_accelerate(dataset, epochs=3)
+    first = accelerate_loop.AcceleratedLoop(accelerate_loop.model_init, dataset, 3)
+    losses = first.train_epoch()
+    first.accelerator.save_state(str(tmp_path / "saved"))
+    second = accelerate_loop.AcceleratedLoop(accelerate_loop.model_init, dataset, 3)
+    second.load(tmp_path / "saved")
+    assert [*losses, *second.train_epoch(), *second.train_epoch()] == whole
+    assert second.epoch == 3
 
 
 @pytest.mark.feature(138)

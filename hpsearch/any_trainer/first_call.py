@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -17,6 +18,7 @@ from ..search.trial import Trial
 from ..system.spelling import nearest_name
 from ..system.temporary_folders import scratch_folder
 from ..training.randomness import set_seed
+from .optuna_names import UNKNOWN_STUDY, ReadAsInOptuna, StudyOfTrial
 
 Made = TypeVar("Made")
 Space = SearchSpace | Callable[[Trial], object]
@@ -28,20 +30,22 @@ class FirstReport(BaseException):
     Attributes:
         trial: of the call.
         value: what was reported.
+        step: after which step; None if the function does not count them.
     """
 
-    def __init__(self, trial: FirstTrial, value: object) -> None:
+    def __init__(self, trial: FirstTrial, value: object, step: object = None) -> None:
         super().__init__()
-        self.trial, self.value = trial, value
+        self.trial, self.value, self.step = trial, value, step
 
 
-class FirstTrial(DrawnTrial):
+class FirstTrial(ReadAsInOptuna, DrawnTrial):
     """A trial with parameters drawn at random that ends the call at the first report.
 
     Args:
         draw: the number of the attempt; the first one may become trial 0, the others only show what the function is.
         seed: of the random streams.
         start: values in place of drawn ones.
+        study: that will be searched.
 
     Attributes:
         reads_checkpoint: whether the function asked for a checkpoint to resume from.
@@ -50,8 +54,9 @@ class FirstTrial(DrawnTrial):
         has_saved: whether the function saved a checkpoint, which is deleted again.
     """
 
-    def __init__(self, draw: int, seed: int, start: Mapping[str, object]) -> None:
+    def __init__(self, draw: int, seed: int, start: Mapping[str, object], study: StudyOfTrial) -> None:
         super().__init__(f"{seed}/0" if draw == 0 else draw)
+        self.set_names_of_optuna(study, datetime.now())
         self._start = start if draw == 0 else {}
         self.draw, self.seed, self.reads_checkpoint, self.has_saved = draw, seed, False, False
         self.suggested: dict[str, Parameter] = {}
@@ -65,7 +70,7 @@ class FirstTrial(DrawnTrial):
 
     def report(self, value: object, step: object = None) -> NoReturn:
         """End the call."""
-        self.first_report = self.first_report or FirstReport(self, value)
+        self.first_report = self.first_report or FirstReport(self, value, step)
         raise self.first_report
 
     @contextlib.contextmanager
@@ -116,7 +121,12 @@ class KnownResult:
 
 
 def call_first(
-    call: Callable[[FirstTrial], Made], space: Space, code: str, seed: int, start: Mapping[str, object] | None = None
+    call: Callable[[FirstTrial], Made],
+    space: Space,
+    code: str,
+    seed: int,
+    start: Mapping[str, object] | None = None,
+    study: StudyOfTrial = UNKNOWN_STUDY,
 ) -> tuple[Made, FirstTrial]:
     """Call a function with parameters drawn from a space; return what it returns, and the trial.
 
@@ -128,6 +138,7 @@ def call_first(
         code: its name.
         seed: of the random streams.
         start: values in place of drawn ones.
+        study: that will be searched.
 
     Raises:
         StudyError: it fails with every draw.
@@ -135,7 +146,7 @@ def call_first(
         FirstReport: it is a plain function.
     """
     for draw in range(_DRAWS):
-        trial = FirstTrial(draw, seed, start or {})
+        trial = FirstTrial(draw, seed, start or {}, study)
         params = trial.arguments = ask(space, trial, code)
         trial.seed = seed_of(trial, seed)
         set_seed(trial.seed)

@@ -21,6 +21,7 @@ from ..training.randomness import seed_run
 from ..trial.reporting_callback import ReportingCallback
 from .first_call import KnownResult, name_of, seed_of
 from .function_trial import FunctionTrial, as_metrics, as_number
+from .optuna_names import StudyOfTrial
 
 
 @dataclass
@@ -93,7 +94,7 @@ class FunctionCall:
         trial: its parameters are set, or suggested by the function.
         args: what all calls have in common, with the folder and the seed of this one.
         known: its result, if it was called with these parameters already.
-        notices: what the calls of a function have given notice of, each once.
+        noticed: what the calls of a function have given notice of; each kind is said once.
     """
 
     eval_dataset = None
@@ -104,11 +105,11 @@ class FunctionCall:
         trial: Trial,
         args: FunctionArguments,
         known: KnownResult | None = None,
-        notices: list[str] | None = None,
+        noticed: set[str] | None = None,
     ) -> None:
         self.args = args
         self._function, self._trial, self._known = function, trial, known
-        self._notices = [] if notices is None else notices
+        self._noticed = set() if noticed is None else noticed
         self._progress, self._control = _Progress(args.max_resource or 0), TrainerControl()
         self._event: tuple[Any, Any, Any] = (args, self._progress, self._control)  # as callbacks receive it
         self._reporting: ReportingCallback | None = None
@@ -150,7 +151,7 @@ class FunctionCall:
         if reporting.is_at_its_end:
             return
         seed_run(self.args)  # type: ignore[arg-type]
-        trial = FunctionTrial(self._trial, self.args.seed, checkpoint, self)
+        trial = FunctionTrial(self._trial, self.args.seed, checkpoint, self, StudyOfTrial.of(reporting.study))
         try:
             result = self._function(trial) if self._known is None else self._known.take(trial)
         except TrialPaused:
@@ -163,10 +164,13 @@ class FunctionCall:
             self._finish(result)
 
     def report(self, value: object, step: int | None) -> None:
-        """Report an evaluation after a step; see `FunctionTrial.report`."""
+        """Report an evaluation after a step; see `FunctionTrial.report`. The first report of a step counts."""
         metrics, last = as_metrics(value, self._name), self._progress.global_step
         counted = self._counted(step)
-        if counted == last:  # the function repeats the step that it had reported when it paused
+        if counted <= last:
+            if not counted == last == self._resumed_at:  # else the function repeats the step at which it paused
+                ignored = "the first report of a step counts, and others are ignored"
+                self._notice_once("repeated step", f"{self._name} reports step {step} more than once: {ignored}")
             return
         # A function that does not count its steps could not repeat one.
         self._reported_before = None if step is None else last
@@ -186,12 +190,9 @@ class FunctionCall:
                 raise TrialPaused
             reporting.paused = False  # nothing to resume from: it continues to the next rung
             self._control.should_training_stop = self._control.should_save = False
-            if self.args.reads_checkpoint and not self._notices:
-                self._notices.append(
-                    f"{self._name} has saved nothing since the report before the last one: its trials do not pause at "
-                    "such rungs"
-                )
-                reporting.notice(self._notices[0])
+            if self.args.reads_checkpoint:
+                saved_nothing = "has saved nothing since the report before the last one"
+                self._notice_once("pause", f"{self._name} {saved_nothing}: its trials do not pause at such rungs")
         return False
 
     @contextlib.contextmanager
@@ -254,11 +255,16 @@ class FunctionCall:
         reports = self._callback.reports
         self._last = dict(reports[-1].metrics) if reports else None
 
+    def _notice_once(self, kind: str, text: str) -> None:
+        if kind not in self._noticed:
+            self._noticed.add(kind)
+            self._callback.notice(text)
+
     def _counted(self, step: int | None) -> int:
         """Return a step as counted from 1.
 
         Raises:
-            StudyError: it does not come after the last one.
+            StudyError: it comes before the last one, and was not reported.
         """
         last = self._progress.global_step
         if step is None:
@@ -269,7 +275,7 @@ class FunctionCall:
         if last == 0 and number == 0:
             self._first_step = 0
         counted = int(number) + 1 - self._first_step
-        if counted <= last and not counted == last == self._resumed_at:
+        if counted < last and not any(report.step == counted for report in self._callback.reports):
             raise StudyError(
                 f"The steps of reports must increase, but {self._name} reports step {step} after step "
                 f"{last - 1 + self._first_step}."
@@ -299,6 +305,7 @@ class FunctionCall:
             self._label_what_was_saved(progress.global_step)
             self._control.should_training_stop = True  # nothing comes after it
             self._evaluate(metrics)
+            reporting.stop = None  # a limit that has passed meanwhile stops nothing any more
         if not progress.max_steps:
             reporting.fraction = 1.0
 

@@ -6,12 +6,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import StudyError, described_value
 from ..search.space.parameters import Parameter
 from ..search.trial import Trial
+from .optuna_names import ReadAsInOptuna, StudyOfTrial
 
 
 class FunctionEvents(Protocol):
@@ -30,7 +32,7 @@ class FunctionEvents(Protocol):
         """Return a context in which the function writes a checkpoint."""
 
 
-class FunctionTrial(Trial):
+class FunctionTrial(ReadAsInOptuna, Trial):
     """The trial that a plain function receives from `hpsearch.tune`.
 
     The function reads parameters from `params`, or suggests them with `suggest_float`, `suggest_int` and
@@ -56,8 +58,12 @@ class FunctionTrial(Trial):
         >>> best = hpsearch.tune(train, {"hidden": Int(8, 64)}, max_resource=10)  # doctest: +SKIP
     """
 
-    def __init__(self, trial: Trial, seed: int, checkpoint: Path | None, events: FunctionEvents) -> None:
+    def __init__(
+        self, trial: Trial, seed: int, checkpoint: Path | None, events: FunctionEvents, study: StudyOfTrial
+    ) -> None:
         super().__init__(trial.number, trial.earlier)
+        spans = () if trial.earlier is None else trial.earlier.spans
+        self.set_names_of_optuna(study, datetime.fromtimestamp(spans[0].begin) if spans else datetime.now())
         self._trial, self._events, self._checkpoint = trial, events, checkpoint
         self.seed = seed
         self.name, self.params, self.arguments = trial.name, trial.params, trial.arguments
@@ -77,10 +83,11 @@ class FunctionTrial(Trial):
         Args:
             value: a number, a dict of metrics by name or, for several objectives, a tuple of numbers.
             step: the progress of training, an integer that increases from report to report: epochs, optimizer steps,
-                trees, ... It counts from 1, or from 0 in all trials. Default: one more than before.
+                trees, ... It counts from 1, or from 0 in all trials. Default: one more than before. A step that was
+                reported already keeps its first value, as in Optuna, and the search gives notice of it once.
 
         Raises:
-            StudyError: the value is not a number, or the step does not increase.
+            StudyError: the value is not a number, or the step comes before the last one and was not reported.
         """
         self._events.report(value, step)
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from ..backends.base import Backend
 from ..errors import ArgumentError, CheckpointError, ObjectiveError, SpaceError, StudyError
 from ..search.metrics.objective import natural_direction
+from ..search.study import STEP
 from ..search.trial import Trial, TrialRecord
 from ..searching.search_arguments import SearchArguments
 from ..searching.searched_recipe import Evaluation
@@ -22,6 +23,7 @@ from ..trial.reporting_callback import ReportingCallback
 from .first_call import KnownResult, Space, name_of, not_suggested
 from .function_call import FunctionArguments, FunctionCall, for_trial
 from .function_trial import VALUE
+from .optuna_names import StudyOfTrial
 
 
 class PlainFunction:
@@ -31,6 +33,9 @@ class PlainFunction:
         function: of a `FunctionTrial`.
         args: what was found out about it at its first call, or is known from the study.
         known: what its first call has returned; None if it has not returned.
+
+    Attributes:
+        earlier: what an earlier session of the study knew about it; None: a new study.
     """
 
     default_seed = 42
@@ -46,7 +51,8 @@ class PlainFunction:
         self, function: Callable[[Any], object], args: FunctionArguments, known: KnownResult | None = None
     ) -> None:
         self.function, self.args, self._known = function, args, known
-        self._notices: list[str] = []
+        self._noticed: set[str] = set()
+        self.earlier: FunctionArguments | None = None
 
     @property
     def user_code(self) -> str:
@@ -63,14 +69,21 @@ class PlainFunction:
     @property
     def notices(self) -> Sequence[str]:
         """What the user should know before the first trial."""
+        found, now = [], self.args.max_resource
+        before = now if self.earlier is None else self.earlier.max_resource
         if not self.args.reports:
-            return [f"{self.user_code} reports nothing while it runs: every trial runs to completion"]
-        return []
+            found.append(f"{self.user_code} reports nothing while it runs: every trial runs to completion")
+        if None not in (before, now) and before != now:
+            found.append(
+                f"max_resource was {before} in the last session and is {now} now: rungs compare earlier and new trials "
+                "at the same fraction of it, which are different numbers of steps; another study_name= avoids this"
+            )
+        return found
 
     @property
     def evaluation(self) -> Evaluation:
         """What the evaluations are."""
-        return Evaluation(1, True, objective=self.args.objective)
+        return Evaluation(1, True, objective=self.args.objective, unit=STEP)
 
     def with_arguments(self, **parameters: object) -> PlainFunction:
         """Return the same recipe with other values of what all calls have in common, such as those of an older session.
@@ -103,7 +116,7 @@ class PlainFunction:
             name = min(unread)
             raise SpaceError(not_suggested(name, trial.arguments[name], self.user_code))
         known = self._known if self._known is not None and self._known.is_of(trial) else None
-        return FunctionCall(self.function, trial, for_trial(self.args, trial, output_dir), known, self._notices)
+        return FunctionCall(self.function, trial, for_trial(self.args, trial, output_dir), known, self._noticed)
 
     def preflight_trainer(self, trial: Trial, output_dir: str) -> NoReturn:
         """Refuse: a function cannot be tried for one step; `tune` searches it without a preflight.
@@ -174,8 +187,10 @@ class PlainFunction:
         """Do nothing: all that is to be known was found out at the first call."""
 
 
-def check_arguments(recipe: PlainFunction, given: SearchArguments, backend: Backend, space: Space) -> None:
-    """Check the arguments of a search before the first call of a function, which may take long.
+def study_before_first_call(
+    recipe: PlainFunction, given: SearchArguments, backend: Backend, space: Space
+) -> StudyOfTrial:
+    """Return the study as the first call of a function sees it, and check the arguments: the call may take long.
 
     Raises:
         InvalidInputError: one of them cannot be right, whatever the function is.
@@ -185,7 +200,11 @@ def check_arguments(recipe: PlainFunction, given: SearchArguments, backend: Back
     names = tuple(f"{VALUE}_{index}" for index in range(count)) if count > 1 else (VALUE,)
     other = copy.copy(recipe)
     other.args = replace(recipe.args, objective=names)
-    given.make_study(backend, space, other)
+    study, _ = given.make_study(backend, space, other)
+    are_given = directions is not None and None not in (directions if count > 1 else [directions])
+    is_known = are_given or given.compute_objective is not None
+    known = [each.direction for each in study.objectives] if is_known else None
+    return StudyOfTrial(study.name, str(study.folder), known)
 
 
 def check_direction(args: FunctionArguments, code: str, has_objective: bool, direction: object) -> None:

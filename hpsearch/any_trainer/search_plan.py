@@ -21,9 +21,10 @@ class SearchPlan:
 
     Args:
         make_trainer: a function without arguments that returns an `hpsearch.Trainer`; or a function of a trial, as in
-            `tune`, that returns any `transformers.Trainer`. It is called only when the search begins.
+            `tune`, that returns any `transformers.Trainer`, or trains by itself. It is called only when the search
+            begins.
         hp_space: as in `Trainer.hyperparameter_search`.
-        search: further arguments of `Trainer.hyperparameter_search`, by name.
+        search: further arguments of `Trainer.hyperparameter_search`, by name; of a plain function also `max_resource`.
 
     Raises:
         StudyError: `make_trainer` is not a function.

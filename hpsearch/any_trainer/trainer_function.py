@@ -20,6 +20,7 @@ from ..search.result.best_run import BestRun
 from ..search.space.read_parameters import check_read
 from ..search.store.provenance import fingerprint
 from ..search.study import SpaceLike, as_space
+from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
@@ -34,6 +35,7 @@ from ..training.shared_parts import EarlierParts
 from ..trial.searchable import PreflightTrainer
 from .exact_resume import why_inexact
 from .first_call import FirstTrial, Space, call_first, name_of, not_suggested, seed_of
+from .optuna_names import UNKNOWN_STUDY, StudyOfTrial
 from .prepared_data import folder_of_prepared_data, mapping_once
 from .transformers_trainer import TransformersTrainer, read_state, resumable_checkpoints
 
@@ -71,10 +73,10 @@ class TrainerFunction:
         self.suggested_names: Sequence[str] = ()
         self._made_class: type | None = None
         self._prepared_data: Path | None = None  # the folder that keeps them
-        self._first: tuple[object, Trial, dict[str, str]] | None = None  # what `prepare` inspects
+        self._first: tuple[object, FirstTrial, dict[str, str]] | None = None  # what `prepare` inspects
 
-    def search(self, given: SearchArguments) -> BestRun | list[BestRun]:
-        """Search, as `Trainer.hyperparameter_search` does.
+    def search(self, given: SearchArguments, first_call: FirstCall = NO_FIRST_CALL) -> BestRun | list[BestRun]:
+        """Search, as `Trainer.hyperparameter_search` does, after a first call of `make_trainer`.
 
         Raises:
             StudyError: an argument needs `hpsearch.Trainer`.
@@ -84,7 +86,7 @@ class TrainerFunction:
                 f"oom_fallback={given.oom_fallback!r} needs hpsearch.Trainer: what make_trainer(trial) makes cannot be "
                 "made again in smaller batches."
             )
-        return search(self, given)
+        return search(self, given, first_call)
 
     def space_or_default(self, hp_space: SpaceLike) -> SpaceLike:
         """Return a space; if it is None, that of this function, or an empty one: the function suggests."""
@@ -224,6 +226,8 @@ class TrainerFunction:
             self.call_first(space)
         assert self._first is not None
         (returned, trial, environment), self._first = self._first, None  # not to be pickled with the recipe
+        if trial.reads_names_of_optuna:
+            raise StudyError("make_trainer(trial) reads trial.study or trial.datetime_start; only plain functions can.")
         with preserved_streams():
             made = self._checked(returned)
             del returned
@@ -251,11 +255,12 @@ class TrainerFunction:
         code: str = "make_trainer",
         start: Mapping[str, object] | None = None,
         seed: int | None = None,
+        study: StudyOfTrial = UNKNOWN_STUDY,
     ) -> tuple[object, FirstTrial]:
         """Call the function with drawn parameters; return what it returns, which `prepare` inspects, and the trial.
 
         Args:
-            space, code, start: see `first_call.call_first`.
+            space, code, start, study: see `first_call.call_first`.
             seed: of the random streams; None: the default.
 
         Raises:
@@ -268,7 +273,7 @@ class TrainerFunction:
                 return self.make_trainer(trial)
 
         with preserved_streams():
-            returned, trial = call_first(call, space, code, self.default_seed if seed is None else seed, start)
+            returned, trial = call_first(call, space, code, self.default_seed if seed is None else seed, start, study)
         self._first = returned, trial, environment
         return returned, trial
 

@@ -7,26 +7,23 @@ import dataclasses
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import transformers
-
-from ..errors import StudyError, described_value
+from ..errors import StudyError
 from ..search.result.best_run import BestRun
 from ..search.space.initial_trials import resolve_start
-from ..search.space.search_space import SearchSpace
 from ..search.store.provenance import was_edited
 from ..search.store.read_study import read_settings
 from ..search.study import SpaceLike, check_name, check_whole
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
-from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments
-from .first_call import FirstReport, KnownResult, name_of
+from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments, listener_of
+from .first_call import FirstReport, name_of
+from .first_look import FirstLook, Found
 from .function_call import FunctionArguments
-from .function_trial import as_metrics
-from .plain_function import FUNCTION, PlainFunction, check_arguments, check_direction, check_processes
+from .plain_function import FUNCTION, PlainFunction, check_direction, check_processes, study_before_first_call
 from .repeated_warnings import warnings_once
 from .trainer_function import TrainerFunction
 
@@ -121,13 +118,14 @@ class TunedFunction:
             return self._search(given, max_resource)
 
     def _search(self, given: SearchArguments, max_resource: int | None) -> BestRun | list[BestRun]:
-        found, first = self._look(given, max_resource)
+        given = dataclasses.replace(given, progress=listener_of(given.progress))
+        found, start, first_call = self._look(given, max_resource)
         if isinstance(found, TrainerFunction):
             if max_resource is not None:
                 raise StudyError(
                     f"max_resource={max_resource} is for a plain function; a trainer knows its own length."
                 )
-            return found.search(given)
+            return found.search(given, first_call)
         check_processes(found.user_code)
         if given.oom_fallback:
             raise StudyError(
@@ -135,8 +133,9 @@ class TunedFunction:
             )
         has_objective = given.compute_objective is not None
         check_direction(found.args, found.user_code, has_objective, given.direction or given.directions)
-        start = given.start_with if first is None else first
-        return search(found, dataclasses.replace(given, start_with=start, preflight=False))
+        found.earlier = _recorded(self._folder(given.study_name))
+        start_with = given.start_with if start is None else start
+        return search(found, dataclasses.replace(given, start_with=start_with, preflight=False), first_call)
 
     def replay(
         self, study_name: str = DEFAULT_STUDY_NAME, number: int | None = None, *positional: Any, **arguments: Any
@@ -163,10 +162,8 @@ class TunedFunction:
         other = TrainerFunction(self.function, self.hp_space, self.output_dir).with_arguments(**parameters)
         return TunedFunction(self.function, self.hp_space, other.output_dir, self._clock)
 
-    def _look(
-        self, given: SearchArguments, max_resource: int | None
-    ) -> tuple[TrainerFunction | PlainFunction, list[object] | None]:
-        """Find out what the function is; return it, and what the search starts with, if that is not as it was given."""
+    def _look(self, given: SearchArguments, max_resource: int | None) -> Found:
+        """Return what the function is: as the study has it on record, or as its first call shows."""
         if max_resource is not None:
             check_whole("max_resource", max_resource, 1)
         makes_trainers = TrainerFunction(self.function, self.hp_space, self.output_dir)
@@ -176,34 +173,12 @@ class TunedFunction:
         known = _recorded(folder, self.function)
         if known is not None:
             args = dataclasses.replace(known, output_dir=args.output_dir, seed=seed, max_resource=max_resource)
-            return PlainFunction(self.function, args), None
-        backend, code = given.make_backend(), name_of(self.function)
+            return Found(PlainFunction(self.function, args))
+        backend = given.make_backend()
         space = given.make_space(backend, makes_trainers)
-        check_arguments(PlainFunction(self.function, args), given, backend, space)
-        start = resolve_start(given.start_with, space, makes_trainers.defaults)
-        began = self._clock()
-        try:
-            returned, trial = makes_trainers.call_first(space, code, start[0] if start else None, seed)
-        except FirstReport as first:
-            args.reads_checkpoint = first.trial.reads_checkpoint
-            args.objective = _names(first.value, code)
-            return PlainFunction(self.function, args), None
-        if isinstance(returned, transformers.Trainer) or hasattr(returned, "hyperparameter_search"):
-            return makes_trainers, None
-        if returned is None or isinstance(returned, str):
-            raise StudyError(
-                f"{code}(trial) must return a transformers.Trainer, a number or a dict of metrics, or report some, "
-                f"but returned {described_value(returned)}."
-            )
-        metrics, params = as_metrics(returned, code), dict(trial.params.values_by_name)
-        args.reports, args.objective = False, _names(returned, code)
-        can_start_with_them = not isinstance(space, SearchSpace) or params.keys() <= space.all_parameters().keys()
-        is_ours_to_choose = given.sampler is None and not given.options
-        is_new = trial.draw == 0 and _recorded(folder) is None
-        if trial.has_saved or not (can_start_with_them and is_ours_to_choose and is_new):
-            return PlainFunction(self.function, args), None
-        result = KnownResult(metrics, params, trial.suggested, self._clock() - began, trial.user_attrs)
-        return PlainFunction(self.function, args, result), [params, *start[1:]]
+        study = study_before_first_call(PlainFunction(self.function, args), given, backend, space)
+        start, is_new = resolve_start(given.start_with, space, makes_trainers.defaults), _recorded(folder) is None
+        return FirstLook(self.function, given, args, makes_trainers, space, start, study, is_new, self._clock).call()
 
     def _folder(self, study_name: str) -> Path:
         return Path("output" if self.output_dir is None else self.output_dir, study_name)
@@ -237,14 +212,9 @@ def _recorded(folder: Path, function: Callable[..., object] | None = None) -> Fu
         settings = read_settings(folder) if folder.is_dir() else None
     if not settings or not settings.get("sessions"):
         return None
-    last = settings["sessions"][-1]
+    last = settings["sessions"][settings["session"]]
     if function is not None and was_edited(last, FUNCTION, function):
         return None
     recorded = last.get("arguments") or {}
     is_of_a_function = {each.name for each in dataclasses.fields(FunctionArguments)} <= recorded.keys()
     return FunctionArguments.of(recorded) if is_of_a_function else None
-
-
-def _names(value: object, code: str) -> tuple[str, ...]:
-    """Return the names of the metrics that a function has reported, as it names them."""
-    return tuple(map(str, value)) if isinstance(value, Mapping) else tuple(each[5:] for each in as_metrics(value, code))

@@ -15,6 +15,11 @@ _REMOVED = {
     "paused_memory": "the checkpoints of paused trials are on disk. If the disk is slow, put output_dir on a RAM disk, "
     "such as /dev/shm, and copy the study's folder away afterwards."
 }
+# Options of `tune`.
+_FOR_FUNCTIONS = {
+    "max_resource": "it is the last step of a plain function, which hpsearch.tune or hpsearch run searches; a trainer "
+    "knows its own length"
+}
 
 
 def _any_value(value: object) -> bool:
@@ -73,6 +78,8 @@ def take_options(
         option = known.get(name)
         if name in _REMOVED:
             refused.append(f"{_shown(name, value)} was removed: {_REMOVED[name]}")
+        elif name in _FOR_FUNCTIONS:
+            refused.append(f"{_shown(name, value)} is not taken: {_FOR_FUNCTIONS[name]}.")
         elif option is None and name not in options:
             near = nearest_name(name, [*options, *arguments])
             refused.append(f"{_shown(name, value)} is unknown.{near}")

@@ -66,7 +66,7 @@ def _of_trials(pair: list[TrialRecord], summary: SearchSummary) -> list[tuple[st
     for place, objective in enumerate(summary.study.objectives):
         rows.append((objective.name, [format_value(_at(each.values, place)) for each in pair]))
     rows.append(row("curve", lambda each: sparkline([report.value for report in each.reports][-20:])))
-    rows.append(row("epochs", lambda each: f"{each.epochs:.3g}"))
+    rows.append(row(f"{summary.study.unit}s", lambda each: f"{each.epochs:.3g}"))
     rows.append(row("seconds", lambda each: f"{each.seconds:.1f}"))
     for name in dict.fromkeys(name for each in pair for name in each.hyperparameters):
         rows.append((name, [format_value(each.hyperparameters.get(name, "-")) for each in pair]))
@@ -93,7 +93,10 @@ def _of_studies(pair: list[SearchSummary]) -> list[tuple[str, list[str]]]:
         row("scope", lambda each: each.study.scope),
         row("trials", lambda each: count_states(each.records)),
         row("best", best),
-        row("epochs", lambda each: f"{sum(one.epochs for one in each.records):.4g}"),
+        row(
+            " or ".join(dict.fromkeys(f"{each.study.unit}s" for each in pair)),
+            lambda each: f"{sum(one.epochs for one in each.records):.4g}",
+        ),
         row("training", lambda each: format_clock(sum(one.seconds for one in each.records))),
     ]
     settings = [StoredStudy.read(each.study.folder).settings for each in pair]

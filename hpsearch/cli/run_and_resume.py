@@ -21,6 +21,9 @@ from .which_study import study_folder
 StudyFile = Annotated[Path, typer.Argument(help="Python file that defines study = SearchPlan(...), or TOML file.")]
 Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Total number of trials of the study.")]
 Budget = Annotated[float | None, typer.Option("--budget", min=1, help="Budget of the study, in full training runs.")]
+MaxResource = Annotated[
+    int | None, typer.Option("--max-resource", min=1, help="Last step that a plain function reports; for rungs.")
+]
 Jobs = Annotated[
     int | None, typer.Option("--n-jobs", "-j", help="Parallel trials on this machine; -1: as many as fit.")
 ]
@@ -44,6 +47,7 @@ def run(
     file: StudyFile,
     n_trials: Trials = None,
     budget: Budget = None,
+    max_resource: MaxResource = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
     processes_per_trial: Processes = None,
@@ -61,11 +65,12 @@ def run(
     hpsearch run study.py --n-trials 50 --time 2h
     hpsearch run study.py --n-jobs 4 --set num_train_epochs=3 --set bf16=true
     hpsearch run study.toml
+    hpsearch run function.py --max-resource 50
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     hpsearch run study.py --devices 0,1,2,3 --processes-per-trial 2
     """
     others = {"backend": backend, "storage": storage, "study_name": study_name, "preflight": preflight}
-    search = _options(n_trials, budget, n_jobs, devices, processes_per_trial, time, **others)
+    search = _options(n_trials, budget, n_jobs, devices, processes_per_trial, time, max_resource=max_resource, **others)
     arguments = settings(set_ or [])
     if output is not None:
         arguments["output_dir"] = output
@@ -76,6 +81,7 @@ def resume(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
     n_trials: Trials = None,
     budget: Budget = None,
+    max_resource: MaxResource = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
     processes_per_trial: Processes = None,
@@ -95,7 +101,9 @@ def resume(
     hpsearch resume shared/digits --file studies/digits.py
     """
     folder = study_folder(study)
-    search = _options(n_trials, budget, n_jobs, devices, processes_per_trial, time, storage=storage)
+    search = _options(
+        n_trials, budget, n_jobs, devices, processes_per_trial, time, max_resource=max_resource, storage=storage
+    )
     given = Given("hpsearch resume", file, trust, settings(set_ or []), search)
     command = admitted(read_command(folder), folder, given)
     announce(command, given)

@@ -33,7 +33,8 @@ State = Enum("State", {each.name: each.value for each in TrialState}, type=str) 
 def show(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
     sort: Annotated[
-        str, typer.Option(help="Sort key: value (best first), number, seconds, epochs, state, or a parameter.")
+        str,
+        typer.Option(help="Sort key: value (best first), number, seconds, epochs (or steps), state, or a parameter."),
     ] = "value",
     state: Annotated[list[State] | None, typer.Option(help="Only trials in this state; repeatable.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of trials.")] = _OF_MANY,
@@ -53,7 +54,7 @@ def show(
         print(json.dumps(finite([each.to_json() for each in chosen]), indent=2, allow_nan=False))
     elif markdown:
         is_as_it_is = sort == "value" and not state
-        table = markdown_table(chosen[:limit], summary.study.objectives)
+        table = markdown_table(chosen[:limit], summary.study.objectives, summary.study.unit)
         print(summary.trials_markdown(limit) if is_as_it_is else table, end="")
     else:
         console = Console(highlight=False)
@@ -87,8 +88,9 @@ def _sorted(records: list[TrialRecord], by: str, summary: SearchSummary) -> list
     if by == "value":
         wanted = {each.number for each in records}
         return [each for each in summary.best_first() if each.number in wanted]
-    if by in _FIELDS:
-        return sorted(records, key=lambda each: (getattr(each, by), each.number))
+    if by in (*_FIELDS, _trained(summary)):
+        field = by if by in _FIELDS else "epochs"
+        return sorted(records, key=lambda each: (getattr(each, field), each.number))
     names = dict.fromkeys(name for each in summary.records for name in each.params)
     if by not in names:
         raise StudyError(
@@ -96,6 +98,11 @@ def _sorted(records: list[TrialRecord], by: str, summary: SearchSummary) -> list
             f"{nearest_name(by, [*_FIELDS, *names])}"
         )
     return sorted(records, key=lambda each: _place(each.params.get(by)))
+
+
+def _trained(summary: SearchSummary) -> str:
+    """Return what counts how long a trial was trained: ``epochs``, or ``steps`` of a plain function."""
+    return f"{summary.study.unit}s"
 
 
 def _place(value: Any) -> tuple[int, float, str]:
@@ -109,7 +116,7 @@ def _lines(records: Sequence[TrialRecord], summary: SearchSummary) -> Iterator[T
     """Return a heading, and for each trial its figures with its parameters below, which may be long."""
     best = {each.number for each in summary.best()}
     names = [objective.name.removeprefix("eval_") for objective in summary.study.objectives]
-    heading = ["trial", "state", *names, "epochs", "seconds", "curve"]
+    heading = ["trial", "state", *names, _trained(summary), "seconds", "curve"]
     rows = [_figures(record, summary) for record in records]
     widths = [max(len(row[place]) for row in [heading, *rows]) for place in range(len(heading))]
     yield Text(_aligned(heading, widths), style="bold")

@@ -27,6 +27,7 @@ def _is_time(value: Any) -> bool:
 _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "n_trials": (_is_count, "a whole number of at least 1"),
     "budget": (lambda value: type(value) in (int, float) and 1 <= value < math.inf, "a number of at least 1"),
+    "max_resource": (_is_count, "a whole number of at least 1"),
     "n_jobs": (lambda value: type(value) is int, "a whole number"),
     "devices": (
         lambda value: isinstance(value, list) and all(type(each) is int for each in value),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from ..search.study import Study
-from ..search.time_and_epoch_limits import SearchBudget
+from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
 from ..search.trial import TrialRecord, TrialState
 from ..system.interruption import Interruption
 from .study_records import StudyRecords
@@ -20,6 +20,7 @@ class Limits:
         records: of the study.
         clock: returns the seconds since some moment.
         interruption: notes a signal that ends the search.
+        first_call: took a part of the time.
 
     Attributes:
         budget: of this session, for its trials.
@@ -32,9 +33,11 @@ class Limits:
         records: StudyRecords,
         clock: Callable[[], float] = time.monotonic,
         interruption: Interruption | None = None,
+        first_call: FirstCall = NO_FIRST_CALL,
     ) -> None:
-        self._study, self._records = study, records
-        self.budget = SearchBudget(study, clock=clock, interruption=interruption)
+        self._study, self._records, self._first_call = study, records, first_call
+        left = None if study.timeout is None else max(study.timeout - first_call.seconds, 0.0)
+        self.budget = SearchBudget(study, left, clock, interruption)
         self.failures: list[TrialRecord] = []
         self._ended_by: str | None = None
 
@@ -53,7 +56,7 @@ class Limits:
         """Return why no further trial may begin in this session; None if one may."""
         if self.has_too_many_failures:
             return f"{self._study.max_failures} consecutive trials failed"
-        return self._ended_by or self.exhausted()
+        return self._ended_by or (None if self._has_a_result_to_record() else self.exhausted())
 
     def end_early(self, reason: str) -> None:
         """Let no further trial begin in this session; those that run continue to their end."""
@@ -63,6 +66,10 @@ class Limits:
         """Return which limit of the study is exhausted; None while something is left for the running trials."""
         stop = self.budget.passed(self._records.epochs())
         return None if stop is None else stop.reason
+
+    def _has_a_result_to_record(self) -> bool:
+        """Return whether no trial has begun, and the first one takes no time, as its result is known."""
+        return self._first_call.is_first_trial and not (self._records.records or self._records.running)
 
     def count(self, record: TrialRecord) -> None:
         """Count a trial that has ended: a failure, or the end of a row of them."""

@@ -13,6 +13,7 @@ from ..search.process_group import Ranks
 from ..search.requests.in_effect import InEffect
 from ..search.store.study_folder import StudyFolder
 from ..search.study import Study
+from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
 from ..search.trial import TrialRecord
 from ..system.interruption import Interruption
 from ..trial.local_trials import LocalTrials
@@ -38,6 +39,7 @@ class SearchSession:
         clock: returns the seconds since some moment.
         interruption: notes a signal that ends the search.
         own_trials: the total number of trials without those that the user has requested; None: that of the study.
+        first_call: of the function that is searched.
 
     Attributes:
         listener, interruption: as given.
@@ -59,12 +61,13 @@ class SearchSession:
         clock: Callable[[], float] = time.monotonic,
         interruption: Interruption | None = None,
         own_trials: int | None = None,
+        first_call: FirstCall = NO_FIRST_CALL,
     ) -> None:
         self.study, self.listener = study, listener
         self._folder, self._own_trials = folder, study.n_trials if own_trials is None else own_trials
         self.interruption = interruption or Interruption()
         self.records = StudyRecords(study, folder)
-        self.limits = Limits(study, self.records, clock, self.interruption)
+        self.limits = Limits(study, self.records, clock, self.interruption, first_call)
         self.local = LocalTrials(trainer, study, self.limits.budget, ranks)
         self.on_disk = TrialsOnDisk(
             trainer,

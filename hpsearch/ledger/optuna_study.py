@@ -19,6 +19,7 @@ from ..search.study import Study
 from ..search.trial import TrialRecord
 from ..system.json_types import JsonObject
 from ..trial.searchable import Searchable
+from .directions import optuna_directions
 from .importances import importances
 from .ledger import Ledger
 from .pruning import PruningByOneObjective
@@ -126,7 +127,7 @@ class OptunaStudy:
                 storage=storage,
                 sampler=sampler,
                 pruner=choices.pruner,
-                directions=[optuna.study.StudyDirection[each.direction.upper()] for each in study.objectives],
+                directions=optuna_directions(each.direction for each in study.objectives),
                 load_if_exists=True,
             )
             if is_own and is_alone and (notes or was_made_in(settings, self._storage)):

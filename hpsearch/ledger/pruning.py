@@ -14,6 +14,7 @@ from ..search.decisions.ladder import RUNGS, Ladder
 from ..search.metrics.objective import Objective
 from ..search.trial import TrialRecord, TrialState
 from ..system.spelling import nearest_name
+from .directions import optuna_directions
 
 PRUNERS: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
     "median": optuna.pruners.MedianPruner,
@@ -62,7 +63,7 @@ class PruningByOneObjective:
 
     def __init__(self, name: str, objective: Objective, pruner: optuna.pruners.BasePruner) -> None:
         self._objective = objective
-        direction = optuna.study.StudyDirection[objective.direction.upper()]
+        [direction] = optuna_directions([objective.direction])
         self._study = optuna.create_study(study_name=name, pruner=pruner, direction=direction)
         self._known: set[int] = set()
 

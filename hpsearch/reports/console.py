@@ -65,6 +65,10 @@ class LineView(SearchListener):
         self._under_way: set[int] = set()
         self._done, self._best, self._has_run = 0, "", False
 
+    def on_first_call(self, news: str) -> None:
+        """Print it: the call may take long, and the objective is not known yet."""
+        self._print(news)
+
     def on_search_prepare(self, study: Study) -> None:
         """Print the objective immediately: with much data, the search begins seconds later."""
         self._print(f"search {study.name!r}: {study.description}")
@@ -111,7 +115,9 @@ class LineView(SearchListener):
         """Print how the trials ended, and what it saved that not all were trained to their end."""
         if self._has_run:
             known = list(self._records.values())
-            self._print(" ".join([f"{count_states(known)}{budget_in_words(study, known)}.", *effort_in_words(known)]))
+            self._print(
+                " ".join([f"{count_states(known)}{budget_in_words(study, known)}.", *effort_in_words(study, known)])
+            )
             for sentence in advice(study, known):
                 self._print(sentence)
 

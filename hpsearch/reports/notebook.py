@@ -29,6 +29,10 @@ class NotebookView(LiveView):
         self._latest: deque[Text] = deque(maxlen=_LINES)
         self._live: Any = _Output(self._whole)
 
+    def on_first_call(self, news: str) -> None:
+        """Print it in the cell: the output is opened later."""
+        Console(force_jupyter=False).print(news, markup=False, highlight=False, soft_wrap=True)
+
     def on_search_prepare(self, study: Study) -> None:
         """Show nothing yet: the output is opened once, with the decisions."""
 

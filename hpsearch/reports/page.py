@@ -96,7 +96,7 @@ def _from_folder(summary: SearchSummary) -> SearchSummary:
 
 
 def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[str]:
-    sentences = [_found(summary), *effort_in_words(summary.records)]
+    sentences = [_found(summary), *effort_in_words(summary.study, summary.records)]
     if importances:
         name, share = next(iter(importances.items()))
         sentences.append(

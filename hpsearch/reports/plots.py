@@ -130,7 +130,8 @@ def _curves(summary: SearchSummary) -> Plot | None:
         "the crosses."
     )
     by_samples = any(each.reports[-1].resource > 4 * max(each.reports[-1].epoch, 1.0) for each in shown)
-    figure = figure_of(traces, xaxis_title="samples" if by_samples else "epochs", yaxis_title=summary.objective.name)
+    unit = "sample" if by_samples else summary.study.unit
+    figure = figure_of(traces, xaxis_title=f"{unit}s", yaxis_title=summary.objective.name)
     return Plot("curves", "Learning curves", description, figure, 420)
 
 

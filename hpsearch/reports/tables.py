@@ -135,16 +135,16 @@ def budget_in_words(study: Study | StoredStudy, records: Sequence[TrialRecord]) 
     return f"; {full_runs_of(records):.3g} of {study.budget:g} full training runs"
 
 
-def effort_in_words(records: Sequence[TrialRecord]) -> list[str]:
+def effort_in_words(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> list[str]:
     """Return, in sentences, for how long all trials were trained, and what it saved that not all trained to the end."""
     epochs, seconds = sum(each.epochs for each in records), sum(each.seconds for each in records)
     if not epochs or not seconds:
         return []
-    lines = [f"All trials together trained {counted(epochs, 'epoch')} in {format_duration(seconds)} of training."]
+    lines = [f"All trials together trained {counted(epochs, study.unit)} in {format_duration(seconds)} of training."]
     in_full = sum(_epochs_in_full(each) for each in records if each.reports)
     if in_full > 1.05 * epochs:
         saved = f"{1 - epochs / in_full:.0%} was saved"
-        lines.append(f"Run to completion, they would have trained {counted(in_full, 'epoch')}; {saved}.")
+        lines.append(f"Run to completion, they would have trained {counted(in_full, study.unit)}; {saved}.")
     return lines
 
 

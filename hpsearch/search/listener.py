@@ -18,6 +18,9 @@ class SearchListener:
     process, any error ends the search; its trials resume in the next session.
     """
 
+    def on_first_call(self, news: str) -> None:
+        """Handle news of the first call of a function that `tune` searches: that it runs, or how it has ended."""
+
     def on_search_prepare(self, study: Study) -> None:
         """Handle valid settings: next, the search packs the data, and opens the folder and the storage."""
 
@@ -61,6 +64,10 @@ class PassingListener(SearchListener):
 
     def __init__(self, listener: SearchListener) -> None:
         self._listener = listener
+
+    def on_first_call(self, news: str) -> None:
+        """Pass on."""
+        self._listener.on_first_call(news)
 
     def on_search_prepare(self, study: Study) -> None:
         """Pass on."""

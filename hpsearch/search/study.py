@@ -27,6 +27,7 @@ SpaceFunction = Callable[[Trial], Any]
 SpaceLike = Union[SearchSpace, Mapping[str, Parameter], SpaceFunction, None]
 
 SET_BY_THE_SEARCH = ("output_dir", "run_name")
+EPOCH, STEP = "epoch", "step"
 _LARGEST_SEED = 2**32 - 1
 
 
@@ -62,6 +63,8 @@ class Study:
         costs_in_seconds: whether the cost of a trial is its measured seconds, instead of a count of operations, which
             is the same when the search is repeated.
         processes: the number of processes that train each trial together.
+        unit: the unit of `TrialRecord.epochs`, and so of `max_epochs` and `trial_max_epochs`: passes over the data, or
+            the steps that a plain function reports.
 
     Raises:
         StudyError: a setting is out of range.
@@ -90,6 +93,7 @@ class Study:
     budget: float | None = None
     costs_in_seconds: bool = False
     processes: int = 1
+    unit: str = EPOCH
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..system.interruption import Interruption
 from .peer_summary import PeerTrials
@@ -30,6 +31,21 @@ class Stop:
     reason: str
     ends_study: bool
     is_interruption: bool = False
+
+
+class FirstCall(NamedTuple):
+    """The call of a function before its search begins; it belongs to the time of the search.
+
+    Attributes:
+        seconds: that it took; 0 if there was none.
+        is_first_trial: whether its result is that of trial 0, which only has to be recorded.
+    """
+
+    seconds: float = 0.0
+    is_first_trial: bool = False
+
+
+NO_FIRST_CALL = FirstCall()
 
 
 class SearchBudget:
@@ -74,7 +90,7 @@ class SearchBudget:
             return Stop(f"{_OF_THE_STUDY}{self._limit} is over", ends_study=True)
         limit = self._study.max_epochs
         if limit is not None and epochs >= limit - _ROUNDING:
-            return Stop(f"{_OF_THE_STUDY}{limit:g} epochs are exhausted", ends_study=True)
+            return Stop(f"{_OF_THE_STUDY}{limit:g} {self._study.unit}s are exhausted", ends_study=True)
         return None
 
 
@@ -129,7 +145,7 @@ class TrialBudget:
         if study.trial_timeout is not None and self.seconds >= study.trial_timeout:
             return Stop(f"{OF_THE_TRIAL}timeout of {study.trial_timeout} s is over", ends_study=False)
         if study.trial_max_epochs is not None and epochs >= study.trial_max_epochs - _ROUNDING:
-            return Stop(f"{OF_THE_TRIAL}{study.trial_max_epochs:g} epochs are exhausted", ends_study=False)
+            return Stop(f"{OF_THE_TRIAL}{study.trial_max_epochs:g} {study.unit}s are exhausted", ends_study=False)
         return None
 
 

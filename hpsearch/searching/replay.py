@@ -207,6 +207,7 @@ def _replay(
         trial_max_epochs=original.epochs if original.state is TrialState.STOPPED else None,
         hp_name=lambda trial: original.name,
         processes=ranks.size,
+        unit=recipe.evaluation.unit,
     )
     interruption = Interruption()
     with noticing_signals(interruption):

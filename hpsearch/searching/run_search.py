@@ -39,7 +39,7 @@ from ..search.store.provenance import describe_environment, differences, differe
 from ..search.store.study_folder import ADDED, StudyFolder
 from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
-from ..search.time_and_epoch_limits import SearchBudget
+from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
 from ..search.trial import TrialRecord
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.interruption import Interruption, noticing_signals, own_command, set_exit_code
@@ -53,8 +53,10 @@ from .searched_recipe import SearchedRecipe
 logger = logging.getLogger(__name__)
 
 
-def search(recipe: SearchedRecipe, arguments: SearchArguments) -> BestRun | list[BestRun]:
-    """Search as `Trainer.hyperparameter_search` documents it.
+def search(
+    recipe: SearchedRecipe, arguments: SearchArguments, first_call: FirstCall = NO_FIRST_CALL
+) -> BestRun | list[BestRun]:
+    """Search as `Trainer.hyperparameter_search` documents it; `first_call` is that of a function, for `tune`.
 
     Raises:
         HpsearchError: as documented there.
@@ -67,7 +69,9 @@ def search(recipe: SearchedRecipe, arguments: SearchArguments) -> BestRun | list
     check_space(space, recipe)
     with preserved_streams():
         ranks = ranks_of(recipe.args)
-        return Search(recipe, study, backend, listener, ranks, notices=notices, callbacks=callbacks).run()
+        return Search(
+            recipe, study, backend, listener, ranks, notices=notices, callbacks=callbacks, first_call=first_call
+        ).run()
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Search:
         notices: what the user should know before the first trial.
         callbacks: called after each trial with the engine's study and its trial.
         own_trials: the total number of trials without those that the user has requested.
+        first_call: of the function that is searched, before this call.
     """
 
     recipe: SearchedRecipe
@@ -94,6 +99,7 @@ class Search:
     notices: Sequence[str] = ()
     callbacks: Sequence[StudyCallback] = ()
     own_trials: int | None = None
+    first_call: FirstCall = NO_FIRST_CALL
 
     def run(self) -> BestRun | list[BestRun]:
         """Run the trials of the study and return the best run; of several objectives, the Pareto front.
@@ -168,6 +174,7 @@ class Search:
             self.clock,
             interruption,
             self.own_trials,
+            self.first_call,
         )
         if self.callbacks:
             session.listener = CallsBack(self.listener, self.callbacks, self._stored, session.limits.end_early)

@@ -174,6 +174,7 @@ class SearchArguments:
             costs_in_seconds=self.timeout is not None
             and (self.n_trials, self.max_epochs, self.budget) == (None, None, None),
             processes=max(recipe.args.world_size, backend.processes_per_trial),
+            unit=recipe.evaluation.unit,
         )
         return study, notices
 
@@ -189,7 +190,7 @@ def objectives_of(
     Raises:
         ObjectiveError: they cannot be right.
     """
-    sets, has_metrics, trainer, reported = recipe.evaluation
+    sets, has_metrics, trainer, reported, _ = recipe.evaluation
     if compute_objective is None and reported:
         compute_objective = list(reported) if len(reported) > 1 else reported[0]
     if compute_objective is None and is_rewarded(trainer) and recorded != LOSS:

@@ -10,7 +10,7 @@ import torch
 
 from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import TakesParameters
-from ..search.study import SpaceFunction
+from ..search.study import EPOCH, SpaceFunction
 from ..search.trial import TrialRecord
 from ..trial.searchable import Searchable
 
@@ -23,12 +23,14 @@ class Evaluation(NamedTuple):
         has_metrics: whether there is a `compute_metrics`.
         trainer: the class of the trainers.
         objective: the metrics that a plain function reports, optimised if no objective is named; empty: the default.
+        unit: what trials are trained for between them: epochs, or the steps that a plain function reports.
     """
 
     sets: int
     has_metrics: bool
     trainer: type = object
     objective: tuple[str, ...] = ()
+    unit: str = EPOCH
 
 
 class SearchedRecipe(Searchable, TakesParameters, Protocol):

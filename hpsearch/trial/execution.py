@@ -222,7 +222,7 @@ class Execution:
         return TrialState.COMPLETE, None
 
     def _after(self, reports: Sequence[Report]) -> str:
-        unit = {"steps": "sample", "report": "step"}.get(str(self._base.args.eval_strategy), "epoch")
+        unit = "sample" if self._base.args.eval_strategy == "steps" else self._study.unit
         count = reports[-1].resource
         return f"after {count:g} {unit}{'' if count == 1 else 's'}"
 

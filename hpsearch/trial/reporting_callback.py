@@ -94,6 +94,11 @@ class ReportingCallback(TrainerCallback, ExportableState):
         self.pruned = self.paused = self.is_ending = False
         self.stop: Stop | None = None
 
+    @property
+    def study(self) -> Study:
+        """The settings of the study."""
+        return self._study
+
     def state(self) -> JsonObject:
         """Return the state of the trial for checkpoints."""
         reports = [asdict(report) for report in self.reports]

@@ -97,6 +97,47 @@ def test_options_of_a_run_change_the_plan(here: Path, told: Told) -> None:
     assert session["arguments"]["optim"] == "sgd"
 
 
+LOOP = """
+from hpsearch import Float, SearchPlan
+
+def train(trial):
+    begin = 0 if trial.checkpoint is None else int((trial.checkpoint / "step").read_text())
+    for step in range(begin + 1, 7):
+        trial.report({"loss": (trial.params["x"] - 1) ** 2 + 1 / step}, step)
+        with trial.save() as folder:
+            (folder / "step").write_text(str(step))
+        if trial.should_prune():
+            return
+
+study = SearchPlan(train, {"x": Float(-3.0, 3.0)}, n_trials=9, study_name="loop")
+"""
+
+
+def test_the_last_step_of_a_function_is_an_option_of_run_and_resume(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loop.py").write_text(LOOP)
+    code, out, err = told("run", "loop.py", "--max-resource", "6", "-n", "6")
+    assert code == 0, err
+    assert "after 1/6 and 1/2 of their training" in " ".join(out.split()), "it pauses at rungs"
+    assert json.loads(Path("output/loop/command.json").read_text())["search"]["max_resource"] == 6
+    code, out, err = told("resume", "output/loop", "-n", "7")
+    assert code == 0, err
+    assert "CHANGED" not in out
+    code, out, err = told("resume", "output/loop", "-n", "8", "--max-resource", "12")
+    assert code == 0, err
+    assert "CHANGED since the last session: max_resource 6 -> 12" in " ".join(out.split())
+    assert told("run", "loop.py", "--max-resource", "0")[0] == 2
+
+
+def test_the_last_step_of_a_function_is_refused_where_a_trainer_is_searched(here: Path, told: Told) -> None:
+    code, _, err = told("run", "first/study.py", "--max-resource", "6", "--study-name", "refused")
+    assert code == 2
+    assert "max_resource=6 is not taken: it is the last step of a plain function" in " ".join(err.split())
+    assert not (here / "runs/refused").exists()
+
+
 def test_a_budget_of_full_training_runs_is_an_option_of_run_and_resume(here: Path, told: Told) -> None:
     options = ["--study-name", "paid", "--set", "num_train_epochs=1", "-n", "9"]
     code, out, err = told("run", "first/study.py", "--budget", "1", *options)

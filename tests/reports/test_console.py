@@ -54,6 +54,13 @@ def test_the_first_line_comes_before_the_search_is_prepared_and_comes_once() -> 
     assert stream.getvalue().splitlines() == ["search 'digits': maximize eval_accuracy", "  sampler TPESampler"]
 
 
+def test_the_first_call_of_a_function_is_the_first_line() -> None:
+    console, stream = text_console()
+    for view in (LineView(console), LiveView(console)):
+        view.on_first_call("the first call of [f] is running")
+    assert stream.getvalue().splitlines() == ["the first call of [f] is running"] * 2
+
+
 class FailsAtOnce(SearchListener):
     """Ends a search when it hears of it for the first time."""
 
@@ -98,7 +105,16 @@ def test_one_trial_of_one_epoch_is_no_trials() -> None:
     last = Report((0.5,), 1, 1, 1.0, {}, horizon=1)
     [only] = [record(0, 0.5, epochs=1.0, reports=(last,), seconds=30.0)]
     assert count_states([only]) == "1 trial: 1 complete"
-    assert effort_in_words([only]) == ["All trials together trained 1 epoch in 30 s of training."]
+    assert effort_in_words(make_study(), [only]) == ["All trials together trained 1 epoch in 30 s of training."]
+
+
+def test_what_a_plain_function_trains_is_counted_in_steps() -> None:
+    last = Report((0.5,), 3, 3, 3.0, {}, horizon=6)
+    pruned = record(0, 0.5, TrialState.PRUNED, epochs=3.0, reports=(last,), seconds=30.0)
+    assert effort_in_words(make_study(unit="step"), [pruned]) == [
+        "All trials together trained 3 steps in 30 s of training.",
+        "Run to completion, they would have trained 6 steps; 50% was saved.",
+    ]
 
 
 def test_nothing_was_saved_by_trials_that_failed_or_go_on_another_time() -> None:

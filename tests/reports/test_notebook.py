@@ -118,6 +118,11 @@ def test_the_cell_has_one_output_that_ends_with_all_trials_and_the_best(shell: A
     assert re.findall(r"trial (\d) complete", text) == ["0", "1", "2"]
 
 
+def test_the_first_call_of_a_function_is_shown_at_once_in_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    NotebookView().on_first_call("the first call of [f] is running")
+    assert capsys.readouterr().out == "the first call of [f] is running\n"
+
+
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")

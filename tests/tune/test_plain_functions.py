@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import math
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,10 @@ from hpsearch import (
 )
 from hpsearch.any_trainer.function_trial import as_metrics
 from hpsearch.any_trainer.tuning import TunedFunction
+from hpsearch.cli import main
+from hpsearch.reports.page import write_report
 from hpsearch.search.listener import SearchListener
+from tests.support.clock import Clock
 
 X = {"x": Float(-3.0, 3.0)}
 STEPS = 6
@@ -213,6 +218,28 @@ def test_the_returned_number_is_the_value_whatever_was_reported_before() -> None
     best = search(loop, n_trials=2, direction="maximize")
     assert best.objective == 10.0
     assert [report.value for report in best.run_summary.records[0].reports] == [1, 2, 3, 10]
+
+
+@pytest.mark.parametrize("steps", [[1, 1, 2, 3], [1, 2, 3, 2], [0, 0, 1, 2], [0, 1, 2, 0]])
+def test_the_first_report_of_a_step_counts_as_in_optuna_and_one_notice_says_so(steps: list[int]) -> None:
+    def loop(trial: Any) -> float:
+        trial.suggest_float("x", 0, 1)
+        for value, step in enumerate(steps):
+            trial.report(value, step)
+        return 9.0
+
+    study = optuna.create_study()
+    with pytest.warns(UserWarning, match="is ignored because"):
+        study.optimize(loop, n_trials=1)
+    listener = Notices()
+    best = tune(loop, n_trials=3, direction="minimize", progress=listener, pruner=None)
+    for record in best.run_summary.records:
+        *reported, _ = record.reports  # the last one is the result
+        assert [report.value for report in reported] == list(study.trials[0].intermediate_values.values())
+    repeated = next(step for index, step in enumerate(steps) if step in steps[:index])
+    assert listener.notices == [
+        f"loop reports step {repeated} more than once: the first report of a step counts, and others are ignored"
+    ]
 
 
 def test_steps_may_count_from_0() -> None:
@@ -438,6 +465,41 @@ def test_a_limit_in_epochs_counts_steps() -> None:
     assert [len(record.reports) for record in records] == [2] * 4
 
 
+def test_limits_and_reasons_count_the_steps_of_a_function() -> None:
+    [record] = search(Loop(), n_trials=4, pruner=None, max_epochs=2).run_summary.records
+    assert (record.state, record.reason) == (TrialState.STOPPED, "the study's 2 steps are exhausted")
+    many = search(Loop(), max_resource=STEPS, n_trials=8, study_name="pruned").run_summary.records
+    pruned = {record.reason for record in many if record.state is TrialState.PRUNED}
+    assert pruned
+    assert pruned <= {"pruned after 1 step", "pruned after 3 steps"}
+
+
+def test_all_that_shows_a_study_of_a_function_counts_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    best = search(Loop(), max_resource=STEPS, n_trials=4, progress=True)
+    for command in (["show"], ["show", "--sort", "steps"], ["show", "--sort", "epochs", "--markdown"]):
+        assert main([*command, "output/study"]) == 0
+    assert main(["show", "--markdown", "output/study"]) == 0
+    assert main(["compare", "0", "1", "--study", "output/study"]) == 0
+    assert main(["compare", "output/study", "output/study"]) == 0
+    shown = capsys.readouterr().out
+    assert "epoch" not in shown
+    assert len(re.findall(r"\bsteps\b.*\bseconds\b", shown)) == 4, "the headings of the tables"
+    assert len(re.findall(r"^ +steps ", shown, re.MULTILINE)) == 2, "the rows of the comparisons"
+    assert len(re.findall(r"All trials together trained \d+ steps", shown)) == 1
+    assert best.run_summary.trials_markdown().splitlines()[0].endswith("| steps | seconds |")
+
+
+def test_the_report_of_a_function_counts_steps() -> None:
+    pytest.importorskip("plotly")
+    search(Loop(), max_resource=STEPS, n_trials=4, pruner=None)
+    summary = hpsearch.open_study("output/study")
+    write_report(summary, "report.html")
+    page = Path("report.html").read_text()
+    assert '<th scope="col" class="number">steps</th>' in page
+    assert "All trials together trained 24 steps" in page
+    assert '"title":{"text":"steps"}' in page
+
+
 def test_load_model_says_where_the_checkpoint_is() -> None:
     best = search(Loop(), max_resource=STEPS, n_trials=2)
     with pytest.raises(CheckpointError, match="hpsearch cannot load what Loop has saved; load it from 'output/study"):
@@ -531,10 +593,18 @@ def test_a_function_may_report_from_another_thread(monkeypatch: pytest.MonkeyPat
 
 
 class Notices(SearchListener):
-    """Keeps the notices of a search."""
+    """Keeps the notices of a search, and the news of the first call."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
+        self.first_call: list[str] = []
+        self.notes: list[str] = []
+
+    def on_search_begin(self, study: Any, records: Any, notes: Sequence[str]) -> None:
+        self.notes = list(notes)
+
+    def on_first_call(self, news: str) -> None:
+        self.first_call.append(news)
 
     def on_notice(self, notice: str) -> None:
         self.notices.append(notice)
@@ -557,9 +627,12 @@ def test_trials_pause_and_resume_in_whatever_order_the_function_saves_reports_an
                 elif trial.should_prune():
                     return
 
-    records = search(loop, max_resource=STEPS, n_trials=12).run_summary.records
+    listener = Notices()
+    records = search(loop, max_resource=STEPS, n_trials=12, progress=listener).run_summary.records
     assert {record.state for record in records} == {TrialState.COMPLETE, TrialState.PRUNED}
     assert any(begun), "some were promoted"
+    repeated = [notice for notice in listener.notices if "more than once" in notice]
+    assert repeated == [], "a step that is repeated after a pause needs no notice"
     for record in records:
         assert [report.step for report in record.reports] == list(range(1, len(record.reports) + 1))
         assert [report.value for report in record.reports] == [
@@ -582,6 +655,65 @@ def test_a_function_that_rarely_saves_is_told_once_that_it_does_not_pause() -> N
     ]
 
 
+def test_a_first_call_is_shown_when_it_begins_and_when_it_ends_at_its_first_report() -> None:
+    listener, shown, now = Notices(), [], [0.0]
+
+    def loop(trial: FunctionTrial) -> None:
+        shown.append(list(listener.first_call))
+        now[0] += 7.0
+        trial.report({"loss": 0.25 + 0 * trial.params["x"]}, 3)
+
+    TunedFunction(loop, X, clock=lambda: now[0]).hyperparameter_search(n_trials=1, progress=listener)
+    begins = "the first call of loop is running: it shows what loop is"
+    ended = (
+        "the first call of loop has reported loss=0.25 at step 3 after 7.0 s, and ends here: trial 0 calls loop again"
+    )
+    assert shown == [[begins], [begins, ended]]
+
+
+def test_of_several_processes_only_the_main_one_shows_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        listener = Notices()
+        with pytest.raises(StudyError, match="started 2 processes"):
+            search(lambda trial: trial.params["x"], direction="minimize", progress=listener)
+        assert bool(listener.first_call) == (rank == "0")
+
+
+def test_the_time_of_the_first_call_is_a_part_of_the_timeout(clock: Clock) -> None:
+    calls = iter(range(100))
+
+    def loop(trial: FunctionTrial) -> None:
+        clock.move(60.0 if next(calls) == 0 else 0.0)()
+        for step in range(1, STEPS + 1):
+            trial.report({"loss": curve(trial, step)}, step)
+            clock.move(15.0)()
+            if trial.should_prune():
+                return
+
+    best = TunedFunction(loop, X, clock=clock).hyperparameter_search(n_trials=5, timeout=100.0, progress=False)
+    assert isinstance(best, BestRun)
+    [record] = best.run_summary.records
+    assert (record.state, record.reason) == (TrialState.STOPPED, "the study's timeout of 100.0 s is over")
+    assert len(record.reports) == 4, "the first call took 60 s, and three steps 45"
+
+
+def test_a_first_call_that_returns_after_the_timeout_is_the_only_trial(clock: Clock) -> None:
+    def slow(trial: FunctionTrial) -> float:
+        clock.move(60.0)()
+        return float(trial.params["x"])
+
+    listener = Notices()
+    best = TunedFunction(slow, X, clock=clock).hyperparameter_search(
+        n_trials=5, timeout=50.0, direction="minimize", progress=listener
+    )
+    assert isinstance(best, BestRun)
+    [record] = best.run_summary.records
+    assert (record.state, record.reason, record.seconds) == (TrialState.COMPLETE, None, 60.0)
+    assert listener.notices[-1:] == ["the search ends early: the study's timeout of 50.0 s is over"]
+
+
 def test_a_result_that_a_function_completes_after_a_signal_counts() -> None:
     def loop(trial: FunctionTrial) -> None:
         for step in range(1, STEPS + 1):
@@ -602,6 +734,36 @@ def test_trials_of_sessions_with_other_settings_are_replayed_with_theirs() -> No
         again = SearchPlan(lambda trial: Loop()(trial), X).trainer().replay("study", number, progress=False)
         assert again.is_equal
         assert again.record.seed == number + 1
+
+
+def test_another_max_resource_is_said_with_what_it_does_to_the_rungs() -> None:
+    said = []
+    for n_trials, max_resource in ((2, 4), (4, STEPS), (5, STEPS), (6, 4)):
+        listener = Notices()
+        search(Loop(), max_resource=max_resource, n_trials=n_trials, progress=listener)
+        changes = [note.partition("session: ")[2] for note in listener.notes if note.startswith("CHANGED")]
+        said.append((changes, [each.partition(": rungs compare")[0] for each in listener.notices if "rungs" in each]))
+    assert said == [
+        ([], []),
+        (["max_resource 4 -> 6"], ["max_resource was 4 in the last session and is 6 now"]),
+        ([], []),
+        (["max_resource 6 -> 4"], ["max_resource was 6 in the last session and is 4 now"]),
+    ]
+
+
+def test_a_study_that_returns_to_earlier_code_makes_no_further_first_call() -> None:
+    def one(trial: FunctionTrial) -> None:
+        calls.append(trial.number)
+        trial.report({"loss": trial.params["x"]}, 1)
+
+    def other(trial: FunctionTrial) -> None:
+        trial.report({"loss": trial.params["x"] + 1}, 1)
+
+    calls: list[int] = []
+    for n_trials, function in enumerate((one, other, one, one), start=1):
+        calls.clear()
+        search(function, n_trials=n_trials)
+    assert calls == [3], "the session before had the same code"
 
 
 def test_a_replay_of_a_study_that_does_not_exist_is_refused() -> None:
@@ -640,7 +802,6 @@ def returns(value: Any) -> Callable[[Any], Any]:
         (returns(1.0), {"direction": "minimise"}, ObjectiveError, "Did you mean 'minimize'"),
         (reports(1.0, "bad"), {"direction": "minimize"}, StudyError, "the text 'bad' is no number"),
         (reports(1.0, 2.0, steps=[3, 2]), {"direction": "minimize"}, StudyError, "reports step 2 after step 3"),
-        (reports(1.0, 2.0, steps=[0, 0]), {"direction": "minimize"}, StudyError, "reports step 0 after step 0"),
         (reports(1.0, 2.0, steps=[1, 1.5]), {"direction": "minimize"}, StudyError, "a whole number .* but got 1.5"),
         (reports(1.0, 2.0, steps=[1, -1]), {"direction": "minimize"}, StudyError, "a whole number .* but got -1"),
         (reports(1.0, steps=["one"]), {"direction": "minimize"}, StudyError, "a whole number .* but got 'one'"),
@@ -774,6 +935,94 @@ def test_an_objective_of_optuna_runs_unchanged(objective: Any, direction: str, n
         torch.manual_seed(record.seed or 0)
         alone = objective(optuna.trial.FixedTrial(record.params))
         assert record.value == pytest.approx(alone, abs=1e-6), f"trial {record.number}, with the same seed alone"
+
+
+def in_both(objective: Callable[[Any], float], **arguments: Any) -> tuple[list[Any], list[Any]]:
+    """What an objective notes as attributes in a trial of Optuna, and in all trials here."""
+    study = optuna.create_study(study_name="study", direction=arguments["direction"])
+    study.optimize(objective, n_trials=1)
+    best = tune(objective, n_trials=2, progress=False, **arguments)
+    return [study.trials[0].user_attrs], [record.user_attrs for record in best.run_summary.records]
+
+
+def test_a_trial_knows_its_study_as_in_optuna_in_the_first_call_too() -> None:
+    def objective(trial: Any) -> float:
+        study = trial.study
+        is_minimized = study.direction == optuna.study.StudyDirection.MINIMIZE
+        trial.set_user_attr("known", [study.study_name, is_minimized, [each.name for each in study.directions]])
+        trial.set_user_attr("began", abs((datetime.datetime.now() - trial.datetime_start).total_seconds()) < 60)
+        return float(trial.suggest_float("x", 0, 1))
+
+    [theirs], ours = in_both(objective, direction="minimize")
+    assert theirs == {"known": ["study", True, ["MINIMIZE"]], "began": True}
+    assert ours == [theirs, theirs]
+
+
+def test_a_resumed_trial_began_when_it_began() -> None:
+    began: dict[int, list[datetime.datetime]] = {}
+    loop = Loop()
+
+    def noting(trial: FunctionTrial) -> None:
+        began.setdefault(trial.number, []).append(trial.datetime_start)
+        loop(trial)
+
+    records = search(noting, max_resource=STEPS, n_trials=12).run_summary.records
+    resumed = {number: times for number, times in began.items() if number > 0 and len(times) > 1}
+    assert resumed
+    for number, (_, *again) in resumed.items():
+        begin = records[number].spans[0].begin
+        assert [each.timestamp() for each in again] == pytest.approx([begin] * len(again), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda trial: trial.study.best_value, r"study.best_value does not exist: .*open_study\('output/study'\).best"),
+        (
+            lambda trial: trial.study.best_trial,
+            "trial.study.best_trial does not exist: a trial does not see the others",
+        ),
+        (lambda trial: trial.study.trials, r"trial.study.trials does not exist: .*best.run_summary.records"),
+        (lambda trial: trial.study.user_attrs, "trial.study.user_attrs does not exist: .*use trial.set_user_attr"),
+        (lambda trial: trial.study.stop(), "trial.study.stop does not exist: pass callbacks= to tune"),
+        (lambda trial: trial.study.nonsense, r"trial.study.nonsense does not exist\.$"),
+        (lambda trial: trial.system_attrs, "trial.system_attrs does not exist: use trial.user_attrs"),
+        (lambda trial: trial.suggest_loguniform, "trial.suggest_loguniform does not exist: use trial.suggest_float"),
+        (lambda trial: trial.nonsense, r"trial.nonsense does not exist\.$"),
+    ],
+)
+def test_what_a_trial_cannot_know_of_its_study_says_what_takes_its_place(
+    read: Callable[[Any], object], message: str
+) -> None:
+    errors: list[Exception] = []
+
+    def function(trial: FunctionTrial) -> float:
+        with pytest.raises(AttributeError) as caught:
+            read(trial)
+        errors.append(caught.value)
+        return float(trial.params["x"])
+
+    search(function, direction="minimize", n_trials=2)
+    assert len(errors) == 2, "in the first call and in a trial"
+    assert all(re.search(message, str(error)) for error in errors), errors
+
+
+def test_a_direction_that_is_not_known_yet_and_one_of_several_are_refused() -> None:
+    def one(trial: FunctionTrial) -> dict[str, float]:
+        trial.set_user_attr("direction", trial.study.direction.name)
+        return {"loss": trial.params["x"]}
+
+    with pytest.raises(StudyError, match=r"no direction yet: this is the first call .* Pass direction= to tune"):
+        search(one)
+    [record] = search(one, compute_objective="loss", n_trials=1).run_summary.records
+    assert record.user_attrs == {"direction": "MINIMIZE"}
+
+    def two(trial: FunctionTrial) -> tuple[float, float]:
+        trial.set_user_attr("directions", [each.name for each in trial.study.directions])
+        return trial.params["x"], trial.study.direction.value
+
+    with pytest.raises(StudyError, match="there are several objectives: use directions"):
+        search(two, direction=["minimize", "maximize"])
 
 
 def test_the_space_may_be_given_apart_and_lambdas_are_functions() -> None:

@@ -62,6 +62,14 @@ def test_something_else_than_a_trainer_of_transformers_is_refused() -> None:
         tune(3)  # type: ignore[arg-type]
 
 
+def test_a_function_that_makes_trainers_cannot_read_its_study() -> None:
+    def make(trial: Any) -> transformers.Trainer:
+        assert trial.study.study_name == "study"
+        return make_trainer(trial)
+
+    assert_refused(r"make_trainer\(trial\) reads trial.study or trial.datetime_start; only plain functions can", make)
+
+
 def test_what_trials_would_share_is_refused() -> None:
     model, stops = TwoLayers(), EarlyStoppingCallback()
     args = transformers_trainer("made", model).args

@@ -114,7 +114,7 @@ class SearchSummary:
 
     def trials_markdown(self, limit: int = 10) -> str:
         """Return the best trials as a Markdown table, for example for a paper."""
-        return trials_markdown(self.records, self.study.objectives, limit)
+        return trials_markdown(self.records, self.study.objectives, limit, self.study.unit)
 
     def count(self, state: TrialState) -> int:
         """Return the number of trials in `state`."""

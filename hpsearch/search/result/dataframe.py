@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..metrics.objective import Objective
 from ..metrics.selection import ranking
+from ..study import EPOCH
 from ..trial import TrialRecord
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ def trials_dataframe(records: Sequence[TrialRecord], objectives: Sequence[Object
     Returns:
         A `pandas.DataFrame` indexed by the trial's number, with the columns `state`, one for each objective (NaN for
         trials that did not train to their end), `last_report` (of the first objective, of any trial), one for each
-        parameter, ``params.<name>``, `holds` (whether it holds the constraints), `epochs`, `seconds`, `evaluations`,
-        `seed`, `checkpoint` and `reason`.
+        parameter, ``params.<name>``, `holds` (whether it holds the constraints), `epochs` (of a plain function: steps),
+        `seconds`, `evaluations`, `seed`, `checkpoint` and `reason`.
     """
     import pandas
 
@@ -34,21 +35,24 @@ def trials_dataframe(records: Sequence[TrialRecord], objectives: Sequence[Object
     return table.set_index("number")
 
 
-def trials_markdown(records: Sequence[TrialRecord], objectives: Sequence[Objective], limit: int = 10) -> str:
+def trials_markdown(
+    records: Sequence[TrialRecord], objectives: Sequence[Objective], limit: int = 10, unit: str = EPOCH
+) -> str:
     """Return the best trials as a table in Markdown, four significant digits each.
 
     Args:
         records: of the trials.
         objectives: of the study.
         limit: how many trials.
+        unit: of the column after the parameters.
     """
-    return markdown_table(ranking(records, objectives, limit), objectives)
+    return markdown_table(ranking(records, objectives, limit), objectives, unit)
 
 
-def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective]) -> str:
+def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective], unit: str = EPOCH) -> str:
     """Return these trials, in this order, as a table in Markdown, four significant digits each."""
     names = list(dict.fromkeys(name for record in shown for name in record.params))
-    head = ["trial", *(each.name for each in objectives), *names, "epochs", "seconds"]
+    head = ["trial", *(each.name for each in objectives), *names, f"{unit}s", "seconds"]
     lines = [
         [
             record.number,

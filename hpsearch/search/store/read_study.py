@@ -20,7 +20,7 @@ from ...system.json_types import JsonObject
 from ...system.scope_names import SCOPES
 from ..decisions.ladder import Ladder
 from ..space.search_space import SearchSpace
-from ..study import DEFINE_BY_RUN, check_budget
+from ..study import DEFINE_BY_RUN, EPOCH, STEP, check_budget
 from ..trial import TrialRecord
 from .checked_json import (
     Check,
@@ -199,6 +199,7 @@ _SETTINGS: dict[str, Check] = {
     "space": _space,
     "n_trials": optional(_at_least_one),
     "budget": _budget,
+    "unit": one_of((EPOCH, STEP)),
     "session": whole,
     "ended_before": whole,
     "uncounted_before": whole,

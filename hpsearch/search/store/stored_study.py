@@ -13,7 +13,7 @@ from ...system.spelling import nearest_name
 from ..decisions.ladder import LADDER_OF_0_8_0, Ladder
 from ..metrics.constraints import Constraint
 from ..metrics.objective import Objective
-from ..study import describe
+from ..study import EPOCH, describe
 from ..trial import TrialRecord
 from .read_study import Trials
 from .study_folder import ADDED, STUDY_FILE, read_settings, read_trials
@@ -97,6 +97,11 @@ class StoredStudy:
         """The budget of the study in full training runs; None: no limit."""
         budget: float | None = self.settings.get("budget")
         return budget
+
+    @property
+    def unit(self) -> str:
+        """The unit of `TrialRecord.epochs`: ``epoch``, or ``step`` of a plain function."""
+        return str(self.settings.get("unit", EPOCH))
 
     @property
     def ladder(self) -> Ladder | None:

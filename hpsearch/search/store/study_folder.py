@@ -17,7 +17,7 @@ from ...errors import StudyError
 from ...system.files import disk_problem, file_lock, remove_folder, remove_partial, whole_folder, write_json
 from ...system.json_types import JsonObject
 from ..metrics.selection import best_records
-from ..study import Study
+from ..study import EPOCH, Study
 from ..trial import TrialRecord, TrialState
 from .forgiven_failures import UNCOUNTED_BEFORE, uncounted_before
 from .live_sessions import SESSIONS_FOLDER
@@ -167,6 +167,7 @@ class StudyFolder:
         self.ended_before = 0 if earlier is None else earlier.get(_ENDED_BEFORE, 0)
         own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
         own |= {} if study.budget is None else {"budget": study.budget}
+        own |= {} if study.unit == EPOCH else {"unit": study.unit}
         write_json(
             self.path / STUDY_FILE,
             {

@@ -58,6 +58,10 @@ class Limits:
             return f"{self._study.max_failures} consecutive trials failed"
         return self._ended_by or (None if self._has_a_result_to_record() else self.exhausted())
 
+    def set_timeout(self, seconds: float) -> None:
+        """Set another limit of time, counted from the beginning of the search, the first call included."""
+        self.budget.set_timeout(seconds, earlier=self._first_call.seconds)
+
     def end_early(self, reason: str) -> None:
         """Let no further trial begin in this session; those that run continue to their end."""
         self._ended_by = reason

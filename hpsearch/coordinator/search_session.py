@@ -107,7 +107,7 @@ class SearchSession:
         timeout = requested.settings.get("timeout", self.study.timeout)
         if timeout != self._timeout and isinstance(timeout, int | float):
             self._timeout = timeout
-            self.limits.budget.set_timeout(timeout)
+            self.limits.set_timeout(timeout)
         return requested
 
     def settle(self, record: TrialRecord, has_run: bool = True) -> None:

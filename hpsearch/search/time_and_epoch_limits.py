@@ -76,9 +76,9 @@ class SearchBudget:
         """What is left of the time; None if there is no limit."""
         return None if self._end is None else max(self._end - self.clock(), 0.0)
 
-    def set_timeout(self, seconds: float) -> None:
-        """Set another limit of time, counted from the beginning."""
-        self._end, self._limit = self._begin + seconds, f"timeout of {seconds} s, as set by hand,"
+    def set_timeout(self, seconds: float, earlier: float = 0.0) -> None:
+        """Set another limit of time, counted from the beginning; `earlier` seconds had passed before it."""
+        self._end, self._limit = self._begin + seconds - earlier, f"timeout of {seconds} s, as set by hand,"
 
     def set_seconds_left(self, seconds: float) -> None:
         """Set what is left of the time from now on, as the searching process says."""

@@ -283,7 +283,7 @@ class Coordinator:
         return "timeout" in self._session.requests.now().settings
 
     def next_action(self, number: int, reported: Reported) -> Verdict:
-        """Return what a trial does that has reported: as the user has requested, or else as the rungs or the pruner say.
+        """Return what a trial does that has reported: as the user requests, or else as the rungs or the pruner say.
 
         In a search that is paused, a trial that would continue leaves; it is judged before, as it is not judged at this
         report when it has resumed. All processes of the trial learn of another time limit with the same report: those

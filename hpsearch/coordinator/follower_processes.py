@@ -47,7 +47,9 @@ def follow(
                 raise message.error
             return message.records
         assignment: Assignment = message
-        budget = TrialBudget(study, SearchBudget(study, assignment.seconds, interruption=interruption), assignment.others)
+        budget = TrialBudget(
+            study, SearchBudget(study, assignment.seconds, interruption=interruption), assignment.others
+        )
         trial = AssignedTrial(assignment)
         trial.ranks = ranks
         reporter = SilentReporter()

@@ -183,6 +183,9 @@ def test_an_extended_trial_trains_on_from_the_checkpoint_with_the_schedule_of_it
     assert extended.arguments == {**first.arguments, **to}
     assert [part["trial"] for part in extended.schedule] == [0, 2]
     assert extended.origin["trial"] == 0
+    trainer = small_trainer(tmp_path, num_train_epochs=EPOCHS, save_strategy="epoch", logging_steps=1)
+    with pytest.raises(StudyError, match=r"Trial 2 extends trial 0, .* trial 0 can be"):
+        trainer.replay(number=2, progress=False)
 
 
 def test_an_extended_trial_is_not_judged_at_rungs(tmp_path: Path) -> None:
@@ -267,7 +270,7 @@ def test_a_length_that_is_no_extension_is_refused(tmp_path: Path) -> None:
         open_study(tmp_path / "steps" / "study").extend(0, num_train_epochs=9)
 
 
-BRANCHES = {
+BRANCHES: dict[str, Any] = {
     "optim": Categorical({"sgd": {"weight_decay": Float(0.0, 0.1)}, "adamw_torch": {"adam_beta1": Float(0.5, 0.9)}}),
     **RATE,
 }

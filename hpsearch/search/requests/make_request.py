@@ -325,7 +325,9 @@ def _check_longer(study: StoredStudy, trial: TrialRecord, name: str, length: flo
         )
     trained = max((each.epoch if name == "num_train_epochs" else each.step for each in trial.reports), default=0)
     if length <= trained:
-        raise StudyError(f"Trial {trial.number} was trained up to {name}={trained}; {name}={length} does not extend it.")
+        raise StudyError(
+            f"Trial {trial.number} was trained up to {name}={trained}; {name}={length} does not extend it."
+        )
 
 
 def _recorded_argument(study: StoredStudy, trial: TrialRecord, name: str) -> object:

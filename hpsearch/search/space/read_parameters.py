@@ -48,8 +48,7 @@ def check_read(trial: Trial, recipe: ReadsParameters) -> None:
         if name not in params.values_by_name and not is_like_another:
             given = "start_with gives" if trial.origin is None else "The request gives"
             raise SpaceError(
-                f"{given} {name}={value!r}, which no code has suggested."
-                f"{nearest_name(name, params.values_by_name)}"
+                f"{given} {name}={value!r}, which no code has suggested.{nearest_name(name, params.values_by_name)}"
             )
     unread = [
         name

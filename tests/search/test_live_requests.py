@@ -270,8 +270,9 @@ def test_a_length_that_is_no_extension_is_refused(tmp_path: Path) -> None:
         open_study(tmp_path / "steps" / "study").extend(0, num_train_epochs=9)
 
 
+OPTIMIZERS: Any = {"sgd": {"weight_decay": Float(0.0, 0.1)}, "adamw_torch": {"adam_beta1": Float(0.5, 0.9)}}
 BRANCHES: dict[str, Any] = {
-    "optim": Categorical({"sgd": {"weight_decay": Float(0.0, 0.1)}, "adamw_torch": {"adam_beta1": Float(0.5, 0.9)}}),
+    "optim": Categorical(OPTIMIZERS),
     **RATE,
 }
 

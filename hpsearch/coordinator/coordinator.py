@@ -16,6 +16,7 @@ from ..ledger.ledger import Ledger
 from ..ledger.optuna_study import OptunaStudy
 from ..ledger.proposer import Proposer
 from ..search.decisions.decide import STOPPED_BY_HAND
+from ..search.requests.in_effect import InEffect
 from ..search.space.parameters import Parameter
 from ..search.store.study_folder import remove_leftovers
 from ..search.trial import Trial, TrialRecord, TrialState, Verdict
@@ -145,7 +146,8 @@ class Coordinator:
         """
         if self.is_ending:
             return None
-        number = self._without_process.pop(0) if self._without_process else self._choose()
+        may_resume = self._is_closing or not self.is_paused
+        number = self._without_process.pop(0) if self._without_process and may_resume else self._choose()
         return None if number is None else replace(self.running[number].assignment, seconds=self.seconds_left)
 
     def give_back(self, number: int) -> None:
@@ -281,24 +283,33 @@ class Coordinator:
     def report(self, number: int, reported: Reported) -> Verdict:
         """Receive an evaluation of a trial in another process, and return what the trial does next."""
         self.record_report(number, reported)
-        requested = self.requested(number, reported)
-        if requested is None:
-            reason = self.reason_to_stop(number, reported)
-            requested = self.verdict(number, reported) if reason is None else Verdict(stop=reason)
-        return replace(requested, seconds_left=self.seconds_left) if self._is_time_changed else requested
+        reason = self.reason_to_stop(number, reported)
+        return self.next_action(number, reported) if reason is None else Verdict(stop=reason)
 
     @property
     def _is_time_changed(self) -> bool:
         return "timeout" in self._session.requests.now().settings
 
-    def requested(self, number: int, reported: Reported) -> Verdict | None:
-        """Return what the user has requested for a trial that has reported, or for the search; None: nothing."""
+    def next_action(self, number: int, reported: Reported) -> Verdict:
+        """Return what a trial does that has reported: as the user requests, or else as the rungs or the pruner say.
+
+        In a search that is paused, a trial that would continue leaves; it is judged before, as it is not judged at this
+        report when it has resumed. All processes of the trial learn of another time limit with the same report: those
+        that have a limit agree after each step.
+        """
         requested = self._session.follow_requests()
-        if reported.is_last or reported.report.step == 0:
-            return None
-        if number in requested.stopped:
+        said = self._next_action(number, reported, requested)
+        return replace(said, seconds_left=self.seconds_left) if self._is_time_changed else said
+
+    def _next_action(self, number: int, reported: Reported, requested: InEffect) -> Verdict:
+        may_leave = not reported.is_last and reported.report.step > 0
+        if may_leave and number in requested.stopped:
             return Verdict(stop=STOPPED_BY_HAND)
-        return Verdict(leave="the search is paused by hand") if requested.is_paused else None
+        said = self.verdict(number, reported)
+        is_ending = said.prune or said.pause or said.stop is not None
+        if may_leave and requested.is_paused and not is_ending:
+            return Verdict(leave="the search is paused by hand")
+        return said
 
     def record_report(self, number: int, reported: Reported) -> None:
         """Record and show an evaluation."""
@@ -323,11 +334,10 @@ class Coordinator:
 
     def reason_to_stop(self, number: int, reported: Reported) -> str | None:
         """Return why a trial stops that has reported: a limit of the study, or the user; None if it continues."""
-        requested = self.requested(number, reported)
-        if requested is not None and requested.stop is not None:
-            return requested.stop
-        is_trained = reported.report.step > 0  # else it would have no result
-        return self.exhausted() if is_trained and not reported.is_last else None
+        requested = self._session.follow_requests()
+        if reported.is_last or reported.report.step == 0:  # without a step, it would have no result
+            return None
+        return STOPPED_BY_HAND if number in requested.stopped else self.exhausted()
 
     def _has_begun(self, number: int) -> None:
         """Note that a trial has passed its preflight, if it had one."""

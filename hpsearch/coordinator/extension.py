@@ -19,7 +19,7 @@ from ..trial.searchable import Searchable
 
 
 def continue_from(extended: TrialRecord | None, trial: Trial, study_folder: Path, recipe: Searchable) -> None:
-    """Copy the checkpoints of a trial into the folder of the one that extends it, unless this one has some already.
+    """Copy the checkpoints of a trial into the folder of the one that extends it, unless this one has all of them.
 
     Args:
         extended: None: there is no record of it any more.
@@ -32,7 +32,7 @@ def continue_from(extended: TrialRecord | None, trial: Trial, study_folder: Path
     """
     assert trial.origin is not None, "it extends a trial"
     run = study_folder / trial.name
-    if recipe.resumable_checkpoints(run) or (trial.earlier is not None and trial.earlier.reports):
+    if trial.earlier is not None and trial.earlier.reports:
         return
     if recipe.cannot_extend is not None:
         raise CheckpointError(f"Only trials of an hpsearch.Trainer can be extended: {recipe.cannot_extend}.")
@@ -43,6 +43,9 @@ def continue_from(extended: TrialRecord | None, trial: Trial, study_folder: Path
         else [each for each in entries(folder, CHECKPOINT, SELECTED) if not leads_out(each, folder)]
     )
     newest = None if folder is None else next(iter(recipe.resumable_checkpoints(folder)), None)
+    own = recipe.resumable_checkpoints(run)
+    if own and (newest is None or _step(own[0]) >= _step(newest)):  # else it was killed while they were copied
+        return
     if newest not in present:
         raise CheckpointError(f"No checkpoint of trial {trial.origin['trial']} is left that training can resume from.")
     for each in sorted(present, key=lambda each: each == newest):  # that one last, as its copy says that all is there
@@ -50,6 +53,10 @@ def continue_from(extended: TrialRecord | None, trial: Trial, study_folder: Path
             shutil.copytree(each, partial, dirs_exist_ok=True)
             if (partial / STATE_FILE).is_file():
                 _continue_to(partial / STATE_FILE, trial.origin["arguments"])
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix(CHECKPOINT))
 
 
 def _continue_to(file: Path, to: Mapping[str, Any]) -> None:

@@ -76,7 +76,8 @@ def train_with_main(
         CommunicationError: they have lost their connection.
         BaseException: what is not an Exception, such as KeyboardInterrupt.
     """
-    budget = TrialBudget(study, SearchBudget(study, interruption=interruption), assignment.others)
+    search = SearchBudget(study, assignment.seconds, interruption=interruption)
+    budget = TrialBudget(study, search, assignment.others)
     trial = AssignedTrial(assignment)
     trial.ranks = ranks
     execution = Execution(

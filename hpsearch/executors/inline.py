@@ -63,8 +63,7 @@ class InlineReporter:
     def report(self, reported: Reported) -> Verdict:
         """Record it, and return the verdict; the trial itself looks at the limits of the study, after each step."""
         self._coordinator.record_report(self._number, reported)
-        requested = self._coordinator.requested(self._number, reported)
-        return self._coordinator.verdict(self._number, reported) if requested is None else requested
+        return self._coordinator.next_action(self._number, reported)
 
     def note(self, so_far: TrialRecord) -> None:
         """Write it to the trial's record."""

@@ -314,6 +314,9 @@ class Ledger:
             else:
                 is_pruned = record.state is TrialState.PRUNED
                 self._engine.tell(trial, state=EngineState.PRUNED if is_pruned else EngineState.FAIL)
+        except KeyError as error:
+            if error.args != ("grid_id",):  # GridSampler looks for it, but a trial that the user has requested has none
+                raise
         except RuntimeError as error:
             # A sampler that has tried everything (GridSampler) stops the study, which Optuna allows only in `optimize`.
             # The trial is recorded all the same.
@@ -359,6 +362,7 @@ def attributes_of(record: TrialRecord, place: int | None) -> dict[str, object]:
         _REASON: record.reason,
         _SCHEDULE: list(record.schedule) or None,
         _PLACE: place,
+        _REQUEST: None if record.origin is None else record.origin["request"],
         **record.user_attrs,
     }
     return {name: value for name, value in attributes.items() if value is not None}

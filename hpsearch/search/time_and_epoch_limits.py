@@ -70,6 +70,7 @@ class SearchBudget:
         left = study.timeout if seconds is None else seconds
         self._end = None if left is None else self._begin + left
         self._limit = f"timeout of {study.timeout} s"
+        self._is_set_by_hand = False
 
     @property
     def seconds(self) -> float | None:
@@ -79,10 +80,13 @@ class SearchBudget:
     def set_timeout(self, seconds: float, earlier: float = 0.0) -> None:
         """Set another limit of time, counted from the beginning; `earlier` seconds had passed before it."""
         self._end, self._limit = self._begin + seconds - earlier, f"timeout of {seconds} s, as set by hand,"
+        self._is_set_by_hand = True
 
     def set_seconds_left(self, seconds: float) -> None:
         """Set what is left of the time from now on, as the searching process says."""
-        self._end, self._limit = self.clock() + seconds, "timeout, as set by hand,"
+        self._end = self.clock() + seconds
+        if not self._is_set_by_hand:  # here; else the limit is known in words
+            self._limit = "timeout, as set by hand,"
 
     def passed(self, epochs: float) -> Stop | None:
         """Return why no more may be trained after this number of epochs of all trials, or None."""

@@ -317,6 +317,12 @@ def _read_trial(folder: Path, number: int | None) -> TrialRecord:
             f"Trial {wanted} sets {reaching}, which reaches beyond the study's folder, so it is not replayed: train "
             "with its hyperparameters instead."
         )
+    extended = found[wanted].extends
+    if extended is not None:
+        raise StudyError(
+            f"Trial {wanted} extends trial {extended}, from a checkpoint at which that one had ended, so it is not "
+            f"replayed; trial {extended} can be."
+        )
     return found[wanted]
 
 

@@ -189,7 +189,7 @@ class Search:
                 folder.note_end(session.records.records)
             if session.limits.has_too_many_failures:
                 raise _too_many_failures(session.limits.failures, self._best(session.records.records))
-        return replace(self, study=session.study)._result(session.records.records)
+        return self._as_changed(session)._result(session.records.records)
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""
@@ -240,13 +240,17 @@ class Search:
         except TrialEndedSearch as ended:
             if not isinstance(ended.cause, KeyboardInterrupt):
                 raise ended.cause from None
-            raise self._interrupted(session.records.records, session.interruption) from None
+            raise self._as_changed(session)._interrupted(session.records.records, session.interruption) from None
         except KeyboardInterrupt:
-            raise self._interrupted(session.records.records, session.interruption) from None
+            raise self._as_changed(session)._interrupted(session.records.records, session.interruption) from None
         finally:
-            self.listener.on_search_end(self.study, session.records.records)
+            self.listener.on_search_end(session.study, session.records.records)
         if session.interruption.signal:
-            raise self._interrupted(session.records.records, session.interruption)
+            raise self._as_changed(session)._interrupted(session.records.records, session.interruption)
+
+    def _as_changed(self, session: SearchSession) -> Search:
+        """Return this search with the total of trials that the user has requested while it ran."""
+        return replace(self, study=session.study)
 
     def _stored(self, number: int) -> tuple[object, object]:
         return self.backend.stored.engine_study(), self.backend.stored.engine_trial(number)

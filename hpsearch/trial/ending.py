@@ -57,9 +57,10 @@ class TrialEndedSearch(Exception):
 def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str | None]]) -> Ended:
     """Call `action`, which runs a trial or a part of it, and return how the trial ended; its memory is released.
 
-    An error is the trial's: it failed; also one of a disk that its folder is not on. A mistake in the study refuses the
-    trial, and ends the search; so does the user, a storage that cannot be reached, a disk that is full, a checkpoint
-    of another model, or processes that have lost their connection: the trial is interrupted, and resumes another time.
+    An error is the trial's: it failed; also one of a disk that its folder is not on, and of parameters that the user
+    has requested. A mistake in the study refuses the trial, and ends the search; so does the user, a storage that
+    cannot be reached, a disk that is full, a checkpoint of another model, or processes that have lost their
+    connection: the trial is interrupted, and resumes another time.
     If one process of several failed, the trial ends by the error of that process, and the search ends too.
     """
     trace: str | None = None
@@ -86,6 +87,8 @@ def how_it_ends(execution: Execution, error: BaseException) -> tuple[TrialState,
     if isinstance(error, ProcessFailedError):
         state, reason, trace, cause = how_it_ends(execution, error.error)
         return state, reason, trace, cause or error
+    if isinstance(error, SpaceError) and execution.is_requested:  # the request is mistaken, not the study
+        return TrialState.FAILED, str(error), None, None
     if isinstance(error, MISTAKES_IN_THE_STUDY):
         is_resumed = isinstance(error, CannotResumeError)
         return TrialState.INTERRUPTED if is_resumed else TrialState.REFUSED, str(error), None, error

@@ -76,6 +76,11 @@ class Execution:
         self._checkpoint: Path | None = None
 
     @property
+    def is_requested(self) -> bool:
+        """Whether the user has requested the trial."""
+        return self._trial.origin is not None
+
+    @property
     def folder(self) -> Path:
         """The folder of the trial's run."""
         return self._study.folder / self._trial.name

@@ -401,6 +401,20 @@ def test_a_trial_that_leaves_a_paused_search_is_the_first_to_resume_and_no_other
     assert [coordinator.next().number for _ in range(2)] == [1, 2]  # type: ignore[union-attr]
 
 
+def test_a_trial_that_loses_its_worker_while_the_search_is_paused_does_not_resume(tmp_path: Path) -> None:
+    search = Searching(tmp_path)
+    coordinator = search.coordinator
+    assert coordinator.next() is not None
+    asks(search, Kind.PAUSE)
+    assert coordinator.lost(0, KILLED) is None
+    assert coordinator.next() is None
+    assert not coordinator.is_over
+    asks(search, Kind.UNPAUSE)
+    again = coordinator.next()
+    assert again is not None
+    assert again.number == 0
+
+
 def test_a_requested_trial_is_the_next_to_begin_once(tmp_path: Path) -> None:
     search = Searching(tmp_path, n_trials=2)
     coordinator = search.coordinator

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300)]
 SCENARIOS = [
     *("healthy", "pruned", "timeout", "study_timeout", "fails", "init_fails", "dataset_fails", "too_many_failures"),
     *("model_init_suggests", "mistake", "read_in_one", "oom_fallback", "several_objectives", "rungs"),
-    *("rungs_and_a_budget", "brought", "brought_rungs", "objective_fails"),
+    *("rungs_and_a_budget", "brought", "brought_rungs", "objective_fails", "time_is_set", "paused_by_hand"),
 ]
 Reports = dict[str, list[dict[str, Any]]]
 
@@ -66,6 +66,18 @@ def test_a_search_in_two_processes_finds_what_one_process_finds(reports: Reports
     for ours, theirs in zip(values(together), values(alone), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
     assert together["best"] == alone["best"]
+
+
+def test_a_time_limit_that_is_set_while_a_trial_runs_ends_it_in_both_processes(reports: Reports) -> None:
+    records = reports["time_is_set"][0]["records"]
+    assert [each["state"] for each in records] == ["complete", "stopped"]
+    assert records[1]["reason"] == "the study's timeout of 0.01 s, as set by hand, is over"
+
+
+def test_a_search_that_is_paused_for_a_moment_finds_what_an_undisturbed_one_finds(reports: Reports) -> None:
+    paused, healthy = reports["paused_by_hand"][0], reports["healthy"][0]
+    assert states(paused) == ["complete"] * 3
+    assert values(paused) == values(healthy)
 
 
 def test_trials_wait_at_rungs_and_go_on_in_both_processes(reports: Reports) -> None:

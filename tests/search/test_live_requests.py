@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from hpsearch import (
@@ -15,8 +16,10 @@ from hpsearch import (
     Categorical,
     Float,
     Ladder,
+    NoCompletedTrialError,
     Report,
     SearchInterrupted,
+    SpaceError,
     StudyError,
     Trial,
     TrialRecord,
@@ -182,6 +185,9 @@ def test_an_extended_trial_trains_on_from_the_checkpoint_with_the_schedule_of_it
     assert extended.origin["trial"] == 0
     with pytest.raises(StudyError, match="Trial 2 extends trial 0; to try that again, extend 0 again"):
         open_study(tmp_path / "study").retry(2)
+    trainer = small_trainer(tmp_path, num_train_epochs=EPOCHS, save_strategy="epoch", logging_steps=1)
+    with pytest.raises(StudyError, match=r"Trial 2 extends trial 0, .* trial 0 can be"):
+        trainer.replay(number=2, progress=False)
 
 
 def test_an_extended_trial_is_not_judged_at_rungs(tmp_path: Path) -> None:
@@ -234,6 +240,130 @@ def test_an_extension_that_was_killed_before_its_checkpoints_were_copied_copies_
     records = search(tmp_path, n_trials=1, keep_checkpoints=None, arguments=arguments).run_summary.records
     assert [part["trial"] for part in records[1].schedule] == [0, 1]
     assert len(records[1].reports) == 9
+
+
+def test_an_extension_that_was_killed_while_its_checkpoints_were_copied_begins_at_the_last_one(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_trials": 1, "keep_checkpoints": None, "arguments": {"save_strategy": "epoch"}}
+    search(tmp_path, **options)
+    open_study(tmp_path / "study").extend(0, num_train_epochs=9)
+
+    class Interrupts(HearsNotices):
+        def on_trial_begin(self, trial: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises((SearchInterrupted, KeyboardInterrupt)):
+        search(tmp_path, Interrupts(), **options)
+    for each in (tmp_path / "study" / "run-1").glob("checkpoint-*"):
+        if each.name != "checkpoint-8":
+            shutil.rmtree(each)
+    extended = search(tmp_path, **options).run_summary.records[1]
+    assert [part["step"] for part in extended.schedule] == [0, 24]
+
+
+def test_a_length_that_is_no_extension_is_refused(tmp_path: Path) -> None:
+    arguments = {"save_strategy": "epoch"}
+    search(tmp_path / "epochs", n_trials=1, keep_checkpoints=None, arguments=arguments)
+    study = open_study(tmp_path / "epochs" / "study")
+    for steps in (5, 24):
+        with pytest.raises(StudyError, match=f"was trained up to max_steps=24; max_steps={steps} does not extend it"):
+            study.extend(0, max_steps=steps)
+    search(tmp_path / "steps", n_trials=1, keep_checkpoints=None, arguments={**arguments, "max_steps": 12})
+    with pytest.raises(StudyError, match="max_steps=12, which comes before num_train_epochs"):
+        open_study(tmp_path / "steps" / "study").extend(0, num_train_epochs=9)
+
+
+OPTIMIZERS: Any = {"sgd": {"weight_decay": Float(0.0, 0.1)}, "adamw_torch": {"adam_beta1": Float(0.5, 0.9)}}
+BRANCHES: dict[str, Any] = {
+    "optim": Categorical(OPTIMIZERS),
+    **RATE,
+}
+
+
+def branched(trial: Any) -> dict[str, Any]:
+    optim = trial.suggest_categorical("optim", ["sgd", "adamw_torch"])
+    other = ("weight_decay", 0.0, 0.1) if optim == "sgd" else ("adam_beta1", 0.5, 0.9)
+    return {"optim": optim, other[0]: trial.suggest_float(*other)}
+
+
+@pytest.mark.parametrize("space", [BRANCHES, branched], ids=["static", "function"])
+def test_a_trial_like_another_one_may_be_of_another_branch(tmp_path: Path, space: Any) -> None:
+    def run() -> list[TrialRecord]:
+        trainer = small_trainer(tmp_path, num_train_epochs=1)
+        start = [{"optim": "sgd", "weight_decay": 0.02}, {"optim": "adamw_torch"}]
+        found: Any = trainer.hyperparameter_search(space, "loss", n_trials=2, progress=False, start_with=start)
+        return list(found.run_summary.records)
+
+    run()
+    study = open_study(tmp_path / "study")
+    study.add({"optim": "adamw_torch"}, like=0)
+    study.add({"weight_decay": 0.05}, like=0)
+    if space is BRANCHES:
+        with pytest.raises(SpaceError, match="exists only under optim='sgd'"):
+            study.add({"weight_decay": 0.05}, like=1)
+    other, same = run()[2:]
+    assert (other.state, other.params["optim"], "weight_decay" in other.params) == (
+        TrialState.COMPLETE,
+        "adamw_torch",
+        False,
+    )
+    assert (same.params["optim"], same.params["weight_decay"]) == ("sgd", 0.05)
+
+
+def test_a_request_that_does_not_fit_the_space_fails_alone(tmp_path: Path) -> None:
+    def run() -> list[TrialRecord]:
+        trainer = small_trainer(tmp_path, num_train_epochs=1)
+        found: Any = trainer.hyperparameter_search(branched, "loss", n_trials=2, progress=False)
+        return list(found.run_summary.records)
+
+    run()
+    study = open_study(tmp_path / "study")
+    study.add({"optim": "sgdd"})
+    study.add({"optim": "sgd", "weight_decay": 0.05})
+    wrong, right = run()[2:]
+    assert wrong.state is TrialState.FAILED
+    assert "optim='sgdd'" in str(wrong.reason)
+    assert right.params == {"optim": "sgd", "weight_decay": 0.05}
+
+
+@pytest.mark.parametrize("storage", ["journal", None])
+def test_a_request_is_followed_once_although_the_storage_was_lost(tmp_path: Path, storage: Any) -> None:
+    options = {"storage": storage}
+    search(tmp_path, n_trials=2, **options)
+    open_study(tmp_path / "study").retry(0)
+    search(tmp_path, n_trials=2, **options)
+    for each in [*(tmp_path / "study").glob("study.db*"), *(tmp_path / "study").glob("study.log*")]:
+        each.unlink()
+    records = search(tmp_path, n_trials=3, **options).run_summary.records
+    assert [each.origin is not None for each in records] == [False, False, True, False]
+
+
+def test_a_trial_can_be_retried_when_one_point_of_a_grid_is_left(tmp_path: Path) -> None:
+    points = {"learning_rate": [0.1, 0.2, 0.3]}
+    space = {"learning_rate": Categorical((0.1, 0.2, 0.3))}
+    found: Any = small_trainer(tmp_path).hyperparameter_search(
+        space,
+        "loss",
+        n_trials=9,
+        sampler=optuna.samplers.GridSampler(points),
+        progress=Asks(tmp_path / "study", at_end=lambda study: study.retry(0)),
+    )
+    assert [each.state for each in found.run_summary.records] == [TrialState.COMPLETE] * 4
+
+
+def test_the_total_at_the_end_of_an_interrupted_search_contains_what_was_added(tmp_path: Path) -> None:
+    class Interrupts(Asks):
+        def on_trial_end(self, record: TrialRecord) -> None:
+            super().on_trial_end(record)
+            if record.number == 2:
+                raise KeyboardInterrupt
+
+        def on_search_end(self, study: Any, records: Any) -> None:
+            self.totals.append(study.n_trials)
+
+    asks = Interrupts(tmp_path / "study", at_end=lambda study: study.add({"learning_rate": 0.25}))
+    with pytest.raises(SearchInterrupted, match="interrupted after 3 of 5 trials"):
+        search(tmp_path, asks)
+    assert asks.totals == [5, 5]
 
 
 def test_the_number_of_trials_can_be_set_until_the_search_ends(tmp_path: Path) -> None:
@@ -290,6 +420,23 @@ def test_a_paused_search_trains_nothing_and_continues_with_the_trials_that_it_le
     assert [[one.values for one in each.reports] for each in records] == [
         [one.values for one in each.reports] for each in undisturbed
     ]
+
+
+def test_a_trial_of_a_paused_search_is_judged_before_it_leaves(tmp_path: Path) -> None:
+    pruner = optuna.pruners.ThresholdPruner(upper=-1.0, n_warmup_steps=2)
+
+    class EndsThePause(Unpauses):
+        def on_trial_end(self, record: TrialRecord) -> None:
+            Asks.on_trial_end(self, record)
+            if record.number == self._of:
+                self.answers.append(open_study(self._folder).unpause())
+
+    asks = EndsThePause(tmp_path / "study", lambda study: study.pause(), of=0)
+    trainer = small_trainer(tmp_path, num_train_epochs=EPOCHS)
+    with pytest.raises(NoCompletedTrialError) as raised:
+        trainer.hyperparameter_search(RATE, "loss", n_trials=1, progress=asks, pruner=pruner)
+    (record,) = raised.value.run_summary.records
+    assert (record.state, len(record.reports)) == (TrialState.PRUNED, 2)
 
 
 def test_a_pause_ends_with_the_search(tmp_path: Path) -> None:

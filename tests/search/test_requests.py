@@ -92,6 +92,7 @@ def test_what_no_search_has_fulfilled_is_left_over() -> None:
         (Request(Kind.EXTEND, 7, {"learning_rate": 0.1}, {"num_train_epochs": 4}), "extend 7 num_train_epochs=4"),
         (request("set", None, n_trials=5), "set n_trials=5"),
         (request("pause"), "pause"),
+        (Request(Kind.ADD, None, {"a": "\x1b]0;b\x07\nc"}), "add a=\\x1b]0;b\\x07\\nc"),
     ],
 )
 def test_a_request_is_shown_as_in_a_command_and_survives_its_file(made: Request, shown: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,18 @@ import torch
 from torch import distributed
 from transformers import TrainerCallback
 
-from hpsearch import BestRun, Categorical, Float, HpsearchError, Int, NoCompletedTrialError, SearchInterrupted, tune
+from hpsearch import (
+    BestRun,
+    Categorical,
+    Float,
+    HpsearchError,
+    Int,
+    NoCompletedTrialError,
+    SearchInterrupted,
+    TrialState,
+    open_study,
+    tune,
+)
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from hpsearch.trial import distributed_ranks
 from tests.support.models import accuracy, bert_classifier, classification_data
@@ -65,6 +77,17 @@ def fail(text: str) -> Callable[[], None]:
 
 def interrupt() -> None:
     raise KeyboardInterrupt
+
+
+def pause_for_a_moment(study: Path) -> None:
+    """Pause the search, and unpause it when its trial has left."""
+    open_study(study).pause()
+
+    def unpause() -> None:
+        wait_until(lambda: open_study(study).records[-1].state is TrialState.INTERRUPTED)
+        open_study(study).unpause()
+
+    threading.Thread(target=unpause, daemon=True).start()
 
 
 def begin_a_collective() -> None:
@@ -163,6 +186,10 @@ def scenario(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any], l
     elif name == "timeout":
         callbacks = [At(lambda: time.sleep(1.5), 0, 3, 0)]
         of_search["trial_timeout"] = 1.0
+    elif name == "time_is_set":
+        callbacks = [At(lambda: print(open_study(folder / name / "study").set(timeout=0.01)), 1, 2, 0)]
+    elif name == "paused_by_hand":
+        callbacks = [At(lambda: pause_for_a_moment(folder / name / "study"), 1, 2, 0)]
     elif name == "study_timeout":
         callbacks = [At(lambda: time.sleep(3.0), 1, 3, 1)]
         of_search["timeout"] = 3.0

@@ -13,7 +13,8 @@ from typing import NamedTuple, cast
 from ...errors import StudyError, one_of
 from ...system.files import entries
 from ...system.spelling import nearest_name
-from ..space.initial_trials import check_given
+from ..space.initial_trials import check_given, in_open_branches
+from ..space.parameters import Params
 from ..space.search_space import SearchSpace
 from ..store.live_sessions import sessions_at_work
 from ..store.retention import CHECKPOINT
@@ -144,12 +145,13 @@ def add(folder: str | os.PathLike[str], params: Mapping[str, object], like: int 
     def ask(found: _Found) -> tuple[Request, str]:
         if not params and like is None:
             raise StudyError("A new trial needs at least one parameter, or a trial that it is like.")
-        _check_params(found.study, params)
         earlier = {} if like is None else found.trial(like).params
+        _check_params(found.study, params, earlier)
         given = ", ".join(f"{name}={value!r}" for name, value in params.items())
         other = "the sampler chooses the others" if like is None else f"the others are those of trial {like}"
         told = f"with {given}; {other}" if given else f"with the parameters of trial {like}"
-        return Request(Kind.ADD, like, {**earlier, **params}), _new_trial(found, told)
+        together = _in_open_branches(found.study, {**earlier, **params})
+        return Request(Kind.ADD, like, together), _new_trial(found, told)
 
     return _make(folder, ask)
 
@@ -160,9 +162,7 @@ def extend(folder: str | os.PathLike[str], number: int, arguments: Mapping[str, 
     def ask(found: _Found) -> tuple[Request, str]:
         name, length = _length(arguments)
         trial = _ended(found, number, "extended")
-        before = trial.arguments.get(name, _recorded_argument(found.study, trial, name))
-        if isinstance(before, int | float) and before > 0 and length <= before:
-            raise StudyError(f"Trial {number} was trained with {name}={before}; {name}={length} does not extend it.")
+        _check_longer(found.study, trial, name, length)
         run = found.study.folder / trial.name
         if not any(any(each.glob("optimizer*")) for each in entries(run, CHECKPOINT)):
             raise StudyError(
@@ -256,11 +256,14 @@ def _check_at_work(found: _Found, what: str) -> None:
         raise StudyError(f"No search is running in {str(found.study.folder)!r}, so none can be {what}.")
 
 
-def _check_params(study: StoredStudy, params: Mapping[str, object]) -> None:
-    """Check the parameters of a new trial against the space, or, of a function, against those of the trials so far."""
+def _check_params(study: StoredStudy, params: Mapping[str, object], earlier: Mapping[str, object]) -> None:
+    """Check the parameters of a new trial against the space, or, of a function, against those of the trials so far.
+
+    Those of an earlier trial, which the new one is like, may open branches.
+    """
     described = study.described_space()
     if isinstance(described, Mapping):
-        check_given(params, SearchSpace.from_description(described), "The new trial has")
+        check_given(params, SearchSpace.from_description(described), "The new trial has", earlier)
         return
     assert described == DEFINE_BY_RUN
     known = {name for each in study.records() for name in each.params}
@@ -270,6 +273,14 @@ def _check_params(study: StoredStudy, params: Mapping[str, object]) -> None:
                 f"The new trial has {name}={params[name]!r}, but no trial of the study has a parameter of this name."
                 f"{nearest_name(name, known)}"
             )
+
+
+def _in_open_branches(study: StoredStudy, params: Params) -> Params:
+    """Return parameters without those of branches that others of them close; those of a function stay."""
+    described = study.described_space()
+    if not isinstance(described, Mapping):
+        return params
+    return in_open_branches(params, SearchSpace.from_description(described))
 
 
 def _check_settings(settings: Mapping[str, object]) -> None:
@@ -297,6 +308,26 @@ def _length(arguments: Mapping[str, object]) -> tuple[str, float]:
         kind = "a whole number of at least 1" if name == "max_steps" else "a number of epochs above 0"
         raise StudyError(f"{name} must be {kind}, but got {value!r}.")
     return name, cast(float, value)
+
+
+def _check_longer(study: StoredStudy, trial: TrialRecord, name: str, length: float) -> None:
+    """Check that a length is more than a trial has trained with, and is not hidden by another limit."""
+    before = {each: trial.arguments.get(each, _recorded_argument(study, trial, each)) for each in LENGTHS}
+    limits = {each: value for each, value in before.items() if isinstance(value, int | float) and value > 0}
+    if name in limits and length <= limits[name]:
+        raise StudyError(
+            f"Trial {trial.number} was trained with {name}={limits[name]}; {name}={length} does not extend it."
+        )
+    if name == "num_train_epochs" and "max_steps" in limits:
+        raise StudyError(
+            f"Trial {trial.number} was trained with max_steps={limits['max_steps']}, which comes before "
+            f"num_train_epochs; give it a larger max_steps."
+        )
+    trained = max((each.epoch if name == "num_train_epochs" else each.step for each in trial.reports), default=0)
+    if length <= trained:
+        raise StudyError(
+            f"Trial {trial.number} was trained up to {name}={trained}; {name}={length} does not extend it."
+        )
 
 
 def _recorded_argument(study: StoredStudy, trial: TrialRecord, name: str) -> object:

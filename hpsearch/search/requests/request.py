@@ -78,7 +78,7 @@ class Request:
         given = {} if self.kind is Kind.RETRY else {**self.params, **self.arguments}
         if self.kind is Kind.EXTEND:
             given = self.arguments
-        return f"{self.kind.value}{like}{''.join(f' {name}={value}' for name, value in given.items())}"
+        return f"{self.kind.value}{like}{''.join(_bare(f' {name}={value}') for name, value in given.items())}"
 
     @property
     def origin(self) -> JsonObject:
@@ -124,6 +124,11 @@ def _check_arguments(kind: Kind, arguments: JsonObject) -> None:
     for name, value in arguments.items():
         if name not in _ALLOWED.get(kind, ()) or not is_allowed(name, value):
             raise Unreadable(f"a request to {kind.value} cannot have {printable(name)}={shown(value)}")
+
+
+def _bare(text: str) -> str:
+    """Return a text on one line, so that it cannot act on a terminal."""
+    return printable(text).replace("\n", "\\n")
 
 
 def _values(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...errors import SpaceError
 from ...system.spelling import nearest_name
@@ -45,13 +45,16 @@ def _resolve(given: object, space: SearchSpace | SpaceFunction, args: object) ->
     return dict(given)
 
 
-def check_given(given: Mapping[str, object], space: SearchSpace, what: str) -> None:
+def check_given(
+    given: Mapping[str, object], space: SearchSpace, what: str, others: Mapping[str, object] | None = None
+) -> None:
     """Check given parameters of a trial against a static space; missing ones are left to the sampler.
 
     Args:
         given: names to values.
         space: the space.
         what: the beginning of a message, such as ``start_with gives``.
+        others: other parameters of the trial, which may open branches.
 
     Raises:
         SpaceError: a parameter or its value is not in the space, or a branch is not open.
@@ -62,18 +65,36 @@ def check_given(given: Mapping[str, object], space: SearchSpace, what: str) -> N
             raise SpaceError(f"{what} {name}={value!r}, which is not in the search space.{nearest_name(name, known)}")
         if not known[name].contains(value):
             raise SpaceError(f"{what} {name}={value!r}, which is not in {known[name]!r}.")
-    _check_branches(given, space, what)
+    places, together = _places(space), {**(others or {}), **given}
+    for name, value in given.items():
+        if not _is_open(places[name], together):
+            under = " or ".join(", ".join(f"{key}={each!r}" for key, each in where.items()) for where in places[name])
+            raise SpaceError(f"{what} {name}={value!r}, which exists only under {under}; give that too.")
 
 
-def _check_branches(given: Mapping[str, object], space: SearchSpace, what: str) -> None:
-    """Check that parameters exist together: not one of a branch that another one closes."""
+def in_open_branches(params: Mapping[str, object], space: SearchSpace) -> Params:
+    """Return parameters without those of branches that others of them close; what is not in the space stays.
+
+    >>> from hpsearch import Categorical, Float
+    >>> space = SearchSpace({"optim": Categorical({"sgd": {"momentum": Float(0.0, 1.0)}, "adamw_torch": {}})})
+    >>> in_open_branches({"optim": "adamw_torch", "momentum": 0.5, "width": 8}, space)
+    {'optim': 'adamw_torch', 'width': 8}
+    """
+    places = _places(space)
+    return {name: value for name, value in params.items() if name not in places or _is_open(places[name], params)}
+
+
+def _places(space: SearchSpace) -> dict[str, list[dict[str, Scalar]]]:
+    """Return, by name, under which values of others a parameter exists, for each of its places in a space."""
     places: dict[str, list[dict[str, Scalar]]] = {}
     for name, _, conditions in space.walk():
         places.setdefault(name, []).append(conditions)
-    for name, value in given.items():
-        if all(any(given.get(key, _ABSENT) != each for key, each in where.items()) for where in places[name]):
-            under = " or ".join(", ".join(f"{key}={each!r}" for key, each in where.items()) for where in places[name])
-            raise SpaceError(f"{what} {name}={value!r}, which exists only under {under}; give that too.")
+    return places
+
+
+def _is_open(places: Sequence[Mapping[str, Scalar]], params: Mapping[str, object]) -> bool:
+    """Return whether one of the places of a parameter is in a branch that is open."""
+    return any(all(params.get(key, _ABSENT) == each for key, each in where.items()) for where in places)
 
 
 def _defaults(space: SearchSpace, args: object) -> dict[str, object]:

@@ -43,11 +43,12 @@ def check_read(trial: Trial, recipe: ReadsParameters) -> None:
                 f"{code} suggested {name!r}, a training argument, when the arguments were already set; suggest it in "
                 "hp_space."
             )
+    is_like_another = trial.origin is not None and trial.origin["trial"] is not None  # which may have other branches
     for name, value in trial.fixed.items():
-        if name not in params.values_by_name:
+        if name not in params.values_by_name and not is_like_another:
+            given = "start_with gives" if trial.origin is None else "The request gives"
             raise SpaceError(
-                f"start_with gives {name}={value!r}, which no code has suggested."
-                f"{nearest_name(name, params.values_by_name)}"
+                f"{given} {name}={value!r}, which no code has suggested.{nearest_name(name, params.values_by_name)}"
             )
     unread = [
         name

@@ -19,6 +19,8 @@ import transformers
 from transformers import TrainerCallback
 
 from hpsearch import BestRun, CannotResumeError, SearchInterrupted, StudyError, TrainingArguments, tune
+from hpsearch.backends.engine_options import take_options
+from hpsearch.backends.tune_options import TUNE_OPTIONS
 from hpsearch.executors.processes import process_executor
 from hpsearch.executors.processes.group_checks import effective_batch
 from hpsearch.search.metrics.objective import resolve_objectives
@@ -55,7 +57,6 @@ def under_torchrun(folder: Path, name: str) -> list[list[list[float]]]:
 
 
 @process
-@pytest.mark.smoke
 def test_two_groups_of_two_report_what_one_process_reports_and_stay_warm(tmp_path: Path) -> None:
     events, diary = Events(), Diary(tmp_path / "diary")
     best = search(tmp_path / "groups", 4, WritesEnvironment(diary), n_jobs=2, progress=events)
@@ -104,6 +105,16 @@ def test_groups_shard_a_model_as_torchrun_does(tmp_path: Path) -> None:
     assert states(best) == ["complete"] * 2
     assert_same(best, under_torchrun(tmp_path, "sharded"))
     assert best.load_model() is not None
+
+
+@process
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_arguments_that_do_not_ask_for_the_cpu_train_in_groups_where_there_is_no_gpu(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    best = search(tmp_path / "groups", 1, WritesEnvironment(diary), trainer={"use_cpu": False})
+    assert states(best) == ["complete"]
+    assert {each["backend"] for each in diary.read()} == {"gloo"}
+    assert_same(best, reports(search(tmp_path / "alone", 1, processes_per_trial=1)))
 
 
 def kill() -> None:
@@ -335,6 +346,13 @@ def test_what_cannot_be_is_refused_before_any_work(tmp_path: Path, options: Any,
     with pytest.raises(StudyError, match=message):
         trainer.hyperparameter_search(SPACE, "loss", n_trials=2, progress=False, **options)
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(("name", "value"), [("processes_per_trial", 2), ("group_timeout", 60)])
+def test_groups_are_refused_on_ray(name: str, value: int) -> None:
+    message = rf"{name}={value} is not taken: groups of processes run on one machine only so far; leave it out"
+    with pytest.raises(StudyError, match=message):
+        take_options("ray", {name: value}, (), TUNE_OPTIONS)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it makes two up")

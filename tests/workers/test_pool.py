@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from hpsearch import StudyError
 from hpsearch.executors.processes import pool
 from hpsearch.executors.processes.device_slots import Slot
-from hpsearch.executors.processes.pool import Lost, Workers
+from hpsearch.executors.processes.pool import Lost, Worker, Workers
 from hpsearch.executors.processes.worker import GroupBroken, GroupFailed, Ready, Unusable
 from hpsearch.trial.messages import Progress
 
@@ -167,3 +168,21 @@ def test_a_group_that_has_lost_its_connection_loses_its_trial(clock: Clock) -> N
         Lost("RuntimeError: connection reset")
     ]
     assert group.has_ended
+
+
+def test_the_process_of_a_group_that_dies_first_is_named_not_those_that_are_ended_because_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def process(exitcode: int | None) -> Any:
+        return SimpleNamespace(exitcode=exitcode, sentinel=0, connection=SimpleNamespace(poll=lambda: False))
+
+    group: Any = Worker.__new__(Worker)
+    group._processes, group._reason_of_end = [process(None), process(-11), process(None)], None
+
+    def end_all(self: Any) -> None:
+        for each in self._processes:
+            each.exitcode = each.exitcode or -9
+
+    monkeypatch.setattr(Worker, "_end_groups", end_all)
+    monkeypatch.setattr(pool, "wait", lambda *_: [])
+    assert group.receive() == Lost("process 1 of 3: SIGSEGV")

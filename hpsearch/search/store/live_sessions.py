@@ -165,8 +165,12 @@ class Session:
 
 
 def sessions_at_work(study_folder: Path) -> list[str]:
-    """Return the names of the sessions that are at work in a study's folder; the caller need not be one of them."""
-    return sorted(path.name for path in entries(study_folder / SESSIONS_FOLDER, "") if _is_at_work(path))
+    """Return the names of the sessions that are at work in a study's folder; the caller need not be one of them.
+
+    A link in the place of the folder of sessions, which may lead anywhere, is not followed.
+    """
+    folder = study_folder / SESSIONS_FOLDER
+    return [] if folder.is_symlink() else sorted(path.name for path in entries(folder, "") if _is_at_work(path))
 
 
 def _is_at_work(path: Path) -> bool:

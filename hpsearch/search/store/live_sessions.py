@@ -11,6 +11,7 @@ import stat
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock
@@ -104,15 +105,7 @@ class Session:
             return True
         if not name or not re.fullmatch(r"[\w-][\w.-]*", name):
             return False
-        path = self._folder / name
-        if not _is_file(path):
-            return False
-        if is_alive(path):
-            return True
-        try:
-            return _machine_in(path) != machine() and self._now() - path.stat().st_mtime < SILENCE_SECONDS
-        except FileNotFoundError:
-            return False
+        return _is_at_work(self._folder / name, self._now)
 
     def _remove_dead(self) -> None:
         for path in entries(self._folder, ""):
@@ -170,17 +163,19 @@ def sessions_at_work(study_folder: Path) -> list[str]:
     A link in the place of the folder of sessions, which may lead anywhere, is not followed.
     """
     folder = study_folder / SESSIONS_FOLDER
-    return [] if folder.is_symlink() else sorted(path.name for path in entries(folder, "") if _is_at_work(path))
+    return (
+        [] if folder.is_symlink() else sorted(path.name for path in entries(folder, "") if _is_at_work(path, time.time))
+    )
 
 
-def _is_at_work(path: Path) -> bool:
+def _is_at_work(path: Path, now: Callable[[], float]) -> bool:
     """Return whether a session is at work, or, on a machine that does not see its lock, was at work a moment ago."""
     if not _is_file(path):
         return False
     if is_alive(path):
         return True
     try:
-        return _machine_in(path) != machine() and time.time() - path.stat().st_mtime < SILENCE_SECONDS
+        return _machine_in(path) != machine() and now() - path.stat().st_mtime < SILENCE_SECONDS
     except FileNotFoundError:
         return False
 

@@ -212,6 +212,7 @@ class TestOptuna(BackendContract):
     ) -> None:
         log, before = optuna.logging.get_logger("optuna.made.afterwards"), optuna.logging.get_verbosity()
         optuna.logging.enable_propagation()
+        optuna.logging.set_verbosity(optuna.logging.INFO)
         try:
             with caplog.at_level("INFO"):
                 with contextlib.suppress(KeyError), quiet_optuna():
@@ -223,10 +224,11 @@ class TestOptuna(BackendContract):
                 log.info("after")
                 with quiet_optuna():
                     log.info("again")
+            assert optuna.logging.get_verbosity() == optuna.logging.INFO
         finally:
             optuna.logging.disable_propagation()
+            optuna.logging.set_verbosity(before)
         assert list(dict.fromkeys(record.message for record in caplog.records)) == ["warned", "after"]
-        assert optuna.logging.get_verbosity() == before
 
 
 def search(folder: Path, n_trials: int, **options: Any) -> Any:

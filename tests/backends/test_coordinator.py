@@ -25,6 +25,7 @@ from hpsearch.trial.assignment import AssignedTrial
 from hpsearch.trial.ending import Ended, TrialEndedSearch
 from hpsearch.trial.messages import Noted
 from tests.support.coordinators import Searching, ended, reported
+from tests.support.optuna_logging import optuna_logs
 
 SMALLER = ({"arguments": {"per_device_train_batch_size": 1}, "reason": "out of memory"},)
 
@@ -181,12 +182,8 @@ def test_optuna_is_silent_while_parameters_are_chosen_and_user_code_is_not(
 
     search = Searching(tmp_path, sampler=Logs(seed=0))
     search.shown.on_trial_begin = lambda trial: log.info("user code")  # type: ignore[method-assign]
-    optuna.logging.enable_propagation()
-    try:
-        with caplog.at_level("INFO"):
-            assert search.coordinator.next() is not None
-    finally:
-        optuna.logging.disable_propagation()
+    with optuna_logs(optuna.logging.INFO), caplog.at_level("INFO"):
+        assert search.coordinator.next() is not None
     said = [record.message for record in caplog.records if record.name == log.name]
     assert set(said) == {"warned", "user code"}
 

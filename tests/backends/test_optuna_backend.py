@@ -15,6 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 from hpsearch import Categorical, Float, Int, NoCompletedTrialError, SearchInterrupted, StudyError
 from hpsearch.ledger.quiet import quiet_optuna
 from tests.backends.contract import BackendContract
+from tests.support.optuna_logging import optuna_logs
 from tests.support.searching import (
     RATE,
     AtStep,
@@ -210,24 +211,18 @@ class TestOptuna(BackendContract):
     def test_optuna_is_silent_until_the_outermost_block_ends_however_it_ends(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        log, before = optuna.logging.get_logger("optuna.made.afterwards"), optuna.logging.get_verbosity()
-        optuna.logging.enable_propagation()
-        optuna.logging.set_verbosity(optuna.logging.INFO)
-        try:
-            with caplog.at_level("INFO"):
-                with contextlib.suppress(KeyError), quiet_optuna():
-                    with quiet_optuna():
-                        log.info("inner")
-                    log.info("outer")
-                    log.warning("warned")
-                    raise KeyError
-                log.info("after")
+        log = optuna.logging.get_logger("optuna.made.afterwards")
+        with optuna_logs(optuna.logging.INFO), caplog.at_level("INFO"):
+            with contextlib.suppress(KeyError), quiet_optuna():
                 with quiet_optuna():
-                    log.info("again")
+                    log.info("inner")
+                log.info("outer")
+                log.warning("warned")
+                raise KeyError
+            log.info("after")
+            with quiet_optuna():
+                log.info("again")
             assert optuna.logging.get_verbosity() == optuna.logging.INFO
-        finally:
-            optuna.logging.disable_propagation()
-            optuna.logging.set_verbosity(before)
         assert list(dict.fromkeys(record.message for record in caplog.records)) == ["warned", "after"]
 
 

@@ -41,6 +41,7 @@ from hpsearch.executors.ray_executor.ray_spaces import RaySpace, drawn, from_ray
 from hpsearch.search.space.initial_trials import resolve_start
 from hpsearch.search.store.study_folder import StudyFolder
 from hpsearch.search.study import Study, as_space
+from tests.support.optuna_logging import optuna_logs
 from tests.support.searching import AtStep, interrupt
 from tests.support.small_trainer import small_trainer
 
@@ -689,14 +690,14 @@ def test_a_proposal_outside_the_parameter_is_refused(parameter: Any, value: Any)
 
 def test_a_searcher_of_ray_searches_our_space() -> None:
     space = SearchSpace({name: parameter for name, parameter in TO_RAY.items() if "branches" not in name})
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    searcher = OptunaSearch(seed=3)
-    assert searcher.set_search_properties("loss", "min", to_ray(space))
-    for number in range(40):
-        proposed = searcher.suggest(str(number))
-        values = {name: from_searcher(name, space[name], value) for name, value in proposed.items()}
-        assert space.contains(values)
-        searcher.on_trial_complete(str(number), {"loss": values["float"] ** 2})
+    with optuna_logs(optuna.logging.WARNING):
+        searcher = OptunaSearch(seed=3)
+        assert searcher.set_search_properties("loss", "min", to_ray(space))
+        for number in range(40):
+            proposed = searcher.suggest(str(number))
+            values = {name: from_searcher(name, space[name], value) for name, value in proposed.items()}
+            assert space.contains(values)
+            searcher.on_trial_complete(str(number), {"loss": values["float"] ** 2})
 
 
 @pytest.mark.process

@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -59,6 +60,13 @@ def test_no_file_name_occurs_twice_and_no_folder_has_the_name_of_a_public_functi
     assert [name for name, count in files.items() if count > 1] == []
     functions = {name for name in hpsearch.__all__ if inspect.isfunction(getattr(hpsearch, name))}
     assert [folder.name for folder in folders() if folder.name in functions] == []
+
+
+def test_every_folder_of_the_package_is_in_the_wheel() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = set(settings["tool"]["setuptools"]["packages"])
+    present = {".".join(each.parent.relative_to(ROOT).parts) for each in (ROOT / "hpsearch").rglob("__init__.py")}
+    assert listed == present | {"hpsearch.spaces", "hpsearch.objectives"}
 
 
 def test_every_folder_says_in_a_line_what_it_is() -> None:

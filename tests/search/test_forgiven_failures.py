@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpsearch import NoCompletedTrialError, Report, TooManyFailuresError, TrialRecord, TrialState
+from hpsearch import NoCompletedTrialError, Report, TooManyFailuresError, TrialRecord, TrialState, open_study
+from hpsearch.search.requests.request import Kind, Request
 from hpsearch.search.store.forgiven_failures import UNCOUNTED_BEFORE, count_uncounted, uncounted_before
 from tests.support.coordinators import Searching
 from tests.support.searching import HearsNotices, states
@@ -48,6 +50,11 @@ def test_only_failed_trials_below_the_bound_do_not_count(bound: int | None, expe
     assert count_uncounted(settings, [*FAILED, record(3, TrialState.COMPLETE, REPORT)]) == expected
 
 
+def test_a_requested_trial_that_failed_counts() -> None:
+    requested = replace(FAILED[0], origin=Request(Kind.RETRY, 1).origin)
+    assert count_uncounted({UNCOUNTED_BEFORE: 9}, [requested, *FAILED[1:]]) == 2
+
+
 def fail(trial: Any) -> None:
     raise RuntimeError("out of luck")
 
@@ -65,6 +72,18 @@ def test_with_the_cause_mended_a_search_has_all_its_trials(tmp_path: Path) -> No
     again = search(tmp_path, 4)
     assert len(again.run_summary.records) == 9
     assert len(search(tmp_path, 5).run_summary.records) == 10
+
+
+def test_a_requested_trial_whose_failure_does_not_count_raises_the_total_once(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(NoCompletedTrialError):
+            search(tmp_path, 2, trainer={"model_init": CountsModels(fail)})
+        if len(open_study(tmp_path / "study").records) == 2:
+            open_study(tmp_path / "study").retry(0)
+    notices = HearsNotices()
+    records = search(tmp_path, 2, progress=notices).run_summary.records
+    assert [each.state for each in records] == [TrialState.FAILED] * 5 + [TrialState.COMPLETE] * 2
+    assert any("7 trials in all" in each for each in notices.notices)
 
 
 def test_a_failure_beside_a_success_counts(tmp_path: Path) -> None:

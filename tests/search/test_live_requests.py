@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,63 +11,19 @@ import optuna
 import pytest
 
 from hpsearch import (
-    BestRun,
     Categorical,
     Float,
-    Ladder,
     NoCompletedTrialError,
-    Report,
     SearchInterrupted,
     SpaceError,
     StudyError,
-    Trial,
     TrialRecord,
     TrialState,
     open_study,
 )
 from hpsearch.cli import main
-from tests.support.searching import HearsNotices
+from tests.support.live_requests import EPOCHS, RATE, Asks, search
 from tests.support.small_trainer import small_trainer
-
-EPOCHS = 6
-RATE = {"learning_rate": Float(1e-4, 1.0, log=True)}
-Ask = Callable[[Any], str]
-
-
-def search(folder: Path, progress: Any = False, n_trials: int | None = 4, **options: Any) -> BestRun:
-    options = {"pruner": None, "storage": "journal", **options}
-    trainer = small_trainer(folder, num_train_epochs=EPOCHS, **options.pop("arguments", {}))
-    found = trainer.hyperparameter_search(RATE, "loss", n_trials=n_trials, progress=progress, **options)
-    assert isinstance(found, BestRun)
-    return found
-
-
-class Asks(HearsNotices):
-    """Makes a request to the search when a trial reports for the second time, and another one when a trial ends."""
-
-    def __init__(self, folder: Path, at_report: Ask | None = None, at_end: Ask | None = None, of: int = 1) -> None:
-        super().__init__()
-        self._folder, self._at_report, self._at_end, self._of = folder, at_report, at_end, of
-        self.answers: list[str] = []
-        self.totals: list[int | None] = []
-
-    def _ask(self, ask: Ask | None) -> None:
-        if ask is not None:
-            self.answers.append(ask(open_study(self._folder)))
-
-    def on_report(self, trial: Trial, report: Report) -> None:
-        if trial.number == self._of and report.epoch == 2:
-            self._ask(self._at_report)
-
-    def on_trial_end(self, record: TrialRecord) -> None:
-        super().on_trial_end(record)
-        if record.number == self._of:
-            ask, self._at_end = self._at_end, None
-            self._ask(ask)
-
-    def on_study_changed(self, study: Any) -> None:
-        self.totals.append(study.n_trials)
-
 
 JOBS = pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.process)])
 
@@ -167,109 +122,12 @@ def test_requests_to_a_finished_study_are_followed_by_the_next_call_and_never_by
     assert len(search(tmp_path).run_summary.records) == 6
 
 
-@pytest.mark.parametrize("to", [{"num_train_epochs": 9}, {"max_steps": 36}], ids=str)
-def test_an_extended_trial_trains_on_from_the_checkpoint_with_the_schedule_of_its_new_length(
-    tmp_path: Path, to: dict[str, int]
-) -> None:
-    arguments = {"save_strategy": "epoch", "logging_steps": 1}
-    search(tmp_path, n_trials=2, keep_checkpoints=None, arguments=arguments)
-    answer = open_study(tmp_path / "study").extend(0, **to)
-    assert "from the last checkpoint of trial 0" in answer
-    records = search(tmp_path, n_trials=2, keep_checkpoints=None, arguments=arguments).run_summary.records
-    first, extended = records[0], records[2]
-    assert (extended.state, len(extended.reports)) == (TrialState.COMPLETE, 9)
-    assert [each.values for each in extended.reports[:EPOCHS]] == [each.values for each in first.reports]
-    assert [round(each.fraction, 6) for each in extended.reports] == [round(each / 9, 6) for each in range(1, 10)]
-    assert extended.arguments == {**first.arguments, **to}
-    assert [part["trial"] for part in extended.schedule] == [0, 2]
-    assert extended.origin["trial"] == 0
-    with pytest.raises(StudyError, match="Trial 2 extends trial 0; to try that again, extend 0 again"):
-        open_study(tmp_path / "study").retry(2)
-    trainer = small_trainer(tmp_path, num_train_epochs=EPOCHS, save_strategy="epoch", logging_steps=1)
-    with pytest.raises(StudyError, match=r"Trial 2 extends trial 0, .* trial 0 can be"):
-        trainer.replay(number=2, progress=False)
-
-
-def test_an_extended_trial_is_not_judged_at_rungs(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"pruner": Ladder((1 / 2,), 2), "keep_checkpoints": None, "n_trials": 6}
-    options["arguments"] = {"save_strategy": "epoch"}
-    records = search(tmp_path, **options).run_summary.records
-    pruned = [each for each in records if each.state is TrialState.PRUNED]
-    worst = max(pruned, key=lambda each: each.reports[-1].value)
-    open_study(tmp_path / "study").extend(worst.number, num_train_epochs=12)
-    asks = HearsNotices()
-    extended = search(tmp_path, asks, **options).run_summary.records[6]
-    assert (extended.state, len(extended.reports)) == (TrialState.COMPLETE, 12)
-    assert [each.state for each in asks.ended] == [TrialState.COMPLETE]
-
-
 def test_a_trial_can_be_retried_although_everything_was_tried(tmp_path: Path) -> None:
     space = {"learning_rate": Categorical((0.1, 0.2))}
     for count in (2, 3):
         found: Any = small_trainer(tmp_path).hyperparameter_search(space, "loss", n_trials=9, progress=False)
         assert len(found.run_summary.records) == count
         open_study(tmp_path / "study").retry(0)
-
-
-def test_a_trial_without_a_checkpoint_fails_alone_if_it_is_extended(tmp_path: Path) -> None:
-    arguments = {"save_strategy": "epoch"}
-    search(tmp_path, n_trials=2, keep_checkpoints=None, arguments=arguments)
-    open_study(tmp_path / "study").extend(0, num_train_epochs=9)
-    for each in (tmp_path / "study" / "run-0").glob("checkpoint-*/optimizer.pt"):
-        each.unlink()
-    for each in (tmp_path / "study" / "run-0").glob("checkpoint-*/run_state.json"):
-        each.unlink()
-    records = search(tmp_path, n_trials=2, arguments=arguments).run_summary.records
-    assert records[2].state is TrialState.FAILED
-    assert "No checkpoint of trial 0 is left" in records[2].reason
-
-
-def test_an_extension_that_was_killed_before_its_checkpoints_were_copied_copies_them(tmp_path: Path) -> None:
-    arguments = {"save_strategy": "epoch"}
-    search(tmp_path, n_trials=1, keep_checkpoints=None, arguments=arguments)
-    open_study(tmp_path / "study").extend(0, num_train_epochs=9)
-
-    class Interrupts(HearsNotices):
-        def on_trial_begin(self, trial: Any) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises((SearchInterrupted, KeyboardInterrupt)):
-        search(tmp_path, Interrupts(), n_trials=1, keep_checkpoints=None, arguments=arguments)
-    for each in (tmp_path / "study" / "run-1").glob("checkpoint-*"):
-        shutil.rmtree(each)
-    records = search(tmp_path, n_trials=1, keep_checkpoints=None, arguments=arguments).run_summary.records
-    assert [part["trial"] for part in records[1].schedule] == [0, 1]
-    assert len(records[1].reports) == 9
-
-
-def test_an_extension_that_was_killed_while_its_checkpoints_were_copied_begins_at_the_last_one(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"n_trials": 1, "keep_checkpoints": None, "arguments": {"save_strategy": "epoch"}}
-    search(tmp_path, **options)
-    open_study(tmp_path / "study").extend(0, num_train_epochs=9)
-
-    class Interrupts(HearsNotices):
-        def on_trial_begin(self, trial: Any) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises((SearchInterrupted, KeyboardInterrupt)):
-        search(tmp_path, Interrupts(), **options)
-    for each in (tmp_path / "study" / "run-1").glob("checkpoint-*"):
-        if each.name != "checkpoint-8":
-            shutil.rmtree(each)
-    extended = search(tmp_path, **options).run_summary.records[1]
-    assert [part["step"] for part in extended.schedule] == [0, 24]
-
-
-def test_a_length_that_is_no_extension_is_refused(tmp_path: Path) -> None:
-    arguments = {"save_strategy": "epoch"}
-    search(tmp_path / "epochs", n_trials=1, keep_checkpoints=None, arguments=arguments)
-    study = open_study(tmp_path / "epochs" / "study")
-    for steps in (5, 24):
-        with pytest.raises(StudyError, match=f"was trained up to max_steps=24; max_steps={steps} does not extend it"):
-            study.extend(0, max_steps=steps)
-    search(tmp_path / "steps", n_trials=1, keep_checkpoints=None, arguments={**arguments, "max_steps": 12})
-    with pytest.raises(StudyError, match="max_steps=12, which comes before num_train_epochs"):
-        open_study(tmp_path / "steps" / "study").extend(0, num_train_epochs=9)
 
 
 OPTIMIZERS: Any = {"sgd": {"weight_decay": Float(0.0, 0.1)}, "adamw_torch": {"adam_beta1": Float(0.5, 0.9)}}
@@ -390,14 +248,6 @@ def test_a_time_limit_can_be_set_while_a_trial_runs(tmp_path: Path, n_jobs: int)
     assert "timeout of 0.001 s, as set by hand, is over" in "".join(map(str, (each.reason for each in summary.records)))
 
 
-@JOBS
-def test_a_longer_time_limit_reaches_trials_that_run(tmp_path: Path, n_jobs: int) -> None:
-    asks = Asks(tmp_path / "study", lambda study: study.set(timeout=3600), of=0)
-    records = search(tmp_path, asks, 2, n_jobs=n_jobs, timeout=60).run_summary.records
-    assert [each.state for each in records] == [TrialState.COMPLETE] * 2
-    assert "requested: set timeout=3600" in asks.notices
-
-
 class Unpauses(Asks):
     """Unpauses the search when its running trials have left."""
 
@@ -459,38 +309,6 @@ def test_unpausing_a_search_that_is_not_paused_is_refused(tmp_path: Path) -> Non
         search(tmp_path, asks)
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        (["retry", "1"], "a new trial begins when the search continues"),
-        (
-            ["add", "--learning_rate", "0.5"],
-            "with learning_rate=0.5; the sampler chooses the others (one trial more than its n_trials)",
-        ),
-        (["add", "--like=0", "--learning_rate=0.5"], "with learning_rate=0.5; the others are those of trial 0"),
-        (["add", "--like", "0"], "with the parameters of trial 0"),
-        (["stop", "1"], "Trial 1 is complete"),
-        (["extend", "1", "--num_train_epochs", "9"], "no checkpoint with the state of its optimizer"),
-        (["add", "--learning_rate=0.5", "here"], "Expected the folder of one study, but got here, "),
-        (["pause"], "No search is running"),
-        (["unpause"], "No search is running"),
-        (["set", "n_trials=9"], "No search is running"),
-        (["set", "timeout=2h"], "No search is running"),
-    ],
-)
-def test_each_request_is_a_command_that_answers(
-    tmp_path_factory: pytest.TempPathFactory,
-    finished: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
-    said: str,
-) -> None:
-    (finished / "requests.json").unlink(missing_ok=True)
-    main([*command, str(finished)])
-    shown = capsys.readouterr()
-    assert said in " ".join(f"{shown.out} {shown.err}".split())
-
-
 def test_a_study_with_damaged_requests_can_be_read(tmp_path: Path) -> None:
     search(tmp_path, n_trials=1)
     (tmp_path / "study" / "requests.json").write_text('[{"kind": "halt"}]')
@@ -499,15 +317,3 @@ def test_a_study_with_damaged_requests_can_be_read(tmp_path: Path) -> None:
     assert "requests.json" in opened.problems[0]
     with pytest.raises(StudyError, match="is damaged"):
         opened.retry(0)
-
-
-def test_an_option_without_a_value_is_refused(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["add", str(finished), "--learning_rate"]) == 2
-    assert "--learning_rate has no value; write it as --learning_rate 0.1" in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    search(folder)
-    return folder / "study"

@@ -130,9 +130,9 @@ def retry(folder: str | os.PathLike[str], number: int) -> str:
 
     def ask(found: _Found) -> tuple[Request, str]:
         trial = _ended(found, number, "tried again")
-        if trial.origin is not None and trial.origin["kind"] == Kind.EXTEND.value:
-            extended = trial.origin["trial"]
-            raise StudyError(f"Trial {number} extends trial {extended}; to try that again, extend {extended} again.")
+        if trial.extends is not None:
+            again = f"to try that again, extend {trial.extends} again"
+            raise StudyError(f"Trial {number} extends trial {trial.extends}; {again}.")
         told = _new_trial(found, f"with the parameters of trial {number}")
         return Request(Kind.RETRY, number, trial.params), told
 

@@ -24,6 +24,10 @@ def uncounted_before(records: Sequence[TrialRecord]) -> int:
 
 
 def count_uncounted(settings: JsonObject | None, records: Sequence[TrialRecord]) -> int:
-    """Return how many of the failed trials do not count; `settings` is what `study.json` holds, None of a new study."""
+    """Return how many of the failed trials do not count; `settings` is what `study.json` holds, None of a new study.
+
+    A trial that the user has requested counts: the request has raised the total by one, and is not repeated.
+    """
     bound = 0 if settings is None else settings.get(UNCOUNTED_BEFORE, 0)
-    return sum(each.state is TrialState.FAILED and each.number < bound for each in records)
+    failed = (each for each in records if each.state is TrialState.FAILED and each.origin is None)
+    return sum(each.number < bound for each in failed)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers import TrainerCallback
 
@@ -75,6 +76,12 @@ def _do_not_wait_long() -> DoesNotWaitLong:
     return DoesNotWaitLong()
 
 
+def listening_addresses(pid: int) -> set[str]:
+    """Return the addresses on which a process waits for connections."""
+    connections = psutil.Process(pid).net_connections("inet")
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+
+
 class WritesEnvironment(TrainerCallback):
     """Writes down what a process finds in its environment, and that torch's process group is the same as before."""
 
@@ -85,4 +92,5 @@ class WritesEnvironment(TrainerCallback):
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
         found = {name: os.environ.get(name) for name in names}
         found |= {"backend": torch.distributed.get_backend(), "threads": torch.get_num_threads(), "pid": os.getpid()}
+        found["listens_on"] = sorted(listening_addresses(os.getpid()))
         self.diary.write({**found, "group": id(torch.distributed.group.WORLD), "run": Path(args.output_dir).name})

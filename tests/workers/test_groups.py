@@ -23,11 +23,21 @@ from hpsearch.backends.engine_options import take_options
 from hpsearch.backends.tune_options import TUNE_OPTIONS
 from hpsearch.executors.processes import process_executor
 from hpsearch.executors.processes.group_checks import effective_batch
+from hpsearch.executors.processes.rendezvous import Rendezvous
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.study import Study, as_space
 from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from tests.support import in_groups, in_workers
-from tests.support.in_groups import SPACE, DoesNotWaitLong, Once, TakesTime, WritesEnvironment, WritesSteps, search
+from tests.support.in_groups import (
+    SPACE,
+    DoesNotWaitLong,
+    Once,
+    TakesTime,
+    WritesEnvironment,
+    WritesSteps,
+    listening_addresses,
+    search,
+)
 from tests.support.launch import start
 from tests.support.models import bert_classifier, classification_data
 from tests.support.search_processes import assert_disk_and_storage_agree, wait_until
@@ -74,6 +84,17 @@ def test_two_groups_of_two_report_what_one_process_reports_and_stay_warm(tmp_pat
     assert len({each["pid"] for each in begun}) == 4  # no process was replaced
     assert len({(each["pid"], each["group"]) for each in begun}) == 4  # and no process group
     assert len({each["MASTER_PORT"] for each in begun}) == 2  # one for each group of processes
+    assert {address for each in begun for address in each["listens_on"]} == {"127.0.0.1"}
+
+
+def test_the_processes_of_a_group_meet_on_the_loopback_address_only() -> None:
+    before = listening_addresses(os.getpid())
+    rendezvous = Rendezvous(2)
+    port = int(rendezvous.variables(1)["MASTER_PORT"])
+    other = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
+    other.set("key", "value")
+    assert listening_addresses(os.getpid()) - before <= {"127.0.0.1"}
+    assert other.get("key") == b"value"
 
 
 @process

@@ -27,10 +27,16 @@ class Rendezvous:
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
-        try:
-            self._store = TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
-        except DistError as error:
-            raise OSError(f"no store for a group of processes can be opened: {error}") from error
+        # The store would listen on all addresses of the machine; so it is given a socket that does not.
+        with socket.create_server((_ADDRESS, 0)) as server:
+            port = server.getsockname()[1]
+            try:
+                self._store = TCPStore(
+                    _ADDRESS, port, is_master=True, wait_for_workers=False, master_listen_fd=server.fileno()
+                )
+            except DistError as error:
+                raise OSError(f"no store for a group of processes can be opened: {error}") from error
+            server.detach()  # the store closes it
 
     def variables(self, rank: int) -> dict[str, str]:
         """Return the variables of the environment by which torch and accelerate join a process to the group."""

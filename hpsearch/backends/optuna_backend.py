@@ -94,7 +94,7 @@ class OptunaBackend(Backend):
         max_paused_bytes: float | None = None,
         n_jobs: int | None = None,
         devices: Sequence[int] | None = None,
-        trials_per_device: int | None = None,
+        trials_per_device: int | str | None = None,
         processes_per_trial: int = 1,
         trials_per_worker: int | None = None,
         worker_memory: float | None = None,

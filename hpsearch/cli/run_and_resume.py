@@ -15,7 +15,7 @@ from ..search.listener import SearchListener
 from .stored_command import read_command
 from .study_file import Command, LeavesCommand, make_trainer
 from .trust import File, Given, Trust, admitted, announce, speaks
-from .values import numbers, seconds, settings
+from .values import numbers, seconds, settings, trials_sharing_a_device
 from .which_study import study_folder
 
 StudyFile = Annotated[Path, typer.Argument(help="Python file that defines study = SearchPlan(...), or TOML file.")]
@@ -31,6 +31,10 @@ Devices = Annotated[str | None, typer.Option(help="GPUs to use, such as 0,1; one
 Processes = Annotated[
     int | None,
     typer.Option("--processes-per-trial", min=1, help="Processes that train each trial together, each on its own GPU."),
+]
+Sharing = Annotated[
+    str | None,
+    typer.Option("--trials-per-device", help="Trials that share a GPU; auto: as many as fit into its memory."),
 ]
 Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
 BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]
@@ -50,6 +54,7 @@ def run(
     max_resource: MaxResource = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
+    trials_per_device: Sharing = None,
     processes_per_trial: Processes = None,
     time: Time = None,
     backend: BackendName = None,
@@ -68,9 +73,22 @@ def run(
     hpsearch run function.py --max-resource 50
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     hpsearch run study.py --devices 0,1,2,3 --processes-per-trial 2
+    hpsearch run study.py --trials-per-device auto
     """
-    others = {"backend": backend, "storage": storage, "study_name": study_name, "preflight": preflight}
-    search = _options(n_trials, budget, n_jobs, devices, processes_per_trial, time, max_resource=max_resource, **others)
+    search = _options(
+        n_trials,
+        n_jobs,
+        devices,
+        trials_per_device,
+        time,
+        budget=budget,
+        max_resource=max_resource,
+        processes_per_trial=processes_per_trial,
+        backend=backend,
+        storage=storage,
+        study_name=study_name,
+        preflight=preflight,
+    )
     arguments = settings(set_ or [])
     if output is not None:
         arguments["output_dir"] = output
@@ -84,6 +102,7 @@ def resume(
     max_resource: MaxResource = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
+    trials_per_device: Sharing = None,
     processes_per_trial: Processes = None,
     time: Time = None,
     storage: Storage = None,
@@ -102,7 +121,15 @@ def resume(
     """
     folder = study_folder(study)
     search = _options(
-        n_trials, budget, n_jobs, devices, processes_per_trial, time, max_resource=max_resource, storage=storage
+        n_trials,
+        n_jobs,
+        devices,
+        trials_per_device,
+        time,
+        budget=budget,
+        max_resource=max_resource,
+        processes_per_trial=processes_per_trial,
+        storage=storage,
     )
     given = Given("hpsearch resume", file, trust, settings(set_ or []), search)
     command = admitted(read_command(folder), folder, given)
@@ -112,20 +139,18 @@ def resume(
 
 def _options(
     n_trials: int | None,
-    budget: float | None,
     n_jobs: int | None,
     devices: str | None,
-    processes_per_trial: int | None,
+    sharing: str | None,
     time: str | None,
     **others: object,
 ) -> dict[str, object]:
     """Return the arguments of the search that were given; a timeout that is None lifts the limit."""
     given = {
         "n_trials": n_trials,
-        "budget": budget,
         "n_jobs": n_jobs,
         "devices": None if devices is None else numbers(devices),
-        "processes_per_trial": processes_per_trial,
+        "trials_per_device": trials_sharing_a_device(sharing),
         **others,
     }
     search = {name: value for name, value in given.items() if value is not None}

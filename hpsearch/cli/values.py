@@ -73,3 +73,20 @@ def numbers(text: str) -> list[int]:
         return [int(each) for each in text.split(",")]
     except ValueError:
         raise StudyError(f"--devices {text!r} must be the numbers of GPUs, such as 0,1.") from None
+
+
+def trials_sharing_a_device(text: str | None) -> int | str | None:
+    """Return how many trials share a GPU.
+
+    >>> trials_sharing_a_device("2"), trials_sharing_a_device("auto"), trials_sharing_a_device(None)
+    (2, 'auto', None)
+
+    Raises:
+        StudyError: it is neither a number nor "auto".
+    """
+    if text is None or text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise StudyError(f"--trials-per-device {text!r} must be a number of trials, or auto.") from None

@@ -410,6 +410,17 @@ class Coordinator:
             self._without_process.append(number)
         return None
 
+    def leave_for_later(self, number: int, reason: str) -> None:
+        """Let a trial that has left its process, not by its own fault, resume when the executor gives it back.
+
+        Args:
+            number: of the trial.
+            reason: what has happened and what follows, in words that come after the number.
+        """
+        self.running[number].trial.begin_again()
+        remove_leftovers(self._session.study.folder / self.running[number].assignment.name)
+        self.announce(f"trial {number} {reason}")
+
     def adopt(self, number: int, donor: Assignment, arguments: Mapping[str, object]) -> Assignment:
         """Let a trial resume from a checkpoint of another one, with other arguments: population-based training.
 

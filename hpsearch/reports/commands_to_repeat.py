@@ -18,6 +18,7 @@ _OPTIONS = {
     "n_trials": "--n-trials",
     "budget": "--budget",
     "n_jobs": "--n-jobs",
+    "trials_per_device": "--trials-per-device",
     "processes_per_trial": "--processes-per-trial",
     "backend": "--backend",
     "storage": "--storage",

@@ -87,7 +87,7 @@ class SearchArguments:
     start_from: object = None
     n_jobs: int | None = None
     devices: Sequence[int] | None = None
-    trials_per_device: int | None = None
+    trials_per_device: int | str | None = None
     processes_per_trial: int = 1
     options: Mapping[str, object] = field(default_factory=dict)
 

@@ -17,6 +17,8 @@ from ..arguments import TrainingArguments
 from ..system.files import remove_folder
 from .resume import ResumePoint
 
+# What accelerate does not know: the errors of a GPU whose memory other processes have taken.
+_MEMORY_OF_CUDA = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -88,7 +90,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the memory, of the host or of a device, was exhausted."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return bool(error.args) and isinstance(error.args[0], str) and should_reduce_batch_size(error)
+    if not error.args or not isinstance(error.args[0], str):
+        return False
+    is_of_cuda = isinstance(error, RuntimeError) and any(each in error.args[0] for each in _MEMORY_OF_CUDA)
+    return is_of_cuda or should_reduce_batch_size(error)
 
 
 def smaller_batches(args: TrainingArguments) -> dict[str, int] | None:

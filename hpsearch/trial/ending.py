@@ -23,6 +23,7 @@ from ..search.trial import TrialRecord, TrialState
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..system.files import disk_problem, is_disk_of
 from ..system.machine import whereabouts
+from ..training.batch_size import is_out_of_memory
 from .execution import Execution, described, without_frames
 
 logger = logging.getLogger(__name__)
@@ -39,11 +40,13 @@ class Ended:
         record: of the trial.
         cause: what ends the search too; None if it continues.
         where: the trial was trained; empty if that is not known.
+        is_out_of_memory: whether it failed because memory, of the machine or of its GPU, was exhausted.
     """
 
     record: TrialRecord
     cause: BaseException | None = None
     where: str = ""
+    is_out_of_memory: bool = False
 
 
 class TrialEndedSearch(Exception):
@@ -65,11 +68,13 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
     """
     trace: str | None = None
     cause: BaseException | None = None
+    is_short_of_memory = False
     try:
         with ctrl_c_as_interruption():
             state, reason = action()
     except BaseException as error:
         state, reason, trace, cause = how_it_ends(execution, error)
+        is_short_of_memory = state is TrialState.FAILED and is_out_of_memory(error)
         without_frames(error)
     record = execution.record(state, reason, trace)
     where = ""
@@ -79,7 +84,7 @@ def run_to_end(execution: Execution, action: Callable[[], tuple[TrialState, str 
         execution.end_trackers(record)
     with _going_on(record.number):
         execution.release()
-    return Ended(record, cause, where)
+    return Ended(record, cause, where, is_short_of_memory)
 
 
 def how_it_ends(execution: Execution, error: BaseException) -> tuple[TrialState, str, str | None, BaseException | None]:

@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 import transformers
 from transformers import TrainerCallback
+from transformers.utils.import_utils import enable_tf32
 
 from hpsearch import ArgumentError, Categorical, Trainer, TrainingArguments
 from tests.support.models import accuracy, bert_classifier, classification_data, weights_of
@@ -383,16 +384,21 @@ def test_float16_on_a_gpu_trains_as_the_peer(tmp_path: Path) -> None:
 
 
 @on_a_gpu
-def test_an_update_whose_gradients_overflow_is_skipped_and_the_schedule_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("optim", "is_schedule_skipped"), [("adamw_torch", True), ("adamw_torch_fused", False)])
+def test_an_update_whose_gradients_overflow_is_skipped_and_the_schedule_with_it_as_far_as_torch_tells(
+    tmp_path: Path, optim: str, is_schedule_skipped: bool
+) -> None:
+    """A fused optimizer skips the update on the GPU, and tells nobody: transformers' schedule goes on, too."""
+
     class Overflows(Trainer):
         def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
             loss = super().compute_loss(model, inputs, **kwargs)
             return loss * float("inf") if self.state.global_step == 1 else loss
 
-    trainer = classifier_trainer(tmp_path, Overflows, fp16=True, use_cpu=False)
+    trainer = classifier_trainer(tmp_path, Overflows, fp16=True, use_cpu=False, optim=optim)
     trainer.train()
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
-    assert rates[2] == rates[1]
+    assert (rates[2] == rates[1]) is is_schedule_skipped
     assert all(torch.isfinite(each).all() for each in weights_of(trainer.model).values())
 
 
@@ -401,14 +407,17 @@ def test_an_update_whose_gradients_overflow_is_skipped_and_the_schedule_with_it(
 @pytest.mark.parametrize("switched_on", [True, False])
 def test_tf32_is_what_the_argument_says(tmp_path: Path, switched_on: bool, restored_tf32: Callable[[], None]) -> None:
     classifier_trainer(tmp_path, tf32=switched_on, use_cpu=False, max_steps=1).train()
-    assert torch.backends.cuda.matmul.allow_tf32 is switched_on
+    factor = torch.randn(256, 256, device="cuda")
+    error = (factor @ factor - (factor.double() @ factor.double())).abs().max()
+    assert bool(error > 1e-3) is switched_on
 
 
 @pytest.fixture
 def restored_tf32() -> Any:
-    before = torch.backends.cuda.matmul.allow_tf32
+    enable_tf32.cache_clear()  # it does nothing a second time
     yield
-    torch.backends.cuda.matmul.allow_tf32 = before
+    enable_tf32.cache_clear()
+    enable_tf32(False)
 
 
 @on_a_gpu

@@ -11,6 +11,9 @@ from ...errors import StudyError
 from ...search.study import check_whole
 from ...system.machine import cores
 
+# Memory decides how many trials share a GPU.
+AUTO = "auto"
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -20,17 +23,19 @@ class Slot:
         devices: the indices of its GPUs among those that this process sees, one for each process; empty: the CPU.
         threads: the number of threads of torch in each process.
         processes: the number of processes that train each trial together; more than one are a group.
+        is_measured: whether the worker tells how much memory of its GPU it has used.
     """
 
     devices: tuple[int, ...]
     threads: int
     processes: int = 1
+    is_measured: bool = False
 
 
 def slots_for(
     n_jobs: int | None,
     devices: Sequence[int] | None,
-    trials_per_device: int | None,
+    trials_per_device: int | str | None,
     gpus: int,
     least: int = 0,
     processes: int = 1,
@@ -41,7 +46,8 @@ def slots_for(
         n_jobs: the number of workers; -1: as many as there are GPUs for, or cores if there is no GPU; None: as the
             other arguments say.
         devices: the GPUs to use; None: all.
-        trials_per_device: the number of workers on each GPU; None: 1, or as many as `n_jobs` needs.
+        trials_per_device: the number of workers on each GPU; None: 1, or as many as `n_jobs` needs; "auto": one to
+            begin with, and later as many as its memory allows (see `shared_devices.py`), at most `n_jobs` in all.
         gpus: the number of GPUs.
         least: 1 if there must be a worker.
         processes: the number of processes of each worker.
@@ -57,8 +63,8 @@ def slots_for(
     """
     if n_jobs not in (None, -1):
         check_whole("n_jobs", n_jobs, 1, "-1 or ")
-    if trials_per_device is not None:
-        check_whole("trials_per_device", trials_per_device, 1, "None or ")
+    if trials_per_device is not None and trials_per_device != AUTO:
+        check_whole("trials_per_device", trials_per_device, 1, f"None, {AUTO!r} or ")
     check_whole("processes_per_trial", processes, 1)
     if processes > 1:
         return _groups(n_jobs, devices, trials_per_device, gpus, processes)
@@ -70,11 +76,27 @@ def slots_for(
     if not used:
         if trials_per_device is not None:
             raise StudyError(
-                f"trials_per_device={trials_per_device}: this process has no GPU; n_jobs sets the number of "
+                f"trials_per_device={trials_per_device!r}: this process has no GPU; n_jobs sets the number of "
                 "parallel trials on the CPU."
             )
         count = cores() if n_jobs == -1 else n_jobs or 1
         return (Slot((), _threads(count)),) * count
+    if trials_per_device == AUTO:
+        most = most_workers(n_jobs, len(used))
+        return tuple(Slot((device,), _threads(most), is_measured=True) for device in used[:most])
+    return _fixed(n_jobs, used, trials_per_device)
+
+
+def most_workers(n_jobs: int | None, gpus: int) -> int:
+    """Return how many workers there may be if memory decides how many trials share a GPU.
+
+    A worker keeps a core busy, which starts the computations of the GPU.
+    """
+    return max(gpus, cores()) if n_jobs in (None, -1) else n_jobs or 1
+
+
+def _fixed(n_jobs: int | None, used: Sequence[int], trials_per_device: Any) -> tuple[Slot, ...]:
+    """Return the slots of workers whose number is given."""
     if n_jobs in (None, -1):
         count = len(used) * (trials_per_device or 1)
     else:
@@ -88,12 +110,12 @@ def slots_for(
 
 
 def _groups(
-    n_jobs: int | None, devices: Sequence[int] | None, trials_per_device: int | None, gpus: int, processes: int
+    n_jobs: int | None, devices: Sequence[int] | None, trials_per_device: int | str | None, gpus: int, processes: int
 ) -> tuple[Slot, ...]:
     """Return a slot for each group of processes; on GPUs, each process has a GPU of its own."""
-    if trials_per_device is not None and trials_per_device > 1:
+    if trials_per_device not in (None, 1):
         raise StudyError(
-            f"trials_per_device={trials_per_device} and processes_per_trial={processes} contradict each other: each "
+            f"trials_per_device={trials_per_device!r} and processes_per_trial={processes} contradict each other: each "
             "process of a trial has a GPU of its own. Leave one of them out."
         )
     used = _devices(devices, gpus)

@@ -23,7 +23,7 @@ from .device_slots import Slot
 from .payload import Payload
 from .process_settings import ProcessSettings
 from .rendezvous import Rendezvous
-from .worker import Abandon, Finish, GroupBroken, GroupFailed, Job, Ready, Unusable, receive, send
+from .worker import Abandon, Finish, GroupBroken, GroupFailed, Job, Measured, Ready, Unusable, receive, send
 from .worker_process import WorkerProcess, is_server_ready
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0
@@ -194,6 +194,7 @@ class Workers:
         payload: the trainer and the settings.
         most_trials: a worker is replaced after this number of trials; None: never for that reason.
         most_memory: a worker is replaced after a trial that leaves it with more bytes.
+        memory_of_all: the bytes of all workers together, of which each has an equal part if `most_memory` is None.
         first: a process for the first worker, which was started already; None: it is started like the others.
         group_timeout: the seconds of silence after which a group that has a trial, or loads the trainer, is lost.
         clock: returns the seconds since some moment.
@@ -208,6 +209,7 @@ class Workers:
         payload: Payload,
         most_trials: int | None = None,
         most_memory: float | None = None,
+        memory_of_all: float = math.inf,
         first: WorkerProcess | None = None,
         group_timeout: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
@@ -216,8 +218,9 @@ class Workers:
         self._later: list[int] = []  # the numbers of those that are started when the fork server is ready
         self._started_at = math.inf
         self.seconds_to_first: float | None = None
-        self._payload, self._most_trials, self._most_memory = payload, most_trials, most_memory
-        self._slots = slots
+        self._payload, self._most_trials = payload, most_trials
+        self._most_memory, self._memory_of_all = most_memory, memory_of_all
+        self._slots = list(slots)
         self._failed_starts: Counter[int] = Counter()  # consecutive ones, by number
         self._has_begun = False  # whether any has loaded the trainer
         self._has_warned = False
@@ -232,6 +235,15 @@ class Workers:
         for number in numbers[: len(numbers) - len(self._later)]:
             self._workers[number] = self._started(number)
 
+    def add(self, slot: Slot) -> None:
+        """Start one more worker; if that fails, the search continues without it."""
+        self._slots.append(slot)
+        self._start_again(len(self._slots) - 1)
+
+    def on_device(self, device: int) -> list[Worker]:
+        """Return the workers that use a GPU."""
+        return [each for each in self._workers.values() if device in each.slot.devices]
+
     def ready(self) -> list[Worker]:
         """Return the workers without a trial."""
         return [each for each in self._workers.values() if each.is_ready and not each.is_over]
@@ -245,7 +257,7 @@ class Workers:
         worker.trials += 1
         return True
 
-    def wait(self, seconds: float) -> Iterator[tuple[Worker, Message | Ended | Lost]]:
+    def wait(self, seconds: float) -> Iterator[tuple[Worker, Message | Measured | Ended | Lost]]:
         """Wait for messages about trials; yield each worker with its message, or with `Lost`.
 
         Raises:
@@ -308,20 +320,25 @@ class Workers:
         """
         is_suspect = worker.is_broken or (has_failed and bool(worker.slot.devices))
         is_exhausted = self._most_trials is not None and worker.trials >= self._most_trials
-        memory = 0 if self._most_memory is None else worker.memory
-        is_too_large = self._most_memory is not None and memory > self._most_memory
+        limit = self._memory_of_all / max(1, len(self._workers)) if self._most_memory is None else self._most_memory
+        memory = 0 if limit == math.inf else worker.memory
+        is_too_large = memory > limit
         if is_suspect:  # end it immediately: the next worker needs its memory of the GPU
             self._replace(worker)
         elif is_exhausted or is_too_large:
             if is_too_large and not is_exhausted and worker.trials == 1:
-                self._warn_of_size(memory)
-            worker.send_to_all(None)
-            self._retired[self._workers.pop(worker.number)] = time.monotonic()
+                self._warn_of_size(memory, limit)
+            self.retire(worker)
             self._start_again(worker.number)
         else:
             worker.is_ready = True
 
-    def _warn_of_size(self, found: int) -> None:
+    def retire(self, worker: Worker) -> None:
+        """Let a worker without a trial end by itself."""
+        worker.send_to_all(None)
+        self._retired[self._workers.pop(worker.number)] = time.monotonic()
+
+    def _warn_of_size(self, found: int, limit: float) -> None:
         """Warn once that a worker is replaced after every trial."""
         if not self._has_warned:
             self._has_warned = True
@@ -329,7 +346,7 @@ class Workers:
                 "A worker is replaced after its first trial, after which it holds %.0f MB, more than the limit of "
                 "%.0f MB: no worker is reused. Pass a larger worker_memory=, or use fewer workers.",
                 found / 1e6,
-                (self._most_memory or 0) / 1e6,
+                limit / 1e6,
             )
 
     def finish_steps(self, number: int) -> None:
@@ -338,7 +355,7 @@ class Workers:
             if not worker.is_ready and worker.trials:
                 worker.send(Finish(number))
 
-    def abandon(self) -> Iterator[tuple[Worker, Message | Ended | Lost]]:
+    def abandon(self) -> Iterator[tuple[Worker, Message | Measured | Ended | Lost]]:
         """Order all workers to leave their trials; yield each with the messages that come in time."""
         busy = [each for each in self._workers.values() if not each.is_ready and each.trials]
         for worker in busy:

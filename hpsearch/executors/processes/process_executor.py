@@ -1,4 +1,4 @@
-"""A search whose trials run in workers: gives them trials, answers their reports and records the results."""
+"""The options about workers, and what they need: the slots, the pickled trainer, the checks before the first trial."""
 
 from __future__ import annotations
 
@@ -11,25 +11,21 @@ from typing import Any
 import torch
 
 from ...coordinator.coordinator import Coordinator
-from ...coordinator.lost_worker import Loss
-from ...errors import HpsearchError, StorageError, StudyError
+from ...errors import HpsearchError, StudyError
 from ...search.study import Study, check_whole
-from ...system.ctrl_c import at_ctrl_c, ignoring_ctrl_c
 from ...system.machine import memory
 from ...system.temporary_folders import scratch_folder
-from ...trial.ending import Ended
-from ...trial.messages import Message, Progress
 from ...trial.searchable import Searchable
-from .device_slots import Slot, slots_for
+from .device_memory import SHARE_OF_MEMORY
+from .device_slots import AUTO, Slot, most_workers, slots_for
 from .group_checks import check_alone, check_group, effective_batch
+from .parallel_search import ParallelSearch
 from .payload import CannotBeWritten, Payload, pack
 from .pickling import REMEDY, check_objectives, culprit, first_line, for_workers
-from .pool import Lost, Worker, Workers
+from .pool import Workers
+from .shared_devices import SharedDevices
 from .worker_process import WorkerProcess, fork_first_worker, prepare
 
-_SECONDS_BETWEEN_LOOKS = 0.5
-_SECONDS_WORTH_TELLING = 1.0
-_SHARE_OF_MEMORY = 0.9
 _GROUP_TIMEOUT = 600.0
 
 
@@ -54,7 +50,7 @@ class ProcessExecutor:
         self,
         n_jobs: int | None,
         devices: Sequence[int] | None,
-        trials_per_device: int | None,
+        trials_per_device: int | str | None,
         processes_per_trial: int,
         trials_per_worker: int | None,
         worker_memory: float | None,
@@ -76,6 +72,7 @@ class ProcessExecutor:
             raise StudyError(f"worker_memory must be None or a number of bytes, but got {worker_memory!r}.")
         self._most_trials, self._most_memory, self.retries = trials_per_worker, worker_memory, trial_retries
         self._slots: tuple[Slot, ...] = ()
+        self._shared = SharedDevices()
         self._payload: Payload | None = None
         self._first: WorkerProcess | None = None
         self.notes: list[str] = []
@@ -93,6 +90,7 @@ class ProcessExecutor:
             yield
             return
         self._check_process(recipe)
+        self._check_measurable(recipe)
         self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
         self.notes = [note]
         if self.processes > 1:
@@ -147,9 +145,22 @@ class ProcessExecutor:
                     "n_jobs sets the number of parallel trials."
                 )
 
+    def _check_measurable(self, recipe: Searchable) -> None:
+        """Check that nothing else measures the memory of the GPU, as each measurement resets the peak."""
+        if self._wanted[2] == AUTO and not getattr(recipe.args, "skip_memory_metrics", True):
+            raise StudyError(
+                "trials_per_device='auto' and skip_memory_metrics=False both measure the memory of the GPU, and would "
+                "disturb each other. Leave one of them out, or pass a number of trials_per_device."
+            )
+
     def _slots_of(self, n_trials: int | None, gpus: int) -> tuple[tuple[Slot, ...], str]:
         """Return the slots, at most one for each trial, and a note that describes them."""
         slots = slots_for(*self._wanted, gpus, self._least, self.processes)
+        if slots[0].is_measured:
+            slots = slots[:n_trials]
+            most = most_workers(self._wanted[0], len(slots))
+            self._shared = SharedDevices([slot.devices[0] for slot in slots], min(most, n_trials or most), memory())
+            return slots, f"{_described(slots)}; more as soon as a trial shows how much memory of the GPU it uses"
         if n_trials is None or len(slots) <= n_trials:
             return slots, _described(slots)
         slots = slots_for(n_trials, self._wanted[1], None, gpus, least=1, processes=self.processes)
@@ -158,7 +169,7 @@ class ProcessExecutor:
 
     def _share(self) -> float:
         """Return the number of bytes that each worker may have."""
-        return _SHARE_OF_MEMORY * memory() / len(self._slots)
+        return SHARE_OF_MEMORY * memory() / len(self._slots)
 
     def run(self, coordinator: Coordinator) -> None:
         """Start workers, and let them train the trials of the study.
@@ -168,9 +179,9 @@ class ProcessExecutor:
         """
         assert self._payload is not None, "packed() comes first"
         first, self._first = self._first, None
-        memory_limit = self._most_memory or self._share()
-        workers = Workers(self._slots, self._payload, self._most_trials, memory_limit, first, self._group_timeout)
-        ParallelSearch(coordinator, workers).run()
+        limits = self._most_trials, self._most_memory, SHARE_OF_MEMORY * memory()
+        workers = Workers(self._slots, self._payload, *limits, first, self._group_timeout)
+        ParallelSearch(coordinator, workers, self._shared).run()
 
 
 def _pack(recipe: Searchable, study: Study, file: Path) -> Payload:
@@ -222,108 +233,3 @@ def _checked_timeout(group_timeout: Any, processes: int) -> float:
             f"group_timeout={group_timeout!r} is about groups of processes; pass processes_per_trial=2 or more with it."
         )
     return float(group_timeout)
-
-
-class ParallelSearch:
-    """Lets workers train the trials of a search.
-
-    Args:
-        coordinator: gives the trials, and receives what they report.
-        workers: train them.
-    """
-
-    def __init__(self, coordinator: Coordinator, workers: Workers) -> None:
-        self._coordinator, self._workers = coordinator, workers
-        self._trials: dict[Worker, int] = {}  # the number of the trial that each worker trains
-        self._has_announced_start = False
-
-    def run(self) -> None:
-        """Run trials until there are none left; record an error that ends the search early, then raise it."""
-        coordinator = self._coordinator
-        try:
-            with at_ctrl_c(lambda: coordinator.end_with(KeyboardInterrupt())):
-                self._workers.start()
-                while not coordinator.is_ending:
-                    self._give()
-                    if coordinator.is_over:
-                        break
-                    for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):
-                        self._take(worker, message)
-                    self._announce_start()
-                if coordinator.interruption.signal:
-                    self._finish_steps()
-        except BaseException as error:
-            coordinator.end_with(error)
-        finally:
-            with ignoring_ctrl_c():
-                self._end()
-        if coordinator.error is not None:
-            raise coordinator.error
-
-    def _announce_start(self) -> None:
-        """Say once how long the first worker took to be ready, if that was long enough to wonder."""
-        seconds = self._workers.seconds_to_first
-        if seconds is not None and not self._has_announced_start:
-            self._has_announced_start = True
-            if seconds >= _SECONDS_WORTH_TELLING:
-                self._coordinator.announce(f"First worker ready after {seconds:.1f} s")
-
-    def _finish_steps(self) -> None:
-        """Let the trials finish their steps and write checkpoints, as long as there is time; they are recorded."""
-        interruption = self._coordinator.interruption
-        self._coordinator.end_with(KeyboardInterrupt())
-        if self._trials:
-            self._coordinator.announce(f"{interruption.name}: the trials write their checkpoints")
-        self._workers.finish_steps(interruption.signal)
-        while self._trials and not interruption.is_overdue:
-            for worker, message in self._workers.wait(_SECONDS_BETWEEN_LOOKS):
-                self._take(worker, message)
-
-    def _give(self) -> None:
-        """Give a trial to each worker that is ready."""
-        for worker in self._workers.ready():
-            assignment = self._coordinator.next()
-            if assignment is None:
-                return
-            if self._workers.train(worker, assignment):
-                self._trials[worker] = assignment.number
-            else:  # the worker has died: another one takes the trial
-                self._coordinator.give_back(assignment.number)
-        if not self._trials and not self._coordinator.running:  # no worker is ready, and perhaps none is needed
-            assignment = self._coordinator.next()
-            if assignment is not None:
-                self._coordinator.give_back(assignment.number)
-
-    def _take(self, worker: Worker, message: Message | Ended | Lost) -> None:
-        """Record a message of a worker, and answer it."""
-        number = self._trials[worker]
-        if isinstance(message, Ended):
-            del self._trials[worker]
-            worker.is_ready = True  # also if the result cannot be recorded
-            self._coordinator.ended(message)
-            self._workers.release(worker, has_failed=message.record.traceback is not None)
-        elif isinstance(message, Lost):
-            del self._trials[worker]
-            ended = self._coordinator.lost(number, Loss(message.reason))
-            if ended is not None:
-                self._coordinator.ended(ended)
-        else:
-            answer = self._coordinator.receive(number, message)
-            if not isinstance(message, Progress):
-                worker.send(answer)
-
-    def _end(self) -> None:
-        """Let the workers leave their trials, and record these as interrupted: they can be resumed."""
-        error = self._coordinator.error
-        try:
-            if error is not None and not isinstance(error, StorageError):
-                for worker, message in self._workers.abandon():
-                    if worker in self._trials and isinstance(message, Ended):
-                        worker.is_ready = True
-                        del self._trials[worker]
-                        self._coordinator.left(message)
-        finally:
-            try:
-                self._workers.end()
-            finally:
-                self._coordinator.close()

@@ -37,9 +37,10 @@ from ...trial.assignment import Assignment
 from ...trial.distributed_ranks import ranks_of
 from ...trial.ending import Ended
 from ...trial.execution import described
-from ...trial.messages import Progress
+from ...trial.messages import Progress, Reported
 from ...trial.remote_trial import Abandoned, Line, sendable, train_remotely
 from ...trial.searchable import Searchable
+from .device_memory import DeviceMemory
 from .device_slots import Slot
 from .payload import Payload
 from .process_settings import ProcessSettings
@@ -101,6 +102,13 @@ class Unusable:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What the worker has used of its GPU so far; it does not wait for an answer."""
+
+    memory: DeviceMemory
+
+
+@dataclass(frozen=True)
 class GroupFailed:
     """A trial has ended by an error of one process of its group, which cannot train another trial."""
 
@@ -148,6 +156,7 @@ def _train(search: _SearchingProcess) -> None:
     except BaseException as error:
         search.send(Unusable(described(error)))
         return
+    search.is_measured = job.slot.is_measured
     train = _follow if job.rank else _train_one
     output = f"output-{job.rank}.log" if job.rank else OUTPUT_FILE
     if ranks.is_main:
@@ -221,10 +230,13 @@ class _SearchingProcess(Line):
     """Sends messages to the searching process, and receives its messages.
 
     This process ends immediately when the searching process ends: another search may resume its trials.
+
+    Attributes:
+        is_measured: whether to send what this process has used of its GPU with each report of a trained model.
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self._connection, self.is_measured = connection, False
         self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="hpsearch connection", daemon=True).start()
         self.begin_trial()
@@ -245,6 +257,9 @@ class _SearchingProcess(Line):
 
     def ask(self, message: object) -> Any:
         """Send the message, and wait for the answer."""
+        memory = DeviceMemory.measured() if self.is_measured else None
+        if memory is not None and isinstance(message, Reported) and message.report.step > 0:
+            self.send(Measured(memory))
         self.send(message)
         while self._obey(answer := self.receive()):
             pass

@@ -36,7 +36,7 @@ from ..search.space.static_checks import check_space
 from ..search.store.forgiven_failures import UNCOUNTED_BEFORE, count_uncounted
 from ..search.store.live_sessions import sessions_at_work
 from ..search.store.provenance import describe_environment, differences, differences_in_results
-from ..search.store.study_folder import ADDED, StudyFolder
+from ..search.store.study_folder import ADDED, CANNOT_EXTEND, StudyFolder
 from ..search.study import Study
 from ..search.study_callbacks import CallsBack, StudyCallback, check_callbacks
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall, SearchBudget
@@ -226,6 +226,8 @@ class Search:
             notes += session.requests.open(records, session.records.is_alone(), self.study)
             added = session.requests.now().new
             about = {**self.backend.describe(), **({ADDED: len(added)} if added else {})}
+            if self.recipe.cannot_extend is not None:
+                about[CANNOT_EXTEND] = self.recipe.cannot_extend
             folder.write_settings(environment, about, records)
             session.open(records)
         logger.info("%s; %s", self.study.description, "; ".join(notes))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpsearch import Float, SpaceError, StudyError, TrialState, open_study
+from hpsearch import Float, SpaceError, StudyError, TrialState, open_study, tune
 from hpsearch.search.requests.in_effect import InEffect, unfulfilled
 from hpsearch.search.requests.request import Kind, Request
 from hpsearch.search.requests.request_file import RequestFile
@@ -17,6 +17,7 @@ from hpsearch.search.store.checked_json import Unreadable
 from hpsearch.search.store.study_folder import REQUESTS_FILE
 from hpsearch.search.trial import TrialRecord
 from tests.support.small_trainer import small_trainer
+from tests.support.small_tune import make_trainer
 
 RATE = {"learning_rate": Float(1e-4, 1.0, log=True), "weight_decay": Float(0.0, 0.1)}
 
@@ -208,3 +209,23 @@ def test_a_parameter_of_a_function_must_be_one_that_trials_have(tmp_path: Path) 
     with pytest.raises(StudyError, match=r"learning_rte=0.1, but no trial .*'learning_rate'"):
         study.add({"learning_rte": 0.1})
     assert "with learning_rate=0.1" in study.add({"learning_rate": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (make_trainer, "make_trainer sets the length of a trial"),
+        (lambda trial: trial.params["learning_rate"], "the function sets the length of a trial"),
+    ],
+)
+def test_a_trial_of_a_function_is_not_extended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Callable[[Any], Any], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    objective = {"compute_objective": "loss"} if function is make_trainer else {}
+    rate = {"learning_rate": RATE["learning_rate"]}
+    tune(function, rate, n_trials=1, direction="minimize", output_dir="out", progress=False, **objective)
+    study = open_study("out/study")
+    with pytest.raises(StudyError, match=rf"Only trials of an hpsearch\.Trainer can be extended: {reason}\. Use retry"):
+        study.extend(0, num_train_epochs=9)
+    assert "with the parameters of trial 0" in study.retry(0)

@@ -19,6 +19,7 @@ from ..space.search_space import SearchSpace
 from ..store.live_sessions import sessions_at_work
 from ..store.retention import CHECKPOINT
 from ..store.stored_study import TRIALS_WAIT, StoredStudy
+from ..store.study_folder import CANNOT_EXTEND
 from ..study import DEFINE_BY_RUN
 from ..trial import TrialRecord, TrialState
 from .in_effect import InEffect
@@ -162,6 +163,9 @@ def extend(folder: str | os.PathLike[str], number: int, arguments: Mapping[str, 
     def ask(found: _Found) -> tuple[Request, str]:
         name, length = _length(arguments)
         trial = _ended(found, number, "extended")
+        reason = found.study.settings.get(CANNOT_EXTEND)
+        if reason is not None:
+            raise StudyError(f"Only trials of an hpsearch.Trainer can be extended: {reason}. Use retry or add.")
         _check_longer(found.study, trial, name, length)
         run = found.study.folder / trial.name
         if not any(any(each.glob("optimizer*")) for each in entries(run, CHECKPOINT)):

@@ -43,6 +43,7 @@ REQUESTS_FILE, REQUESTS_LOCK = "requests.json", "requests.lock"
 _MOST_SESSIONS = 10_000
 _ENDED_BEFORE = "ended_before"  # in `study.json`
 ADDED = "added"  # there too: how many of its `n_trials` the user has added by requests
+CANNOT_EXTEND = "cannot_extend"  # there too: why its trials cannot continue to another length
 _WILL_RESUME = (TrialState.RUNNING, TrialState.PAUSED, TrialState.INTERRUPTED)
 # What the command line leaves in a study's folder.
 COMMAND_FILE, REPORT_FILE = "command.json", "report.html"

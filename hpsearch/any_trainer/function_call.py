@@ -51,7 +51,7 @@ class FunctionArguments:
 
     # What rooms below read of training arguments.
     ray_scope = "last"
-    world_size = 1
+    world_size = n_gpu = 1
     dataloader_num_workers = 0
     full_determinism = False
     save_total_limit = None

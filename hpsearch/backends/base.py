@@ -33,6 +33,7 @@ class Backend(ABC):
         study_name: the name of the study, if an option gives it.
         stored: the study in Optuna's storage.
         processes_per_trial: the number of processes that it starts for each trial; those of a launcher do not count.
+        trains_here: whether this process trains the trials, on all GPUs that it sees; else each process has its own.
     """
 
     name: ClassVar[str]
@@ -42,6 +43,7 @@ class Backend(ABC):
     study_name: str | None = None
     stored: OptunaStudy
     processes_per_trial: int = 1
+    trains_here: bool = False
 
     @abstractmethod
     def __init__(self, **options: object) -> None: ...

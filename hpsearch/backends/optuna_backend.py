@@ -112,6 +112,7 @@ class OptunaBackend(Backend):
             group_timeout,
         )
         self.processes_per_trial = self._processes.processes
+        self.trains_here = not self._processes.is_wanted
         given, limit = Given(sampler, pruner, terminator), PausedLimit(max_paused, max_paused_bytes)
         self.stored = OptunaStudy(given, storage, load_if_exists, start_from, limit)
 

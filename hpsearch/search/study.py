@@ -63,6 +63,7 @@ class Study:
         costs_in_seconds: whether the cost of a trial is its measured seconds, instead of a count of operations, which
             is the same when the search is repeated.
         processes: the number of processes that train each trial together.
+        gpus: the number of GPUs that each of them trains on (DataParallel).
         unit: the unit of `TrialRecord.epochs`, and so of `max_epochs` and `trial_max_epochs`: passes over the data, or
             the steps that a plain function reports.
 
@@ -93,6 +94,7 @@ class Study:
     budget: float | None = None
     costs_in_seconds: bool = False
     processes: int = 1
+    gpus: int = 1
     unit: str = EPOCH
 
     def __post_init__(self) -> None:

@@ -174,6 +174,7 @@ class SearchArguments:
             costs_in_seconds=self.timeout is not None
             and (self.n_trials, self.max_epochs, self.budget) == (None, None, None),
             processes=max(recipe.args.world_size, backend.processes_per_trial),
+            gpus=max(1, recipe.args.n_gpu) if backend.trains_here else 1,
             unit=recipe.evaluation.unit,
         )
         return study, notices

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback
 
-from hpsearch import Float, Int, TrainingArguments, tune
+from hpsearch import Float, Int, SearchListener, TrainingArguments, tune
 from hpsearch.search.decisions.evaluation_points import evaluation_points
 from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from tests.support.searching import Events
@@ -86,12 +86,12 @@ def test_evaluations_after_each_epoch_are_the_same_with_all_batch_sizes() -> Non
     assert evaluation_points(args, 80, ["per_device_train_batch_size"]) == (0.5, 1.0)
 
 
-def test_several_processes_make_fewer_steps_of_the_same_samples() -> None:
+def test_several_devices_make_fewer_steps_of_the_same_samples() -> None:
     args = TrainingArguments(
         use_cpu=True, eval_strategy="steps", eval_steps=2, num_train_epochs=1, per_device_train_batch_size=8
     )
     assert evaluation_points(args, 80) == (0.2, 0.4, 0.6, 0.8, 1.0)
-    assert evaluation_points(args, 80, processes=2) == (0.4, 0.8, 1.0)
+    assert evaluation_points(args, 80, devices=2) == (0.4, 0.8, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +162,22 @@ def test_of_trainers_that_a_function_makes_rungs_are_known_where_parameters_are_
     events = Events()
     tune(make_trainer, {name: Int(1, 20)}, n_trials=4, compute_objective="loss", preflight=False, progress=events)
     assert ("trials pause after 33% and 67%" in "; ".join(events.notes)) is is_known
+
+
+class Stops(SearchListener):
+    """Notes the settings of a search, and ends it."""
+
+    def on_search_prepare(self, study: Any) -> None:
+        self.study = study
+        raise StopIteration
+
+
+@pytest.mark.parametrize(("options", "gpus"), [({}, 4), ({"n_jobs": 2}, 1)])
+def test_a_trial_in_this_process_trains_on_all_of_its_gpus_and_one_in_another_process_on_one(
+    tmp_path: Path, options: dict[str, Any], gpus: int
+) -> None:
+    trainer, stops = small_trainer(tmp_path), Stops()
+    trainer.args._n_gpu = 4
+    with pytest.raises(StopIteration):
+        trainer.hyperparameter_search({"learning_rate": Float(0.1, 1.0)}, "loss", n_trials=2, progress=stops, **options)
+    assert stops.study.gpus == gpus

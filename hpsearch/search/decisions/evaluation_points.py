@@ -41,7 +41,7 @@ def points_of(recipe: Evaluated, study: Study) -> tuple[float, ...] | None:
     names = study.parameter_names()
     if not (names and recipe.sets_arguments_by_name):
         return None
-    points = evaluation_points(recipe.args, recipe.training_samples, names, study.processes)
+    points = evaluation_points(recipe.args, recipe.training_samples, names, study.processes * study.gpus)
     if points is None or study.trial_max_epochs is None:
         return points
     epochs = epochs_of(recipe, study)
@@ -61,7 +61,7 @@ def epochs_of(recipe: Evaluated, study: Study) -> float | None:
 
 
 def evaluation_points(
-    args: TrainingArguments, samples: int | None, searched: Collection[str] = (), processes: int = 1
+    args: TrainingArguments, samples: int | None, searched: Collection[str] = (), devices: int = 1
 ) -> tuple[float, ...] | None:
     """Return after which fractions of its training a trial is evaluated, in (0, 1]; None if that is not known.
 
@@ -71,7 +71,7 @@ def evaluation_points(
         args: the training arguments.
         samples: how many there are to train on; None: not known.
         searched: the names of the parameters that trials differ in.
-        processes: the number of processes that train each trial.
+        devices: the number of devices that train each trial, each with a batch of its own.
 
     >>> from hpsearch import TrainingArguments
     >>> evaluation_points(TrainingArguments(eval_strategy="epoch", num_train_epochs=2), 100)
@@ -84,7 +84,7 @@ def evaluation_points(
     if args.eval_strategy == "no":
         return (1.0,)
     is_known = samples is not None and not _DECIDE_UPDATES & set(searched)
-    updates = _updates_per_epoch(args, samples, processes) if is_known and samples is not None else None
+    updates = _updates_per_epoch(args, samples, devices) if is_known and samples is not None else None
     if args.max_steps > 0:
         total: int | None = args.max_steps
     elif updates is not None:
@@ -95,8 +95,8 @@ def evaluation_points(
     return found if found is None else found or (1.0,)
 
 
-def _updates_per_epoch(args: TrainingArguments, samples: int, processes: int) -> int | None:
-    batch = args.per_device_train_batch_size * processes if processes > 1 else args.train_batch_size
+def _updates_per_epoch(args: TrainingArguments, samples: int, devices: int) -> int | None:
+    batch = args.per_device_train_batch_size * devices
     batches = samples // batch if args.dataloader_drop_last else math.ceil(samples / batch)
     return math.ceil(batches / args.gradient_accumulation_steps) or None
 

@@ -20,7 +20,8 @@ from torch.distributed import PrefixStore, TCPStore
 
 from ..errors import CommunicationError, HpsearchError, ProcessFailedError
 from ..system.communication import naming_lost_processes
-from .distributed_ranks import SECONDS_TO_ARRIVE, packed_error, unpacked_error
+from . import distributed_ranks
+from .distributed_ranks import packed_error, unpacked_error
 
 Result = TypeVar("Result")
 
@@ -41,7 +42,7 @@ class StoreRanks:
         is_main: True in process 0, which decides.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, seconds_to_arrive: float = SECONDS_TO_ARRIVE) -> None:
+    def __init__(self, store: Any, rank: int, size: int, seconds_to_arrive: float) -> None:
         self.rank, self.size, self.is_main = rank, size, rank == 0
         self._root, self._seconds_to_arrive = store, seconds_to_arrive
         self._actions = itertools.count()  # the same in every process
@@ -55,7 +56,8 @@ class StoreRanks:
         """Return the processes of the group that the environment of this process names."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = PrefixStore("hpsearch", TCPStore(address, port, is_master=False))
-        return cls(store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return cls(store, rank, size, distributed_ranks.SECONDS_TO_ARRIVE)
 
     def write(self, name: str, value: object = None) -> None:
         """Write a value under a name, for the other processes; those of one action are dropped after the next one."""

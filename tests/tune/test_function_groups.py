@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from hpsearch import BestRun, Float, FunctionTrial, HpsearchError, TrialState, tune
+from tests.support.in_groups import DoesNotWaitLong
 from tests.support.search_processes import assert_disk_and_storage_agree, assert_nothing_is_left_over
 from tests.support.searching import Diary, HearsNotices, states
 
@@ -218,6 +220,32 @@ def test_an_error_of_one_process_fails_the_trial_though_the_other_one_waits_for_
     assert_disk_and_storage_agree(tmp_path / "failed" / "study")
 
 
+class KilledThenFails:
+    """Kills process 1 at a step; then, later, that process fails while process 0 computes for long."""
+
+    def __init__(self, flag: Path) -> None:
+        self.kills, self.part = Once(kill, 1, 4, 1, flag), DoesNotWaitLong()
+
+    def __call__(self, trial: FunctionTrial, step: int) -> None:
+        self.kills(trial, step)
+        if (trial.number, step) == (1, 5):
+            if rank() == 1:
+                fail()
+            threading.Event().wait()
+
+
+def test_an_error_of_a_process_fails_the_trial_and_a_new_group_continues_if_the_other_one_does_not_leave(
+    tmp_path: Path,
+) -> None:
+    diary = Diary(tmp_path / "diary")
+    best = search(tmp_path / "s", AsksInAll(diary, KilledThenFails(tmp_path / "flag")), **OF_ITS_OWN, n_trials=3)
+    assert states(best) == ["complete", "failed", "complete"]
+    failed = best.run_summary.records[1]
+    assert failed.reason == "ValueError: a bad batch (in process 1)"
+    assert [report.step for report in failed.reports] == [1, 2, 3, 4, 5]
+    assert_disk_and_storage_agree(tmp_path / "s" / "study")
+
+
 class FailsInTraining:
     """A loop of collectives, which one process leaves with an error in the first trial."""
 
@@ -334,6 +362,33 @@ def test_an_error_of_any_process_in_the_first_call_ends_the_search_before_its_fi
     with pytest.raises(HpsearchError, match=r"raised ValueError: no data\. It was called with"):
         search(tmp_path, fails_at_once_in_process_1)
     assert not (tmp_path / "study").exists()
+
+
+class DiesInTheFirstCall:
+    """Kills process 1 so many times before the first report."""
+
+    def __init__(self, flags: Path, deaths: int) -> None:
+        self.flags, self.deaths = flags, deaths
+
+    def __call__(self, trial: FunctionTrial) -> None:
+        so_far = len(list(self.flags.glob("flag-*")))
+        if rank() == 1 and so_far < self.deaths:
+            (self.flags / f"flag-{so_far}").touch()
+            kill()
+        distributed.init_process_group("gloo")
+        distributed.barrier()
+        trial.report(trial.params["lr"])
+
+
+def test_a_process_that_dies_in_the_first_call_is_replaced_with_its_group(tmp_path: Path) -> None:
+    best = search(tmp_path, DiesInTheFirstCall(tmp_path, 2), direction="minimize")
+    assert states(best) == ["complete"] * 2
+    assert len(list(tmp_path.glob("flag-*"))) == 2
+
+
+def test_a_process_that_dies_in_each_first_call_ends_the_search(tmp_path: Path) -> None:
+    with pytest.raises(HpsearchError, match=r"cannot be called in a group of processes: process 1 of 2: SIGKILL"):
+        search(tmp_path, DiesInTheFirstCall(tmp_path, 99), direction="minimize")
 
 
 def test_a_signal_of_the_search_lets_both_processes_leave_with_a_checkpoint(tmp_path: Path) -> None:

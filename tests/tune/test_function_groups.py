@@ -19,6 +19,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from hpsearch import BestRun, Float, FunctionTrial, HpsearchError, TrialState, tune
+from hpsearch.executors.processes import process_executor
 from tests.support.in_groups import DoesNotWaitLong
 from tests.support.search_processes import assert_disk_and_storage_agree, assert_nothing_is_left_over
 from tests.support.searching import Diary, HearsNotices, states
@@ -59,7 +60,7 @@ class TrainsALine:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size > 1:
             distributed.init_process_group("gloo")
-        names = ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+        names = ("LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         self.diary.write(
             [trial.number, rank(), os.getpid(), *map(os.environ.get, names), trial.seed, trial.params["lr"]]
         )
@@ -91,8 +92,11 @@ def test_a_loop_in_a_group_reports_what_one_process_reports_with_the_same_effect
     assert sorted(each[:2] for each in calls) == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert len({pid for _, _, pid, *_ in calls}) == 2, "the group has made torch's process group twice"
     assert {tuple(each[3:6]) for each in calls} == {("0", "2", "127.0.0.1"), ("1", "2", "127.0.0.1")}
-    for number in (0, 1):
-        assert len({tuple(each[6:]) for each in calls if each[0] == number}) == 1, "the same seed and parameters"
+    of_trials = [{tuple(each[6:]) for each in calls if each[0] == number} for number in (0, 1)]
+    [[(port, seed, rate)], [(next_port, next_seed, next_rate)]] = of_trials
+    assert seed == next_seed
+    assert rate != next_rate
+    assert port != next_port, "else torch could find the addresses of the last trial's process group"
     assert any("1 group of 2 processes on the CPU" in note for note in heard.notes)
     assert not any("batch" in note for note in heard.notes)
 
@@ -198,6 +202,34 @@ def test_a_trial_of_which_a_process_dies_resumes_from_its_checkpoint_in_a_new_gr
     assert not pids[0] & pids[1]
     assert not any(map(psutil.pid_exists, pids[0]))
     assert_disk_and_storage_agree(tmp_path / "died" / "study")
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_process_that_hangs_is_replaced_with_its_group_after_the_timeout_that_the_user_gives(tmp_path: Path) -> None:
+    heard = HearsNotices()
+    hangs = AsksInAll(Diary(tmp_path / "diary"), Once(stop, 0, 2, 1, tmp_path / "flag"))
+    best = search(tmp_path / "s", hangs, **OF_ITS_OWN, n_trials=1, group_timeout=4, progress=heard)
+    assert states(best) == ["complete"]
+    assert any("trial 0 has lost its worker (no answer for 4 s)" in each for each in heard.notices)
+
+
+def computes_for_long(trial: FunctionTrial) -> float:
+    if isinstance(trial, FunctionTrial):
+        threading.Event().wait(2.5)
+    return float(trial.params["lr"])
+
+
+def test_without_a_timeout_a_function_may_compute_for_as_long_as_it_likes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_executor, "_GROUP_TIMEOUT", 1.0)
+    heard = HearsNotices()
+    best = search(tmp_path, computes_for_long, direction="minimize", progress=heard)
+    assert states(best) == ["complete"] * 2
+    assert not any("lost" in each for each in heard.notices)
 
 
 def fail() -> None:

@@ -15,7 +15,9 @@ from ..search.listener import SearchListener
 from ..search.space.search_space import SearchSpace
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
 from ..searching.search_arguments import SearchArguments, listener_of
-from .first_call import FirstReport, FirstTrial, KnownResult, Space, name_of
+from ..training.randomness import preserved_streams
+from .first_call import FirstReport, FirstTrial, KnownResult, Space, call_first, name_of
+from .first_call_in_group import MadeTrainer
 from .function_call import FunctionArguments
 from .function_trial import as_metrics
 from .optuna_names import StudyOfTrial
@@ -51,6 +53,7 @@ class FirstLook:
         study: as the function sees it.
         is_new: whether its study has no trials of a plain function yet.
         clock: measures what the call takes, in seconds.
+        in_group: calls the function in a group of processes; None: its trials have one process each.
     """
 
     function: Callable[[Any], object]
@@ -62,6 +65,7 @@ class FirstLook:
     study: StudyOfTrial
     is_new: bool
     clock: Callable[[], float]
+    in_group: Callable[[FirstTrial], object] | None
 
     def call(self) -> Found:
         """Call the function, and return what it is.
@@ -73,7 +77,7 @@ class FirstLook:
         listener.on_first_call(f"the first call of {code} is running: it shows what {code} is")
         try:
             start = self.start[0] if self.start else None
-            returned, trial = self.trainers.call_first(self.space, code, start, self.args.seed, self.study)
+            returned, trial = self._called(code, start)
         except FirstReport as first:
             took = FirstCall(self.clock() - began)
             self.args.reads_checkpoint, self.args.objective = first.trial.reads_checkpoint, _names(first.value, code)
@@ -83,6 +87,16 @@ class FirstLook:
         if isinstance(returned, transformers.Trainer) or hasattr(returned, "hyperparameter_search"):
             return Found(self.trainers, None, took)
         return self._with_result(returned, trial, took)
+
+    def _called(self, code: str, start: Mapping[str, object] | None) -> tuple[object, FirstTrial]:
+        """Call the function in a group if its trials have several processes; here, if not, or if it makes a trainer."""
+        seed = self.args.seed
+        if self.in_group is not None:
+            with preserved_streams():
+                returned, trial = call_first(self.in_group, self.space, code, seed, start, self.study)
+            if not isinstance(returned, MadeTrainer):
+                return returned, trial
+        return self.trainers.call_first(self.space, code, start, seed, self.study)
 
     def _with_result(self, returned: object, trial: FirstTrial, took: FirstCall) -> Found:
         """Return a function that has returned a result, which is that of trial 0 if it can be."""

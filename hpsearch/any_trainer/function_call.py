@@ -14,12 +14,14 @@ import torch
 from transformers import TrainerControl
 
 from ..errors import ArgumentError, CheckpointError, HpsearchError, StudyError, TrialPaused
+from ..search.space.parameters import Parameter
 from ..search.trial import Trial
 from ..system.files import read_json, whole_folder, write_json
 from ..training.checkpoints import TRIAL_FILE
 from ..training.randomness import seed_run
 from ..trial.reporting_callback import ReportingCallback
 from .first_call import KnownResult, name_of, seed_of
+from .function_in_group import events_in_group
 from .function_trial import FunctionTrial, as_metrics, as_number
 from .optuna_names import StudyOfTrial
 
@@ -151,17 +153,30 @@ class FunctionCall:
         if reporting.is_at_its_end:
             return
         seed_run(self.args)  # type: ignore[arg-type]
-        trial = FunctionTrial(self._trial, self.args.seed, checkpoint, self, StudyOfTrial.of(reporting.study))
-        try:
-            result = self._function(trial) if self._known is None else self._known.take(trial)
-        except TrialPaused:
+        with events_in_group(self._trial, self) as events:
+            trial = FunctionTrial(self._trial, self.args.seed, checkpoint, events, StudyOfTrial.of(reporting.study))
+            result, error = self._call(trial)
+        if not self._trial.ranks.is_main or isinstance(error, TrialPaused):
             return
-        except Exception as error:
-            if not _is_pruned(error):
-                raise
+        if error is not None:
             self._end_pruned(error)
         else:
             self._finish(result)
+
+    def _call(self, trial: FunctionTrial) -> tuple[object, Exception | TrialPaused | None]:
+        """Return what the function has returned, or the exception by which it has ended the trial."""
+        try:
+            return (self._function(trial) if self._known is None else self._known.take(trial)), None
+        except TrialPaused as error:
+            return None, error
+        except Exception as error:
+            if not _is_pruned(error):
+                raise
+            return None, error
+
+    def suggest(self, name: str, parameter: Parameter) -> Any:
+        """Return the trial's value for a parameter."""
+        return self._trial.suggest(name, parameter)
 
     def report(self, value: object, step: int | None) -> None:
         """Report an evaluation after a step; see `FunctionTrial.report`. The first report of a step counts."""

@@ -20,6 +20,10 @@ class FunctionEvents(Protocol):
     """What a run of a function does with the calls that the function makes on its trial."""
 
     @abstractmethod
+    def suggest(self, name: str, parameter: Parameter) -> Any:
+        """Return the trial's value for a parameter."""
+
+    @abstractmethod
     def report(self, value: object, step: int | None) -> None:
         """Report an evaluation."""
 
@@ -37,6 +41,9 @@ class FunctionTrial(ReadAsInOptuna, Trial):
 
     The function reads parameters from `params`, or suggests them with `suggest_float`, `suggest_int` and
     `suggest_categorical`, as in Optuna. It returns a number or a dict of metrics; or None, if it has reported.
+
+    With `processes_per_trial`, all processes of a group call the function, with the same parameters, seed and
+    checkpoint. Only what process 0 reports, returns and notes counts.
 
     Attributes:
         seed: the seed of the trial; the random streams of Python, numpy and torch are seeded with it before the call.
@@ -78,7 +85,7 @@ class FunctionTrial(ReadAsInOptuna, Trial):
         return self._checkpoint
 
     def report(self, value: object, step: int | None = None) -> None:
-        """Report an evaluation; call `should_prune` afterwards.
+        """Report an evaluation; call `should_prune` afterwards. In a group, this has an effect in process 0 only.
 
         Args:
             value: a number, a dict of metrics by name or, for several objectives, a tuple of numbers.
@@ -94,7 +101,7 @@ class FunctionTrial(ReadAsInOptuna, Trial):
     def should_prune(self) -> bool:
         """Return whether the trial ends here: it is pruned, or a limit or a signal ends it.
 
-        The function then returns, or raises `TrialPruned`.
+        The function then returns, or raises `TrialPruned`. In a group, all processes call it, and get the same answer.
 
         Raises:
             TrialPaused: the trial pauses, as there is a checkpoint of this step or of the one before. It is not an
@@ -106,13 +113,14 @@ class FunctionTrial(ReadAsInOptuna, Trial):
         """Return a context that provides an empty folder for a checkpoint.
 
         The folder becomes the trial's checkpoint at the end of the block. If the block raises, the last checkpoint
-        stays.
+        stays. In a group, all processes get the same folder, and wait for each other at the end of the block; process 0
+        may call it alone if `should_prune` is what the others call next.
         """
         return self._events.save()
 
     def suggest(self, name: str, parameter: Parameter) -> Any:
         """Return the trial's value for a parameter, choosing it at the first call."""
-        return self._trial.suggest(name, parameter)
+        return self._events.suggest(name, parameter)
 
     def _choose(self, name: str, parameter: Parameter) -> Any:
         return self._trial.suggest(name, parameter)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import StudyError
+from ..executors.processes.rendezvous import is_in_group
 from ..search.result.best_run import BestRun
 from ..search.space.initial_trials import resolve_start
 from ..search.store.provenance import was_edited
@@ -21,6 +22,7 @@ from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments, listener_of
 from .first_call import FirstReport, name_of
+from .first_call_in_group import in_group
 from .first_look import FirstLook, Found
 from .function_call import FunctionArguments
 from .plain_function import FUNCTION, PlainFunction, check_direction, check_processes, study_before_first_call
@@ -176,9 +178,14 @@ class TunedFunction:
             return Found(PlainFunction(self.function, args))
         backend = given.make_backend()
         space = given.make_space(backend, makes_trainers)
-        study = study_before_first_call(PlainFunction(self.function, args), given, backend, space)
+        recipe = PlainFunction(self.function, args)
+        study = study_before_first_call(recipe, given, backend, space)
         start, is_new = resolve_start(given.start_with, space, makes_trainers.defaults), _recorded(folder) is None
-        return FirstLook(self.function, given, args, makes_trainers, space, start, study, is_new, self._clock).call()
+        has_group = backend.processes_per_trial > 1 and not is_in_group()  # a launcher's processes are refused later
+        group = in_group(backend, recipe, self.function) if has_group else None
+        return FirstLook(
+            self.function, given, args, makes_trainers, space, start, study, is_new, self._clock, group
+        ).call()
 
     def _folder(self, study_name: str) -> Path:
         return Path("output" if self.output_dir is None else self.output_dir, study_name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -71,6 +71,17 @@ class Backend(ABC):
         Raises:
             StudyError: they do not fit, or it cannot be opened.
         """
+
+    def call_in_group(self, recipe: Searchable, function: Callable[[], Any]) -> Any:
+        """Call a function of a recipe as its trials are called, before the study is opened; return what it returns.
+
+        With `processes_per_trial`, all processes of a group call it, and the result is that of the first one.
+
+        Raises:
+            StudyError: there cannot be such a group here.
+            BaseException: the error of the function, or that a process has died.
+        """
+        return function()
 
     @abstractmethod
     def prepare(

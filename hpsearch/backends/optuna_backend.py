@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..coordinator.coordinator import Coordinator
 from ..coordinator.search_session import SearchSession
@@ -46,7 +46,7 @@ class OptunaBackend(Backend):
             share of nine tenths of the memory of the machine, or of its container.
         trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
         group_timeout: with `processes_per_trial`, the seconds without progress after which a group of processes is
-            ended, and its trial is resumed in another group; None: 600.
+            ended, and its trial is resumed in another group; None: 600, and no limit for a plain function.
 
     Raises:
         StudyError: an option is not one of these, or has another value.
@@ -122,6 +122,10 @@ class OptunaBackend(Backend):
         self.stored.connect(study, recipe)
         with self._processes.packed(study, recipe):
             yield
+
+    def call_in_group(self, recipe: Searchable, function: Callable[[], Any]) -> Any:
+        """Call it in a group of processes, if trials have several."""
+        return self._processes.call_in_group(recipe, function) if self.processes_per_trial > 1 else function()
 
     def prepare(
         self,

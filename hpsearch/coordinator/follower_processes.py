@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ..errors import CommunicationError, ProcessFailedError
@@ -89,7 +89,7 @@ def train_with_main(
     except BaseException as error:
         is_alone = isinstance(error, ProcessFailedError) and error.rank == ranks.rank
         if is_alone or not isinstance(error, Exception):
-            record(_ended(execution, error, assignment.earlier))
+            record(_ended(execution, error, assignment.earlier, has_reports=not trainer.writes_its_checkpoints))
             raise
         without_frames(error)
         if isinstance(error, CommunicationError):
@@ -98,9 +98,12 @@ def train_with_main(
         execution.release()
 
 
-def _ended(execution: Execution, error: BaseException, earlier: TrialRecord | None) -> Ended:
+def _ended(execution: Execution, error: BaseException, earlier: TrialRecord | None, has_reports: bool) -> Ended:
     state, reason, trace, cause = how_it_ends(execution, error)
-    return Ended(execution.record(state, reason, trace).going_on_from(earlier), cause)
+    record = execution.record(state, reason, trace)
+    if not has_reports:  # those of its checkpoint may be fewer than the search has received from the main process
+        return Ended(replace(record, reports=()), cause)
+    return Ended(record.going_on_from(earlier), cause)
 
 
 def _record_in_place_of_main(study: Study, ended: Ended) -> None:

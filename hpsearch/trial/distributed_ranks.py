@@ -98,11 +98,11 @@ class DistributedRanks:
             try:
                 values = [choose()]
             except Exception as error:
-                own, values = error, [_Raised(_packed(error, self.rank))]
+                own, values = error, [_Raised(packed_error(error, self.rank))]
         with self._in_group():
             distributed.broadcast_object_list(values, src=0, device=self._device)
         if isinstance(values[0], _Raised):
-            raise own or _unpacked(values[0].packed)[1]
+            raise own or unpacked_error(values[0].packed)[1]
         return cast(Result, values[0])
 
     def agree(self, choose: Callable[[], bool]) -> bool:
@@ -195,7 +195,7 @@ class DistributedRanks:
         if isinstance(own, CommunicationError):
             raise own
         if own is not None:
-            self._store.compare_set(f"{key}/error", "", _packed(own, self.rank))
+            self._store.compare_set(f"{key}/error", "", packed_error(own, self.rank))
         self._store.set(f"{key}/{self.rank}", self._collectives())
         if own is not None and not (isinstance(own, Exception) and self._all_arrive(key)):
             raise CommunicationError("Another process is in a collective.")
@@ -207,7 +207,7 @@ class DistributedRanks:
         """Return the first error that a process has reported; None if none has."""
         if not self._store.check([f"{key}/error"]):
             return None
-        rank, error = _unpacked(self._store.get(f"{key}/error"))
+        rank, error = unpacked_error(self._store.get(f"{key}/error"))
         first = own if own is not None and rank == self.rank else error
         if rank > 0:
             first.add_note(f"in process {rank}")
@@ -239,7 +239,7 @@ class DistributedRanks:
         return f"unknown in process {self.rank}"
 
 
-def _packed(error: BaseException, rank: int) -> str:
+def packed_error(error: BaseException, rank: int) -> str:
     """Return an error as text that another process can read; one that cannot travel becomes a RuntimeError."""
     try:
         data = pickle.dumps(error)
@@ -250,7 +250,7 @@ def _packed(error: BaseException, rank: int) -> str:
     return json.dumps({"rank": rank, "error": base64.b64encode(data).decode(), "trace": trace})
 
 
-def _unpacked(text: str | bytes) -> tuple[int, BaseException]:
+def unpacked_error(text: str | bytes) -> tuple[int, BaseException]:
     """Return the number of the process that failed, and its error."""
     sent = json.loads(text)
     error: BaseException = pickle.loads(base64.b64decode(sent["error"]))  # noqa: S301 - from a process of this program

@@ -206,6 +206,8 @@ class Execution:
             recipe.train(resume_from_checkpoint=self._resumed_from, **reapplied)
         except (UnknownArgumentError, ArgumentTypeError) as error:
             raise SpaceError(str(error)) from None
+        if self._base.writes_its_checkpoints and not self._ranks.is_main:
+            return TrialState.COMPLETE, None  # the main process alone has the reports, and ends the trial
         if reporting.pruned:
             return TrialState.PRUNED, f"pruned {self._after(reporting.reports)}"
         if reporting.paused:
@@ -240,9 +242,11 @@ class Execution:
             recipe = recipe.with_arguments(**self._fallbacks[-1]["arguments"])
         self._recipe = recipe
         sets = recipe.eval_dataset
-        saved_by = None if self._base.writes_its_checkpoints else recipe
+        is_on_its_own = self._base.writes_its_checkpoints
+        saved_by = None if is_on_its_own else recipe
+        ranks = OneProcess() if is_on_its_own else self._ranks  # the user's code decides where its processes meet
         weights = self._weights = ScopedWeights(
-            self._study, saved_by, self.folder, self._trial.number, self._others, self._ranks
+            self._study, saved_by, self.folder, self._trial.number, self._others, ranks
         )
         self._reporting = ReportingCallback(
             self._study,
@@ -251,7 +255,7 @@ class Execution:
             eval_sets=len(sets) if isinstance(sets, dict) else 1,
             budget=self._budget,
             weights=weights,
-            ranks=self._ranks,
+            ranks=ranks,
             reporter=self._reporter,
             check=lambda: check_read(self._trial, self._base),
             record=lambda: self.record(TrialState.RUNNING),

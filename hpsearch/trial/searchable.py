@@ -84,7 +84,10 @@ class Searchable(ReadsParameters, Evaluated, Protocol):
 
     @property
     def writes_its_checkpoints(self) -> bool:
-        """True if the user's code writes checkpoints and weights, when it wants; False if the trainer does."""
+        """True if the user's code trains by itself: it writes checkpoints when it wants, and makes process groups.
+
+        False if a trainer does.
+        """
 
     @property
     def has_fixed_model(self) -> bool:

@@ -1,7 +1,8 @@
-"""A search in workers whose driver is killed, again and again, loses, doubles and fails no trial."""
+"""A search in workers or groups whose driver is killed, again and again, loses, doubles and fails no trial."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.support.driver_kills import KILLS, kill_drivers
 from tests.support.driver_processes import kill_all, processes_in, processes_of, start
+from tests.support.group_kills import kill_in_groups
 from tests.support.search_processes import assert_nothing_is_left_over, wait_until
 
 pytestmark = pytest.mark.fault
@@ -20,6 +22,14 @@ def test_a_search_with_rungs_whose_driver_is_killed_loses_doubles_and_fails_no_t
     tmp_path: Path, way: str, share: float
 ) -> None:
     kill_drivers(tmp_path, int(share * KILLS), way=way)
+
+
+@pytest.mark.timeout(max(600, 30 * KILLS))
+@pytest.mark.parametrize("way", ["groups", "loop in groups"])
+def test_a_search_in_groups_of_which_a_process_is_killed_or_whose_driver_is_killed_loses_doubles_and_fails_no_trial(
+    tmp_path: Path, way: str
+) -> None:
+    kill_in_groups(tmp_path, KILLS if "HPSEARCH_DRIVER_KILLS" in os.environ else 6, way)
 
 
 @pytest.mark.parametrize("n_jobs", [None, 2])

@@ -24,6 +24,7 @@ from hpsearch import Trainer
 from hpsearch.any_trainer.tuning import TunedFunction
 from hpsearch.executors.processes import worker_process
 from tests.support import warm
+from tests.support.loop_in_groups import STEPS, LoopInGroups
 from tests.support.search_processes import RATE
 from tests.support.searching import Diary
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
@@ -32,13 +33,13 @@ EPOCHS = 6
 
 
 class WritesSteps(TrainerCallback):
-    """Writes the run, the step and the process of each optimizer step into a diary; then waits if it `holds`."""
+    """Writes the run, the step, the rank and the process of each optimizer step into a diary; waits if it `holds`."""
 
     def __init__(self, diary: Diary, holds: bool = False) -> None:
-        self._diary, self._holds = diary, holds
+        self.diary, self._holds = diary, holds
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._diary.write((Path(args.output_dir).name, state.global_step, os.getpid()))
+        self.diary.write((Path(args.output_dir).name, state.global_step, args.process_index, os.getpid()))
         if self._holds:
             threading.Event().wait()
 
@@ -49,7 +50,10 @@ def trainer_of(folder: Path, *callbacks: Any, **arguments: Any) -> Trainer:
 
 
 def recipe_of(folder: Path, way: str = "workers", *callbacks: Any, **arguments: Any) -> Trainer | TunedFunction:
-    """Return what is searched: the trainer, or for `tune` a function that makes one of transformers."""
+    """Return what is searched: the trainer, or for `tune` a function that makes one of transformers, or a loop."""
+    if way == "loop in groups":
+        diaries = [each.diary for each in callbacks]
+        return TunedFunction(LoopInGroups(*diaries), RATE, folder)
     if not way.startswith("tune"):
         return trainer_of(folder, *callbacks, **arguments)
     settings = {"num_train_epochs": EPOCHS, "save_strategy": "epoch", **arguments}
@@ -79,11 +83,16 @@ def start(
         diary: a file for what the trials write down.
         temporary: the folder for temporary files of the search.
         n_trials, seed, n_jobs: of the search.
-        way: how trials are trained: "workers", "tune in workers" or "ray".
+        way: how trials are trained: "workers", "tune in workers", "groups" or "loop in groups" of two
+            processes, or "ray".
         address: of the cluster of Ray.
         arguments: of the trainer.
     """
     options: dict[str, Any] = {"n_trials": n_trials, "seed": seed, "n_jobs": n_jobs}
+    if way.endswith("groups"):
+        options |= {"processes_per_trial": 2, "trial_retries": 1000}
+    if way == "loop in groups":
+        options["max_resource"] = STEPS
     if way == "ray":
         del options["n_jobs"]
         each = {"resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 2}

@@ -93,9 +93,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock()
 
 
-def busy_group(clock: Clock) -> tuple[Workers, Group]:
+def busy_group(clock: Clock, processes: int = 2) -> tuple[Workers, Group]:
     payload: Any = None
-    workers = Workers([Slot((), 1, 2)], payload, group_timeout=600.0, clock=clock)
+    workers = Workers([Slot((), 1, processes)], payload, group_timeout=600.0, clock=clock)
     workers.start()
     [group] = Group.made
     told(workers, group, Ready())
@@ -121,6 +121,13 @@ def test_a_group_that_says_nothing_while_it_trains_is_lost_after_the_timeout(clo
     assert told(workers, group) == [Lost("no answer for 600 s")]
     assert group.has_ended
     assert len(Group.made) == 2  # another one takes its place
+
+
+def test_a_worker_of_one_process_keeps_its_trial_however_long_it_says_nothing(clock: Clock) -> None:
+    workers, worker = busy_group(clock, processes=1)
+    clock.now = 100_000.0
+    assert told(workers, worker) == []
+    assert not worker.has_ended
 
 
 def test_any_message_of_a_group_begins_the_timeout_anew(clock: Clock) -> None:

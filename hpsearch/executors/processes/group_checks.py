@@ -23,11 +23,8 @@ def check_group(recipe: Searchable, processes: int, has_gpus: bool) -> None:
         StudyError: they cannot.
     """
     asked = f"processes_per_trial={processes}"
-    if recipe.writes_its_checkpoints:
-        raise StudyError(
-            f"{asked}: the function that is searched trains by itself, so each of its trials has one process; leave "
-            "processes_per_trial out. n_jobs= runs trials in parallel."
-        )
+    if recipe.writes_its_checkpoints:  # only the function knows how its processes communicate
+        return
     backend = recipe.args.ddp_backend
     if backend == "nccl" and not has_gpus:
         raise StudyError(

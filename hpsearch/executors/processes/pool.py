@@ -308,9 +308,13 @@ class Workers:
             yield worker, lost
 
     def _silent(self) -> list[Worker]:
-        """Return the groups in which a process hangs, as far as their silence shows it."""
+        """Return the groups in which a process hangs, as far as their silence shows it.
+
+        A worker of one process keeps its trial: a function may compute for hours before it reports.
+        """
         latest = self._clock() - self._group_timeout
-        return [each for each in self._workers.values() if not each.is_ready and each.heard_at < latest]
+        groups = [each for each in self._workers.values() if each.slot.processes > 1]
+        return [each for each in groups if not each.is_ready and each.heard_at < latest]
 
     def release(self, worker: Worker, has_failed: bool = False) -> None:
         """Mark a worker as ready after its trial, or replace it if it has reached a limit.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +17,7 @@ from ...search.study import Study, check_whole
 from ...system.machine import memory
 from ...system.temporary_folders import scratch_folder
 from ...trial.searchable import Searchable
+from .call_in_group import call_in_group
 from .device_memory import SHARE_OF_MEMORY
 from .device_slots import AUTO, Slot, most_workers, slots_for
 from .group_checks import check_alone, check_group, effective_batch
@@ -26,6 +28,7 @@ from .pool import Workers
 from .shared_devices import SharedDevices
 from .worker_process import WorkerProcess, fork_first_worker, prepare
 
+Result = TypeVar("Result")
 _GROUP_TIMEOUT = 600.0
 
 
@@ -63,7 +66,7 @@ class ProcessExecutor:
         # Whether a trainer in groups may use GPUs, if none are named, is known later.
         gpus = _gpus() if processes_per_trial == 1 or devices is not None else 0
         self.is_wanted = bool(slots_for(*self._wanted, gpus, self._least, processes_per_trial))
-        self._group_timeout = _checked_timeout(group_timeout, processes_per_trial)
+        self._given_timeout, self._group_timeout = group_timeout, _checked_timeout(group_timeout, processes_per_trial)
         if trials_per_worker is not None:
             check_whole("trials_per_worker", trials_per_worker, 1, "None or ")
         check_whole("trial_retries", trial_retries, 0)
@@ -95,12 +98,15 @@ class ProcessExecutor:
         self.notes = [note]
         if self.processes > 1:
             check_group(recipe, self.processes, has_gpus=bool(self._slots[0].devices))
-            self.notes.append(effective_batch(recipe, study, self.processes))
+            if not recipe.writes_its_checkpoints:
+                self.notes.append(effective_batch(recipe, study, self.processes))
+            elif self._given_timeout is None:  # a function may compute for hours before it reports
+                self._group_timeout = math.inf
         check_objectives(study, "workers")
         with self._first_process(), scratch_folder() as folder:
             try:
                 prepare()  # after the fork: a child must not hold the server's connection
-                self._payload = _pack(recipe, study, folder / "data")
+                self._payload = _pack(lambda: (recipe.with_arguments(), for_workers(study)), recipe, folder / "data")
                 yield
             finally:
                 self._payload = None
@@ -171,6 +177,19 @@ class ProcessExecutor:
         """Return the number of bytes that each worker may have."""
         return SHARE_OF_MEMORY * memory() / len(self._slots)
 
+    def call_in_group(self, recipe: Searchable, function: Callable[[], Result]) -> Result:
+        """Call a function once in each process of a new group; return what it returns in the first one.
+
+        Raises:
+            StudyError: groups cannot be used here, or the function cannot be pickled.
+            HpsearchError: a process has died.
+            BaseException: the first error of a process.
+        """
+        self._check_process(recipe)
+        [slot], _ = self._slots_of(1, 0 if recipe.args.use_cpu else _gpus())
+        with scratch_folder() as folder:
+            return call_in_group(lambda call: _pack(lambda: call, recipe, folder / "data"), function, slot)
+
     def run(self, coordinator: Coordinator) -> None:
         """Start workers, and let them train the trials of the study.
 
@@ -184,10 +203,10 @@ class ProcessExecutor:
         ParallelSearch(coordinator, workers, self._shared).run()
 
 
-def _pack(recipe: Searchable, study: Study, file: Path) -> Payload:
-    """Pickle the trainer and the settings that workers need."""
+def _pack(made: Callable[[], object], recipe: Searchable, file: Path) -> Payload:
+    """Pickle what a function makes for workers, which has the trainer in it."""
     try:
-        return pack((recipe.with_arguments(), for_workers(study)), file)
+        return pack(made(), file)
     except CannotBeWritten as error:
         raise StudyError(
             f"The trainer's data cannot be written for workers: {error}. The variable TMPDIR names another "

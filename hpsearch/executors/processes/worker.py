@@ -40,8 +40,10 @@ from ...trial.execution import described
 from ...trial.messages import Progress, Reported
 from ...trial.remote_trial import Abandoned, Line, sendable, train_remotely
 from ...trial.searchable import Searchable
+from ...trial.store_ranks import StoreRanks
 from .device_memory import DeviceMemory
 from .device_slots import Slot
+from .group_call import GroupCall
 from .payload import Payload
 from .process_settings import ProcessSettings
 from .rendezvous import join_environment
@@ -151,7 +153,11 @@ def _train(search: _SearchingProcess) -> None:
     job: Job = search.receive()
     _prepare(job)
     try:
-        recipe, study = job.payload.load()
+        loaded = job.payload.load()
+        if isinstance(loaded, GroupCall):
+            _call(loaded, job.rank, search)
+            return
+        recipe, study = loaded
         ranks = _joined(recipe, job.slot)
     except BaseException as error:
         search.send(Unusable(described(error)))
@@ -173,8 +179,21 @@ def _train(search: _SearchingProcess) -> None:
                 search.send(outcome)
 
 
+def _call(called: GroupCall, rank: int, search: _SearchingProcess) -> None:
+    """Call a function, send what there is to send, and wait to be ended: another process may still need this one."""
+    result = called.result(rank)
+    if result is not None:
+        search.send(result)
+    search.receive()
+
+
 def _joined(recipe: Searchable, slot: Slot) -> Ranks:
-    """Return the processes that train each trial; the arguments of the recipe have joined them as they were loaded."""
+    """Return the processes that train each trial; the arguments of the recipe have joined them as they were loaded.
+
+    A plain function has no such arguments, and joins torch's process group by itself, or has none.
+    """
+    if recipe.writes_its_checkpoints and slot.processes > 1:
+        return StoreRanks.of_environment()
     ranks = ranks_of(recipe.args) if slot.processes > 1 else OneProcess()
     if ranks.size != slot.processes:
         raise StudyError(

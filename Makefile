@@ -25,7 +25,7 @@ test-times: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PARALLEL) -m "" --tiers --durations=20
 
 kills: $(VENV)/.dev
-	HPSEARCH_DRIVER_KILLS=200 $(BIN)/python -m pytest -s -m "" -k whose_driver_is_killed tests/faults/test_driver_kills.py tests/faults/test_ray_driver_kills.py
+	HPSEARCH_DRIVER_KILLS=200 $(BIN)/python -m pytest -s -m "" -k "whose_driver_is_killed and not in_groups" tests/faults/test_driver_kills.py tests/faults/test_ray_driver_kills.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

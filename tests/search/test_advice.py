@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ class Known:
 
     constraints = ()
     scope = "last"
+    folder = Path("nowhere")
 
     def __init__(self, space: Any = None, objective: Any = "accuracy") -> None:
         self.objectives = resolve_objectives(objective, None, has_metrics=True)

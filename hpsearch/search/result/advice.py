@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from ...errors import SpaceError
 from ...system.json_types import JsonObject
@@ -14,6 +13,8 @@ from ..space.parameters import Float, Int, Params
 from ..space.search_space import SearchSpace
 from ..trial import TrialRecord, TrialState
 from .earlier_best import earlier_best
+from .findings.ties import ties
+from .known_study import KnownStudy, known_noise, on_disk
 
 # So near to the end of its range, as a fraction of it, a value is at the end.
 _AT_THE_END = 0.01
@@ -21,23 +22,8 @@ _AT_THE_END = 0.01
 _FEWEST_VALUES = 5
 
 
-class KnownStudy(Protocol):
-    """The attributes of a study that advice uses; the study may be read from its folder."""
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The objectives."""
-
-    @property
-    def scope(self) -> str:
-        """Which reports of a trial give its value and its checkpoint."""
-
-    def described_space(self) -> JsonObject | str:
-        """Return the space as JSON-ready values, by parameter."""
-
-
 def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
-    """Return sentences about the best trial's parameters, about pruned trials that were better, and about the scope.
+    """Return sentences about the best trial's rivals and parameters, about better pruned trials, and the scope.
 
     Empty: there is nothing to say, as with several objectives, where another trial is best by each of them.
     """
@@ -46,6 +32,7 @@ def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
         return []
     earlier = earlier_best(records, study.objectives, study.scope)
     return [
+        *ties(records, study.objectives, known_noise(on_disk(study), records)),
         *_at_the_ends(study.described_space(), best[0].params),
         *_pruned_ahead(study.objectives[0], best[0], records, best[0].value if earlier is None else earlier.value),
         *([] if earlier is None else [earlier.describe()]),

@@ -84,10 +84,11 @@ def test_at_the_end_a_search_says_what_it_saved_that_not_all_trials_were_trained
         last = Report((0.5,), epochs, epochs, float(epochs), {}, horizon=18)
         view.on_trial_end(record(number, 0.5, state, epochs=float(epochs), reports=(last,), seconds=30.0))
     view.on_search_end(study, [])
-    assert stream.getvalue().splitlines()[-1] == (
+    assert stream.getvalue().splitlines()[-2] == (
         "2 trials: 1 complete, 1 pruned. All trials together trained 20 epochs in 60 s of training. "
         "Run to completion, they would have trained 36 epochs; 44% was saved."
     )
+    assert stream.getvalue().splitlines()[-1] == "Only trial 0 has a result, 0.5: it has nothing to be compared with."
 
 
 def test_at_the_end_a_search_says_that_a_pruned_trial_was_better_than_the_best_one() -> None:
@@ -97,7 +98,7 @@ def test_at_the_end_a_search_says_that_a_pruned_trial_was_better_than_the_best_o
     view.on_trial_end(record(0, 0.5))
     view.on_trial_end(record(1, 0.75, TrialState.PRUNED, reports=(Report((0.75,), 1, 1, 1.0, {}),)))
     view.on_search_end(study, [])
-    assert stream.getvalue().splitlines()[-2].startswith("2 trials: 1 complete, 1 pruned.")
+    assert stream.getvalue().splitlines()[-3].startswith("2 trials: 1 complete, 1 pruned.")
     assert stream.getvalue().splitlines()[-1].startswith("Trial 1 was pruned with 0.75, which is better than 0.5")
 
 

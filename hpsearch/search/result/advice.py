@@ -1,113 +1,53 @@
-"""Sentences at the end of a search about what a further one might find."""
+"""Sentences at the end of a search: what it found, and what a further one might find."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from ...errors import SpaceError
 from ...system.json_types import JsonObject
-from ..metrics.objective import Objective
 from ..metrics.selection import best_records
-from ..space.parameters import Float, Int, Params
 from ..space.search_space import SearchSpace
-from ..trial import TrialRecord, TrialState
+from ..trial import TrialRecord
 from .earlier_best import earlier_best
-
-# So near to the end of its range, as a fraction of it, a value is at the end.
-_AT_THE_END = 0.01
-# A range of fewer whole numbers is at an end too often.
-_FEWEST_VALUES = 5
-
-
-class KnownStudy(Protocol):
-    """The attributes of a study that advice uses; the study may be read from its folder."""
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The objectives."""
-
-    @property
-    def scope(self) -> str:
-        """Which reports of a trial give its value and its checkpoint."""
-
-    def described_space(self) -> JsonObject | str:
-        """Return the space as JSON-ready values, by parameter."""
+from .findings.at_bounds import at_bounds
+from .findings.early_stops import early_stops
+from .findings.equal_values import are_equal, equal_values, single_result
+from .findings.exhausted_space import exhausted_space
+from .findings.pruned_ahead import pruned_ahead
+from .findings.ties import ties
+from .known_study import KnownStudy, known_noise, on_disk
 
 
 def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
-    """Return sentences about the best trial's parameters, about pruned trials that were better, and about the scope.
+    """Return sentences about the best trial's rivals and parameters, about pruned trials, the space and the scope.
 
-    Empty: there is nothing to say, as with several objectives, where another trial is best by each of them.
+    Empty: there is nothing to say, as with several objectives, where another trial is best by each of them. If all
+    results are equal, nothing is said of the best one.
     """
-    best = best_records(records, study.objectives) if len(study.objectives) == 1 else []
+    objectives = study.objectives
+    best = best_records(records, objectives) if len(objectives) == 1 else []
     if not best:
         return []
-    earlier = earlier_best(records, study.objectives, study.scope)
+    space, stored = _space(study.described_space()), on_disk(study)
+    noise, earlier = known_noise(stored, records), earlier_best(records, objectives, study.scope)
+    to_beat = best[0].value if earlier is None else earlier.value
+    is_distinct = not are_equal(records)
     return [
-        *_at_the_ends(study.described_space(), best[0].params),
-        *_pruned_ahead(study.objectives[0], best[0], records, best[0].value if earlier is None else earlier.value),
+        *equal_values(objectives[0], records),
+        *single_result(records),
+        *(ties(records, objectives, noise) if is_distinct else []),
+        *(at_bounds(space, best[0].params) if space is not None and is_distinct else []),
+        *(exhausted_space(space, records) if space is not None else []),
+        *early_stops(objectives[0], records, noise, None if stored is None else stored.ladder),
+        *pruned_ahead(objectives[0], best[0], records, to_beat),
         *([] if earlier is None else [earlier.describe()]),
     ]
 
 
-def _at_the_ends(described: JsonObject | str, params: Params) -> list[str]:
+def _space(described: JsonObject | str) -> SearchSpace | None:
+    """Return the space from its description; None of a function, and of a space of a later version."""
     try:
-        space = SearchSpace.from_description(described if isinstance(described, Mapping) else {})
-    except SpaceError:  # of a later version
-        return []
-    sentences = []
-    for name, parameter in space.all_parameters().items():
-        value = params.get(name)
-        if name == "seed" or not isinstance(parameter, (Float, Int)) or not parameter.contains(value):
-            continue
-        end = _end(parameter, float(params[name]))
-        if end is not None:
-            sentences.append(
-                f"The best {name}, {value:g}, is at the {end} end of its range: a wider range may hold better values."
-            )
-    return sentences
-
-
-def _end(parameter: Float | Int, value: float) -> str | None:
-    """Return at which end of its range a value is; None: at neither, or there is nothing beyond."""
-    low, high = (float(each) for each in parameter.edges())
-    if isinstance(parameter, Int) and (high - low) / parameter.step + 1 < _FEWEST_VALUES:
+        return SearchSpace.from_description(described if isinstance(described, Mapping) else {})
+    except SpaceError:
         return None
-    if parameter.log:
-        low, high, value = math.log(low), math.log(high), math.log(value)
-    margin = _AT_THE_END * (high - low)
-    if high - value <= margin:
-        return "upper"
-    is_bound = not parameter.log and low == 0  # what begins at zero has nothing below, most often
-    return "lower" if value - low <= margin and not is_bound else None
-
-
-def _pruned_ahead(
-    objective: Objective, best: TrialRecord, records: Sequence[TrialRecord], to_beat: float | None
-) -> list[str]:
-    """Return a sentence about the best pruned trial, if its last report is better than the result of the best trial.
-
-    Args:
-        objective: of the study.
-        best: the best trial.
-        records: all trials.
-        to_beat: the result of the best trial; where trials get worse before their end, the best report of all, as each
-            pruned trial looks good then.
-    """
-    pruned = [
-        each
-        for each in records
-        if each.state is TrialState.PRUNED
-        and each.reports
-        and all(by <= 0 for by in each.reports[-1].violations.values())
-        and objective.is_better(each.reports[-1].value, to_beat)
-    ]
-    if not pruned:
-        return []
-    ahead = objective.best_of(pruned, key=lambda each: each.reports[-1].value)
-    return [
-        f"Trial {ahead.number} was pruned with {ahead.reports[-1].value:.4g}, which is better than {best.value:.4g}, "
-        "the result of the best trial: prune later, or not at all (pruner=None)."
-    ]

@@ -14,6 +14,8 @@ from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
 from .dataframe import trials_dataframe, trials_markdown
+from .findings.ties import tied_with_best
+from .known_study import known_noise, on_disk
 from .no_best_trial import explain_absence
 
 if TYPE_CHECKING:
@@ -107,6 +109,18 @@ class SearchSummary:
     def best(self) -> list[TrialRecord]:
         """Return the best trial or, with several objectives, the Pareto front; empty if no trial may be the best."""
         return best_records(self.records, self.study.objectives)
+
+    def tied_with_best(self) -> list[TrialRecord]:
+        """Return the trials that cannot be told apart from the best one, best first, without the best one.
+
+        Their values differ from the best one by at most two standard errors of the difference. The standard error is
+        the larger one of what the ends of the learning curves show, and of the binomial error where the objective is a
+        fraction of the evaluation samples, such as an accuracy. Trials with other seeds may differ by more.
+
+        The list is empty with several objectives, and if the noise is unknown: with few evaluations of a metric that is
+        no fraction of samples.
+        """
+        return tied_with_best(self.records, self.study.objectives, known_noise(on_disk(self.study), self.records))
 
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return a DataFrame with a row for each trial: state, objectives, parameters, epochs, seconds."""

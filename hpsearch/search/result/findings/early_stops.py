@@ -1,0 +1,50 @@
+"""Pruned trials that the noise cannot tell apart from trials that continued."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from ...decisions.ladder import Ladder
+from ...metrics.objective import MINIMIZE, Objective
+from ...trial import TrialRecord, TrialState
+from ..noise import Noise
+from .curve_points import holds_at_end, is_past, point_of, value_at
+
+
+def early_stops(
+    objective: Objective, records: Sequence[TrialRecord], noise: Noise | None, ladder: Ladder | None
+) -> list[str]:
+    """Return a sentence with the number of pruned trials that noise may have stopped.
+
+    These differ, at their last report, by no more than the noise from the worst trial that continued from there.
+
+    Args:
+        objective: of the study.
+        records: all trials.
+        noise: of a value; None: unknown.
+        ladder: the rungs, if trials paused; trials that run to completion whatever they report do not count as trials
+            that continued.
+    """
+    if noise is None or not records:
+        return []
+    first = min(each.number for each in records)
+    judged = [each for each in records if ladder is None or not ladder.completes(each.number - first)]
+    worst_of = max if objective.direction == MINIMIZE else min
+
+    @functools.cache
+    def worst_that_continued(point: float) -> float | None:
+        values = [value_at(each, point) for each in judged if is_past(each, point)]
+        return worst_of((each for each in values if each is not None), default=None)
+
+    pruned = [each for each in records if each.state is TrialState.PRUNED and holds_at_end(each)]
+    count = 0
+    for each in pruned:
+        worst = worst_that_continued(point_of(each.reports[-1]))
+        count += worst is not None and noise.is_within(each.reports[-1].value, worst)
+    if not count:
+        return []
+    if len(pruned) == 1:
+        return ["The pruned trial was within the noise of those that continued."]
+    verb = "was" if count == 1 else "were"
+    return [f"{count} of {len(pruned)} pruned trials {verb} within the noise of those that continued."]

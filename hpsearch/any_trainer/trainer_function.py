@@ -224,13 +224,12 @@ class TrainerFunction:
             StudyError: a parameter has none, or only the function knows what it asks for.
         """
         known = known_space(space)
-        defaults = {} if known is None else known.defaults()
-        if known is None or not defaults or not known.contains(defaults):
+        if known is None or not known.contains(known.defaults()):
             raise StudyError(
                 "only make_trainer(trial) knows them, unless every parameter of the space has one, as in "
                 "Float(1e-5, 1e-3, default=5e-5)"
             )
-        return self, defaults
+        return self, known.defaults()
 
     def data(self) -> dict[str, object]:
         """Return the fingerprints of the datasets by name."""

@@ -31,9 +31,10 @@ def test_the_trainer_of_the_function_evaluates_best_and_defaults() -> None:
     )
 
 
-def test_defaults_that_only_the_function_knows_are_left_out_with_a_notice() -> None:
+@pytest.mark.parametrize("space", [None, {**WITH_DEFAULTS, "weight_decay": Float(0.0, 0.3)}])
+def test_defaults_that_only_the_function_knows_are_left_out_with_a_notice(space: Any) -> None:
     listener = HearsNotices()
-    best = search(n_trials=1, test_dataset=HELD_OUT, progress=listener)
+    best = search(make_trainer, space, n_trials=1, test_dataset=HELD_OUT, progress=listener)
     assert best.test_metrics is not None
     assert best.run_summary.held_out.defaults is None
     assert listener.notices[0].startswith("the defaults are not evaluated on the test set: only make_trainer(trial)")

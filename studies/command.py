@@ -60,8 +60,8 @@ def on_test_split(trainer: Any, best: Any, test: Any) -> tuple[dict[str, float],
     return found.predict(test).metrics, trainer.predict(test).metrics
 
 
-def show(best: Any, result: str, note: str) -> None:
-    """Print the best trials, what each parameter explains, the best one, and the result with a note, for a person."""
+def show(best: Any, result: str = "", note: str = "") -> None:
+    """Print the best trials, what each parameter explains, the best one, and a result with a note, for a person."""
     from rich.console import Console
 
     from hpsearch.reports.tables import describe_best, importance_table, trials_table
@@ -72,6 +72,7 @@ def show(best: Any, result: str, note: str) -> None:
     if importances := summary.importances():  # too few trials tell none
         console.print(importance_table(importances))
     console.print(describe_best(best), soft_wrap=True)
-    console.print(result, style="bold", soft_wrap=True)
+    if result:
+        console.print(result, style="bold", soft_wrap=True)
     console.print(f"  ({note})", style="dim", soft_wrap=True)
     console.print(f"dashboard: {summary.dashboard_command()}", soft_wrap=True)

@@ -17,9 +17,10 @@ from transformers.trainer_utils import has_length
 from ..errors import ArgumentError, SpaceError, StudyError
 from ..search.metrics.known_trainers import is_rewarded
 from ..search.result.best_run import BestRun
+from ..search.space.parameters import Params
 from ..search.space.read_parameters import check_read
 from ..search.store.provenance import fingerprint
-from ..search.study import SpaceLike, as_space
+from ..search.study import SpaceLike, as_space, known_space
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.replay import Replay, replay
@@ -204,6 +205,31 @@ class TrainerFunction:
                 return trainer.load_model(folder)
             finally:
                 trainer.release()
+
+    def evaluate_weights(self, trial: Trial, folder: Path, dataset: Any, prefix: str) -> dict[str, float]:
+        """Return the metrics of the weights in a folder, which a trial has trained; the names begin with `prefix`."""
+        with preserved_streams():
+            trainer = self.for_trial(trial, str(folder.parent))
+            try:
+                trainer.prepare_preflight()
+                with no_progress_bars():
+                    return trainer.evaluate_weights(folder, dataset, prefix)
+            finally:
+                trainer.release()
+
+    def with_defaults(self, space: Space) -> tuple[TrainerFunction, Params]:
+        """Return this recipe, and the defaults of a space in which every parameter has one.
+
+        Raises:
+            StudyError: a parameter has none, or only the function knows what it asks for.
+        """
+        known = known_space(space)
+        if known is None or not known.contains(known.defaults()):
+            raise StudyError(
+                "only make_trainer(trial) knows them, unless every parameter of the space has one, as in "
+                "Float(1e-5, 1e-3, default=5e-5)"
+            )
+        return self, known.defaults()
 
     def data(self) -> dict[str, object]:
         """Return the fingerprints of the datasets by name."""

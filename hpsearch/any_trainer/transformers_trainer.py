@@ -149,6 +149,15 @@ class TransformersTrainer:
         given = () if eval_dataset is None else (eval_dataset,)  # a trainer of another class may take none
         return dict(self._trainer.evaluate(*given))
 
+    def evaluate_weights(self, folder: Path, dataset: object, prefix: str) -> dict[str, float]:
+        """Load the weights that a trainer wrote into a folder, and evaluate them on a dataset.
+
+        Raises:
+            CheckpointError: they cannot be loaded, or are of another model.
+        """
+        self._load(folder)
+        return dict(self._trainer.evaluate(dataset, metric_key_prefix=prefix))
+
     def operations_so_far(self) -> float:
         """Return the floating-point operations of the training run up to now; 0 if they are not known."""
         trainer = self._trainer

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..errors import StudyError, one_of
-from ..reports.tables import budget_in_words, count_states, format_value, sparkline
+from ..reports.tables import budget_in_words, count_states, format_value, held_out_in_words, sparkline
 from ..search.result.advice import advice
 from ..search.result.best_run import SearchSummary
 from ..search.result.dataframe import markdown_table
@@ -68,6 +68,8 @@ def show(
             console.print(line, soft_wrap=True)
         if len(chosen) > limit:
             console.print(f"{len(chosen) - limit} more: --limit {len(chosen)}", style="dim")
+        for sentence in held_out_in_words(summary):
+            console.print(Text(sentence), soft_wrap=True)
         for about in (agreement_sentences, advice):
             for sentence in about(summary.study, summary.records):
                 console.print(Text(sentence), soft_wrap=True)

@@ -44,6 +44,11 @@ class NotebookView(LiveView):
         self._decided = list(self._latest)
         self._latest.clear()
 
+    def on_notice(self, notice: str) -> None:
+        """Show it, also after the search: a test set is evaluated then."""
+        super().on_notice(notice)
+        self._live.write_if_over()
+
     def _print(self, line: str, style: str | None = None) -> None:
         self._latest.append(Text(line, style=style or ""))
 
@@ -75,6 +80,11 @@ class _Output:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+            self._write()
+
+    def write_if_over(self) -> None:
+        """Write it once more, if it is not written from time to time any more."""
+        if self._handle is not None and self._thread is None:
             self._write()
 
     def _write_again(self) -> None:

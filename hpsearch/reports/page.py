@@ -25,7 +25,14 @@ from ..system.files import write_text
 from ..version import __version__
 from .commands_to_repeat import how_to_repeat
 from .machines_used import places
-from .tables import budget_in_words, count_states, effort_in_words, format_duration, format_value
+from .tables import (
+    budget_in_words,
+    count_states,
+    effort_in_words,
+    format_duration,
+    format_value,
+    held_out_in_words,
+)
 
 _PAGE = "page.html.jinja"
 
@@ -96,7 +103,7 @@ def _from_folder(summary: SearchSummary) -> SearchSummary:
 
 
 def _in_words(summary: SearchSummary, importances: Mapping[str, float]) -> list[str]:
-    sentences = [_found(summary), *effort_in_words(summary.study, summary.records)]
+    sentences = [_found(summary), *held_out_in_words(summary), *effort_in_words(summary.study, summary.records)]
     if importances:
         name, share = next(iter(importances.items()))
         sentences.append(

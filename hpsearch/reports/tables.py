@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..search.decisions.training_budget import full_runs_of
 from ..search.metrics.selection import best_records, closest, ranking
-from ..search.result.best_run import BestRun
+from ..search.result.best_run import BestRun, SearchSummary
 from ..search.store.checked_json import printable
 from ..search.store.stored_study import StoredStudy
 from ..search.study import Study
@@ -188,4 +188,11 @@ def describe_best(best: BestRun) -> str:
         value = ", ".join(f"{objective.name} {format_value(each)}" for objective, each in named)
     else:
         value = format_value(best.objective)
-    return f"best trial {best.run_id}: {value} (scope {best.scope}) with {parameters}; {where}"
+    held_out = "".join(f"\n{each}" for each in held_out_in_words(best.run_summary))
+    return f"best trial {best.run_id}: {value} (scope {best.scope}) with {parameters}; {where}{held_out}"
+
+
+def held_out_in_words(summary: SearchSummary) -> list[str]:
+    """Return a sentence about the metrics on the test set; none if there is no evaluation on one."""
+    result = summary.held_out
+    return [] if result is None else [printable(result.describe(summary.objective.name))]

@@ -12,6 +12,7 @@ from ..search.requests.in_effect import unfulfilled
 from ..search.requests.request import Request
 from ..search.requests.request_file import RequestFile
 from ..search.result.best_run import Engine, SearchSummary
+from ..search.store.held_out_file import read_held_out
 from ..search.store.live_sessions import sessions_at_work
 from ..search.store.stored_study import StoredStudy
 
@@ -205,9 +206,18 @@ def open_study(folder: str | os.PathLike[str], *, storage: object = None, trust:
         return StudyFromRecords(study, records, storage, trust)
 
     requests, damage = _requests(study.folder)
-    opened = OpenedStudy(study, records, engine, [*problems, *damage])
+    opened = OpenedStudy(study, records, engine, [*problems, *damage, *_damage_of_held_out(study.folder)])
     opened.requested = tuple(map(str, unfulfilled(requests, records, sessions_at_work(study.folder))))
     return opened
+
+
+def _damage_of_held_out(folder: Path) -> list[str]:
+    """Return that the evaluations on the test set cannot be read, if that is so."""
+    try:
+        read_held_out(folder)
+    except StudyError as error:
+        return [str(error)]
+    return []
 
 
 def _requests(folder: Path) -> tuple[Sequence[Request], list[str]]:

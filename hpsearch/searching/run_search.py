@@ -47,6 +47,8 @@ from ..system.json_types import JsonObject
 from ..training.randomness import preserved_streams
 from ..trial.distributed_ranks import ranks_of
 from ..trial.ending import TrialEndedSearch, naming_the_disk
+from .held_out_dataset import HeldOut
+from .held_out_evaluation import HeldOutEvaluator
 from .search_arguments import SearchArguments, listener_of
 from .searched_recipe import SearchedRecipe
 
@@ -61,16 +63,26 @@ def search(
     Raises:
         HpsearchError: as documented there.
     """
+    held_out = HeldOut.of(arguments.test_dataset, arguments.test_defaults)
     backend = arguments.make_backend()
     listener, callbacks = listener_of(arguments.progress), check_callbacks(arguments.callbacks)
     space = arguments.make_space(backend, recipe)
     recipe.prepare(space)
     study, notices = arguments.make_study(backend, space, recipe)
     check_space(space, recipe)
+    notices += [] if held_out is None else held_out.check(recipe, study)
     with preserved_streams():
         ranks = ranks_of(recipe.args)
         return Search(
-            recipe, study, backend, listener, ranks, notices=notices, callbacks=callbacks, first_call=first_call
+            recipe,
+            study,
+            backend,
+            listener,
+            ranks,
+            notices=notices,
+            callbacks=callbacks,
+            first_call=first_call,
+            held_out=held_out,
         ).run()
 
 
@@ -88,6 +100,7 @@ class Search:
         callbacks: called after each trial with the engine's study and its trial.
         own_trials: the total number of trials without those that the user has requested.
         first_call: of the function that is searched, before this call.
+        held_out: the test set, which is evaluated when the search has come to its end; None: there is none.
     """
 
     recipe: SearchedRecipe
@@ -100,6 +113,7 @@ class Search:
     callbacks: Sequence[StudyCallback] = ()
     own_trials: int | None = None
     first_call: FirstCall = NO_FIRST_CALL
+    held_out: HeldOut | None = None
 
     def run(self) -> BestRun | list[BestRun]:
         """Run the trials of the study and return the best run; of several objectives, the Pareto front.
@@ -190,7 +204,21 @@ class Search:
                 folder.note_end(session.records.records)
             if session.limits.has_too_many_failures:
                 raise _too_many_failures(session.limits.failures, self._best(session.records.records))
-        return self._as_changed(session)._result(session.records.records)
+        return self._as_changed(session)._evaluated(folder.session, session)
+
+    def _evaluated(self, number: int, session: SearchSession) -> BestRun | list[BestRun]:
+        """Return the best run, evaluated on the test set if there is one; `number` is that of the session on disk."""
+        best = self._result(session.records.records)
+        if self.held_out is None or isinstance(best, list):
+            return best
+        evaluator = HeldOutEvaluator(
+            self.held_out, self.recipe, self.study, number, session.interruption, self.listener.on_notice
+        )
+        try:
+            with ctrl_c_as_interruption():
+                return evaluator.evaluate(best)
+        except KeyboardInterrupt:
+            raise self._interrupted(session.records.records, session.interruption) from None
 
     def _open(self, folder: StudyFolder, session: SearchSession) -> None:
         """Open folder and storage; announce the decisions, and what has changed since the last session."""

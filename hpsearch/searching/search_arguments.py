@@ -80,6 +80,8 @@ class SearchArguments:
     preflight: bool = True
     callbacks: Sequence[StudyCallback] | None = None
     progress: bool | SearchListener = True
+    test_dataset: Any = None
+    test_defaults: bool = True
     sampler: object = None
     pruner: object = RUNGS
     storage: object = None

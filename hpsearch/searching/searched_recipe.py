@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 
+from ..search.space.parameters import Params
 from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import TakesParameters
 from ..search.study import EPOCH, SpaceFunction
-from ..search.trial import TrialRecord
+from ..search.trial import Trial, TrialRecord
 from ..trial.searchable import Searchable
 
 
@@ -70,3 +71,21 @@ class SearchedRecipe(Searchable, TakesParameters, Protocol):
 
     def build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         """Build the model of a trial, with the weights in a folder, in evaluation mode."""
+
+
+@runtime_checkable
+class EvaluatesWeights(Protocol):
+    """A recipe whose trainers can evaluate stored weights, as they evaluate a trial."""
+
+    def evaluate_weights(self, trial: Trial, folder: Path, dataset: Any, prefix: str) -> dict[str, float]:
+        """Return the metrics of the weights in a folder, which a trial has trained; the names begin with `prefix`.
+
+        No callback of the user is called, and no tracker.
+        """
+
+    def with_defaults(self, space: SearchSpace | SpaceFunction) -> tuple[Self, Params]:
+        """Return a recipe, and the parameters of its trial, that train what a user trains who searches nothing.
+
+        Raises:
+            StudyError: the defaults are not known.
+        """

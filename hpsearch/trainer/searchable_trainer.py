@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.trainer_utils import has_length
 
 from ..arguments import TrainingArguments
 from ..arguments.casting import is_of_library
+from ..search.space.parameters import Params
+from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import check_trainer
 from ..search.store.code_origin import is_package_class
 from ..search.store.provenance import CALLBACKS
+from ..search.study import SpaceFunction
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.searched_recipe import Evaluation
 from ..system.files import read_json
@@ -48,6 +51,8 @@ _IN_A_PREFLIGHT = {
     "dataloader_prefetch_factor": None,
     "torch_compile": False,
 }
+# What an evaluation of stored weights does without.
+_IN_AN_EVALUATION = {"report_to": "none", "torch_compile": False}
 
 
 class SearchableTrainer:
@@ -198,10 +203,35 @@ class SearchableTrainer:
         weights.load_weights(model, folder)
         return model.eval()
 
+    def evaluate_weights(self, trial: Trial, folder: Path, dataset: Any, prefix: str) -> dict[str, float]:
+        """Return the metrics of the weights in a folder, which a trial has trained; the names begin with `prefix`."""
+        with preserved_streams():
+            trainer = self.for_trial(trial, str(folder.parent)).with_arguments(**_IN_AN_EVALUATION)
+            trainer.callbacks = []
+            try:
+                trainer.load_weights(folder)
+                return trainer.evaluate(dataset, metric_key_prefix=prefix)
+            finally:
+                trainer.release()
+
+    def with_defaults(self, space: SearchSpace | SpaceFunction) -> tuple[SearchableTrainer, Params]:
+        """Return a recipe of trainers that train as this one does by itself, and no parameters."""
+        return _WithDefaults(self.trainer), {}
+
     def _build_model(self, trial: Trial) -> torch.nn.Module:
         trainer = self.trainer.for_trial(trial)
         seed_run(trainer.args)
         return trainer.call_model_init(trial)
+
+
+class _WithDefaults(SearchableTrainer):
+    """A recipe whose trainers train as in `Trainer.train`: their own arguments, a model from ``model_init(None)``."""
+
+    def for_trial(self, trial: Trial, output_dir: str) -> Trainer:
+        """Return a new trainer, which writes to `output_dir`."""
+        trainer = super().for_trial(trial, output_dir)
+        trainer.trial = None
+        return trainer
 
 
 def _deciding(callback: TrainerCallback) -> list[object]:

@@ -732,6 +732,8 @@ class Trainer(Recipe):
         preflight: bool = True,
         callbacks: Sequence[StudyCallback] | None = None,
         progress: bool | SearchListener = True,
+        test_dataset: Any = None,
+        test_defaults: bool = True,
         sampler: object = None,
         pruner: object = "rungs",
         storage: object = None,
@@ -793,6 +795,11 @@ class Trainer(Recipe):
             callbacks: functions of Optuna's study and its trial, called after each trial, as in `Study.optimize`;
                 after `study.stop()` no further trial starts.
             progress: show a live view; or a `SearchListener` of your own.
+            test_dataset: a dataset, or a dict of datasets, that nothing else in the search reads. When the search has
+                come to its end, the best run is evaluated on it once, and so are the defaults. For one objective and
+                one process; see `docs/search.md`.
+            test_defaults: whether to train a model with this trainer's own arguments, once, to compare it with the best
+                run on `test_dataset`. It is no trial and counts in no budget.
             sampler: an `optuna.samplers.BaseSampler`, or the name of one, which uses `seed`: ``"tpe"``,
                 ``"random"``, ``"gp"``, ``"cmaes"``, ``"qmc"``, ``"nsgaii"``, ``"nsgaiii"``, ``"brute_force"``.
                 Default: a Gaussian process over the learning curves of all trials; with an Optuna pruner or several
@@ -871,6 +878,8 @@ class Trainer(Recipe):
             preflight=preflight,
             callbacks=callbacks,
             progress=progress,
+            test_dataset=test_dataset,
+            test_defaults=test_defaults,
             sampler=sampler,
             pruner=pruner,
             storage=storage,

@@ -18,6 +18,7 @@ import yaml
 from safetensors.torch import load_file
 
 from hpsearch.reports.commands_to_repeat import how_to_repeat
+from hpsearch.search.store.held_out_file import HeldOutEvaluation, write_held_out
 from tests.support.command_line import TRIALS, Told
 from tests.support.html_pages import parse_html, text_of
 
@@ -39,6 +40,13 @@ def test_show_lists_every_trial_best_first(here: Path, told: Told) -> None:
     lines = [line for line in out.splitlines() if line[:5].strip().isdecimal()]
     assert sorted(int(line.split()[0]) for line in lines) == list(range(TRIALS))
     assert int(lines[0].split()[0]) == best_of(here)["trial"]
+
+
+def test_show_says_what_the_test_set_said_and_how_often_it_was_evaluated(here: Path, told: Told) -> None:
+    evaluation = HeldOutEvaluation(3, (0.9,), {"test_accuracy": 0.75}, "300 samples", "", 0.0)
+    write_held_out(here / "runs/spirals", [evaluation, evaluation])
+    _, out, _ = told("show")
+    assert "On the test set: accuracy 0.75 of trial 3. It was evaluated 2 times." in out.splitlines()
 
 
 def test_without_a_name_the_study_that_was_written_to_last_is_shown(here: Path, told: Told) -> None:

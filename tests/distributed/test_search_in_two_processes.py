@@ -17,6 +17,7 @@ SCENARIOS = [
     *("healthy", "pruned", "timeout", "study_timeout", "fails", "init_fails", "dataset_fails", "too_many_failures"),
     *("model_init_suggests", "mistake", "read_in_one", "oom_fallback", "several_objectives", "rungs"),
     *("rungs_and_a_budget", "brought", "brought_rungs", "objective_fails", "time_is_set", "paused_by_hand"),
+    "held_out",
 ]
 Reports = dict[str, list[dict[str, Any]]]
 
@@ -266,6 +267,14 @@ def test_out_of_memory_in_both_processes_makes_the_batches_of_both_smaller(repor
     assert fallback["arguments"]["gradient_accumulation_steps"] == 2
     assert record["reports"][-1]["step"] == reports["healthy"][0]["records"][0]["reports"][-1]["step"]
     assert record["values"] == pytest.approx(values(reports["healthy"][0])[0], abs=1e-5)
+
+
+def test_a_test_set_is_refused_in_both_before_the_first_trial(reports: Reports, folder: Path) -> None:
+    for each in reports["held_out"]:
+        assert each["raised"].startswith(
+            "StudyError: test_dataset is evaluated in one process, but torchrun has started 2"
+        )
+    assert not (folder / "held_out" / "study").exists()
 
 
 def test_several_objectives_give_both_the_same_front(reports: Reports) -> None:

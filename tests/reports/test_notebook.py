@@ -118,6 +118,17 @@ def test_the_cell_has_one_output_that_ends_with_all_trials_and_the_best(shell: A
     assert re.findall(r"trial (\d) complete", text) == ["0", "1", "2"]
 
 
+def test_what_is_said_after_the_search_is_in_the_output_too(shell: Any) -> None:
+    from IPython.utils.capture import capture_output
+
+    view = NotebookView()
+    with capture_output() as captured:
+        view.on_search_begin(make_study(1), [], [])
+        view.on_search_end(make_study(1), [])
+        view.on_notice("On the test set: accuracy 0.75 of trial 0.")
+    assert "accuracy 0.75" in text_of(captured.outputs[-1].data["text/html"])
+
+
 def test_the_first_call_of_a_function_is_shown_at_once_in_a_cell(capsys: pytest.CaptureFixture[str]) -> None:
     NotebookView().on_first_call("the first call of [f] is running")
     assert capsys.readouterr().out == "the first call of [f] is running\n"

@@ -21,10 +21,12 @@ from hpsearch.reports.page import write_report
 from hpsearch.reports.plots import plots
 from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.advice import advice
+from hpsearch.search.store.held_out_file import read_held_out, write_held_out
 from hpsearch.search.trial import Span
 from tests.support.html_pages import parse_html, text_of
 from tests.support.rendering import HOSTILE, curve, hostile_records, made_up, summary_of
 from tests.support.small_search import search
+from tests.support.small_trainer import points
 from tests.support.stored_studies_0_8_0 import SEARCHES, STORED
 
 PLOTS = ["history", "curves", "importances", "slices", "contour", "parallel", "timeline"]
@@ -258,6 +260,17 @@ def test_a_trial_that_breaks_a_constraint_is_marked(tmp_path: Path) -> None:
     records[2] = replace(records[2], violations={"eval_runtime <= 2": 0.5})
     rows = rows_of(page_of(summary_of(records), tmp_path), "table[@class='sortable']")
     assert [row[0] for row in rows if "breaks eval_runtime <= 2" in row[1]] == ["2"]
+
+
+def test_the_metrics_on_the_test_set_are_said_with_how_often_it_was_evaluated(tmp_path: Path) -> None:
+    search(tmp_path, 1, test_dataset=points(32, seed=2))
+    study = tmp_path / "study"
+    said = text_of(page_of(open_study(study), tmp_path))
+    best, defaults = (f"{each.metrics['test_loss']:.4g}" for each in read_held_out(study))
+    assert f"On the test set: loss {best} of trial 0; loss {defaults} of the defaults." in said
+    assert "It was evaluated" not in said
+    write_held_out(study, [*read_held_out(study)] * 2)
+    assert "It was evaluated 2 times." in text_of(page_of(open_study(study), tmp_path))
 
 
 def test_no_secret_in_the_arguments_is_on_the_page_also_not_of_an_older_study(tmp_path: Path) -> None:

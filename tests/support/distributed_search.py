@@ -36,7 +36,7 @@ from hpsearch.search.decisions.ladder import LADDER_OF_0_8_0
 from hpsearch.trial import distributed_ranks
 from tests.support.models import accuracy, bert_classifier, classification_data
 from tests.support.search_processes import wait_until
-from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
+from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 RANK = int(os.environ.get("RANK", "0"))
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "seed": Int(1, 99)}
@@ -240,6 +240,8 @@ def scenario(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any], l
     elif name == "several_objectives":
         of_search["compute_objective"] = ["loss", "accuracy"]
         of_search["hp_space"] = {**SPACE, "optim": Categorical(["adamw_torch", "sgd"])}
+    elif name == "held_out":
+        of_search["test_dataset"] = points(8, seed=2)
     elif name == "brought_rungs":
         of_search.update(pruner=LADDER_OF_0_8_0, n_trials=6)
         of_trainer.update(num_train_epochs=4, save_strategy="no")

@@ -31,7 +31,8 @@ def model_init(trial: Any = None) -> torch.nn.Module:
 
 
 def everywhere() -> Names:
-    return {"model_init": model_init, "train": points(48, 0), "dev": points(32, 1), "compute_metrics": accuracy}
+    data = {"train": points(48, 0), "dev": points(32, 1), "test": points(32, 2)}
+    return {"model_init": model_init, "compute_metrics": accuracy, **data}
 
 
 def with_trainer() -> Names:

@@ -42,7 +42,7 @@ from tests.support.launch import start
 from tests.support.models import bert_classifier, classification_data
 from tests.support.search_processes import assert_disk_and_storage_agree, wait_until
 from tests.support.searching import Diary, Events, HearsNotices, states
-from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
+from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 process = pytest.mark.process
 
@@ -421,3 +421,14 @@ def test_the_effective_batch_is_said_as_far_as_it_is_known(
     study = Study("study", tmp_path, as_space(space), resolve_objectives("loss", None, True, 1), 2)
     recipe: Any = SearchableTrainer(small_trainer(tmp_path, **arguments))
     assert effective_batch(recipe, study, 2) == said
+
+
+@process
+def test_the_best_trial_of_a_group_is_evaluated_on_a_test_set_and_the_defaults_are_not(tmp_path: Path) -> None:
+    listener = HearsNotices()
+    best = search(tmp_path, 1, test_dataset=points(32, seed=2), progress=listener)
+    assert best.test_metrics is not None
+    assert best.run_summary.held_out.defaults is None
+    assert listener.notices[0] == (
+        "the defaults are not evaluated on the test set: they would be trained in one process, and the trials in 2"
+    )

@@ -42,6 +42,7 @@ from hpsearch.executors.processes import process_executor, worker_process
 from hpsearch.executors.processes.pickling import culprit
 from hpsearch.executors.processes.worker import OUTPUT_FILE
 from hpsearch.executors.processes.worker import _output_to as output_to
+from tests.support import small_search
 from tests.support.in_workers import search
 from tests.support.searching import (
     RATE,
@@ -823,3 +824,13 @@ def test_workers_have_the_variables_of_their_search(tmp_path: Path, monkeypatch:
         diary = Diary(tmp_path / value)
         search(tmp_path, 2 if value == "first" else 4, WritesVariable(diary))
         assert {tuple(each) for each in diary.read()} == {(value, "", 1 if value == "first" else 2)}
+
+
+def test_the_process_that_searches_evaluates_the_test_set_after_its_workers(tmp_path: Path) -> None:
+    held_out = points(32, seed=2)
+    best = search(tmp_path, 2, test_dataset=held_out)
+    alone = small_search.search(tmp_path / "alone", 2, test_dataset=held_out)
+    assert best.test_metrics is not None
+    assert best.test_metrics["test_loss"] == alone.test_metrics["test_loss"]
+    defaults, same = best.run_summary.held_out.defaults, alone.run_summary.held_out.defaults
+    assert defaults.metrics["test_loss"] == same.metrics["test_loss"]

@@ -324,6 +324,15 @@ def sum_of_losses(metrics: Mapping[str, float]) -> float:
     return sum(losses)
 
 
+def measures_model(name: str) -> bool:
+    """Return whether a metric measures the model, and not time, speed or memory.
+
+    >>> [measures_model(name) for name in ("eval_accuracy", "eval_loss", "eval_runtime", "epoch")]
+    [True, True, False, False]
+    """
+    return not _NOT_A_METRIC.search(name)
+
+
 def sum_of_metrics(metrics: Mapping[str, float]) -> float:
     """Return the sum of all metrics except losses, speed and memory; without any, the sum of the losses.
 
@@ -333,7 +342,7 @@ def sum_of_metrics(metrics: Mapping[str, float]) -> float:
     >>> sum_of_metrics({"eval_loss": 9.0, "eval_accuracy": 0.5, "eval_f1": 0.25, "eval_runtime": 3.0, "epoch": 1.0})
     0.75
     """
-    shown = {key: value for key, value in metrics.items() if not _NOT_A_METRIC.search(key)}
+    shown = {key: value for key, value in metrics.items() if measures_model(key)}
     scores = {key: value for key, value in shown.items() if not key.endswith("_loss")}
     for key, value in scores.items():
         if isinstance(value, str) or value is None or math.prod(getattr(value, "shape", ())) != 1:
@@ -348,7 +357,7 @@ def sum_of_metrics(metrics: Mapping[str, float]) -> float:
 
 
 def _missing(metric: str, metrics: Mapping[str, float], what: str) -> MissingMetricError:
-    produced = sorted(key for key in metrics if not _NOT_A_METRIC.search(key))
+    produced = sorted(key for key in metrics if measures_model(key))
     return MissingMetricError(
         f"{what} needs {metric!r}, but evaluation does not produce it. It produces {', '.join(produced)}."
         f"{nearest_name(metric, produced) or nearest_name(metric.removeprefix('eval_'), [*metrics, NUM_PARAMETERS])}"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ...errors import NoCompletedTrialError
+from ...errors import NoCompletedTrialError, StudyError
 from ..metrics.objective import MINIMIZE, Objective
 from ..metrics.selection import best_records, ranking
+from ..store.held_out_file import read_held_out
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
 from .dataframe import trials_dataframe, trials_markdown
 from .findings.ties import tied_with_best
+from .held_out_result import HeldOutResult, held_out_result
 from .known_study import known_noise, on_disk
 from .no_best_trial import explain_absence
 
@@ -87,6 +90,16 @@ class SearchSummary:
         """The objective of the study, or the first of several."""
         return self.study.objective
 
+    @property
+    def held_out(self) -> HeldOutResult | None:
+        """The metrics on the test set, of the best trial and of the defaults; None if there is no evaluation on one.
+
+        They are read from the folder of the study, so also those of an earlier call. None too if the file is damaged.
+        """
+        with contextlib.suppress(StudyError):
+            return held_out_result(read_held_out(self.study.folder))
+        return None
+
     def ranked(self) -> list[TrialRecord]:
         """Return the trials that have a result and satisfy the constraints, best first.
 
@@ -158,6 +171,7 @@ class BestRun(NamedTuple):
         checkpoint: the folder of its selected weights; None if they were not kept.
         scope: the scope that selected the value and the checkpoint.
         build_model: the function that builds the trial's model from a folder of weights.
+        test_metrics: the metrics of its selected weights on the `test_dataset` of the search; None without one.
     """
 
     run_id: str | None
@@ -167,6 +181,7 @@ class BestRun(NamedTuple):
     checkpoint: Path | None = None
     scope: str = "last"
     build_model: Callable[[Path], object] | None = None
+    test_metrics: dict[str, float] | None = None
 
     def load_model(self) -> Any:
         """Build the best trial's model, with the selected weights, in evaluation mode on the host.

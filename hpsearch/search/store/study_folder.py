@@ -20,6 +20,7 @@ from ..metrics.selection import best_records
 from ..study import EPOCH, Study
 from ..trial import TrialRecord, TrialState
 from .forgiven_failures import UNCOUNTED_BEFORE, uncounted_before
+from .held_out_file import DEFAULTS_FOLDER, HELD_OUT_FILE, HELD_OUT_LOCK
 from .live_sessions import SESSIONS_FOLDER
 from .provenance import differences_in_results, is_known
 from .read_study import (
@@ -57,6 +58,9 @@ _RESERVED_NAMES = {
     REPLAYS_FOLDER,
     REQUESTS_FILE,
     REQUESTS_LOCK,
+    HELD_OUT_FILE,
+    HELD_OUT_LOCK,
+    DEFAULTS_FOLDER,
     *STORAGE_FILES,
 }
 
@@ -305,8 +309,10 @@ def check_own_files(folder: Path) -> None:
     Raises:
         StudyError: it is a link, or a folder in place of a file.
     """
-    for name in (LOCK_FILE, STUDY_FILE, BEST_FILE, REQUESTS_FILE, REQUESTS_LOCK, SESSIONS_FOLDER, REPLAYS_FOLDER):
-        path, is_folder = folder / name, name in (SESSIONS_FOLDER, REPLAYS_FOLDER)
+    folders = (SESSIONS_FOLDER, REPLAYS_FOLDER, DEFAULTS_FOLDER)
+    files = (LOCK_FILE, STUDY_FILE, BEST_FILE, REQUESTS_FILE, REQUESTS_LOCK, HELD_OUT_FILE, HELD_OUT_LOCK)
+    for name in (*files, *folders):
+        path, is_folder = folder / name, name in folders
         wanted = "folder" if is_folder else "file"
         if os.path.lexists(path) and (path.is_symlink() or not (path.is_dir() if is_folder else path.is_file())):
             found = "a link, and links are not followed" if path.is_symlink() else f"not a {wanted}"

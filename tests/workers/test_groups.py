@@ -18,9 +18,7 @@ import torch
 import transformers
 from transformers import TrainerCallback
 
-from hpsearch import BestRun, CannotResumeError, SearchInterrupted, StudyError, TrainingArguments, tune
-from hpsearch.backends.engine_options import take_options
-from hpsearch.backends.tune_options import TUNE_OPTIONS
+from hpsearch import CannotResumeError, SearchInterrupted, StudyError, TrainingArguments, tune
 from hpsearch.executors.processes import process_executor
 from hpsearch.executors.processes.group_checks import effective_batch
 from hpsearch.executors.processes.rendezvous import Rendezvous
@@ -35,8 +33,13 @@ from tests.support.in_groups import (
     TakesTime,
     WritesEnvironment,
     WritesSteps,
+    assert_same,
+    fail,
+    kill,
     listening_addresses,
+    reports,
     search,
+    stop,
 )
 from tests.support.launch import start
 from tests.support.models import bert_classifier, classification_data
@@ -45,18 +48,6 @@ from tests.support.searching import Diary, Events, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, small_trainer, transformers_trainer
 
 process = pytest.mark.process
-
-
-def reports(best: BestRun) -> list[list[list[float]]]:
-    """Return the steps and values of the reports of each trial."""
-    return [[[each.step, *each.values] for each in record.reports] for record in best.run_summary.records]
-
-
-def assert_same(ours: BestRun, theirs: list[list[list[float]]]) -> None:
-    for one, other in zip(reports(ours), theirs, strict=True):
-        assert len(one) == len(other) > 0
-        for report, expected in zip(one, other, strict=True):
-            assert report == pytest.approx(expected, abs=1e-5)
 
 
 def under_torchrun(folder: Path, name: str) -> list[list[list[float]]]:
@@ -136,18 +127,6 @@ def test_arguments_that_do_not_ask_for_the_cpu_train_in_groups_where_there_is_no
     assert states(best) == ["complete"]
     assert {each["backend"] for each in diary.read()} == {"gloo"}
     assert_same(best, reports(search(tmp_path / "alone", 1, processes_per_trial=1)))
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def fail() -> None:
-    raise RuntimeError("a bad batch")
 
 
 @process
@@ -367,13 +346,6 @@ def test_what_cannot_be_is_refused_before_any_work(tmp_path: Path, options: Any,
     with pytest.raises(StudyError, match=message):
         trainer.hyperparameter_search(SPACE, "loss", n_trials=2, progress=False, **options)
     assert not (tmp_path / "study").exists()
-
-
-@pytest.mark.parametrize(("name", "value"), [("processes_per_trial", 2), ("group_timeout", 60)])
-def test_groups_are_refused_on_ray(name: str, value: int) -> None:
-    message = rf"{name}={value} is not taken: groups of processes run on one machine only so far; leave it out"
-    with pytest.raises(StudyError, match=message):
-        take_options("ray", {name: value}, (), TUNE_OPTIONS)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it makes two up")

@@ -32,6 +32,9 @@ Processes = Annotated[
     int | None,
     typer.Option("--processes-per-trial", min=1, help="Processes that train each trial together, each on its own GPU."),
 ]
+Placement = Annotated[
+    str | None, typer.Option("--placement", help="On Ray: pack the processes of a trial on few nodes, or spread them.")
+]
 Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
 BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
@@ -51,6 +54,7 @@ def run(
     n_jobs: Jobs = None,
     devices: Devices = None,
     processes_per_trial: Processes = None,
+    placement: Placement = None,
     time: Time = None,
     backend: BackendName = None,
     storage: Storage = None,
@@ -68,8 +72,15 @@ def run(
     hpsearch run function.py --max-resource 50
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     hpsearch run study.py --devices 0,1,2,3 --processes-per-trial 2
+    hpsearch run study.py --backend ray --processes-per-trial 2 --placement spread
     """
-    others = {"backend": backend, "storage": storage, "study_name": study_name, "preflight": preflight}
+    others = {
+        "placement": placement,
+        "backend": backend,
+        "storage": storage,
+        "study_name": study_name,
+        "preflight": preflight,
+    }
     search = _options(n_trials, budget, n_jobs, devices, processes_per_trial, time, max_resource=max_resource, **others)
     arguments = settings(set_ or [])
     if output is not None:
@@ -85,6 +96,7 @@ def resume(
     n_jobs: Jobs = None,
     devices: Devices = None,
     processes_per_trial: Processes = None,
+    placement: Placement = None,
     time: Time = None,
     storage: Storage = None,
     set_: Set = None,
@@ -101,9 +113,8 @@ def resume(
     hpsearch resume shared/digits --file studies/digits.py
     """
     folder = study_folder(study)
-    search = _options(
-        n_trials, budget, n_jobs, devices, processes_per_trial, time, max_resource=max_resource, storage=storage
-    )
+    others = {"placement": placement, "max_resource": max_resource, "storage": storage}
+    search = _options(n_trials, budget, n_jobs, devices, processes_per_trial, time, **others)
     given = Given("hpsearch resume", file, trust, settings(set_ or []), search)
     command = admitted(read_command(folder), folder, given)
     announce(command, given)

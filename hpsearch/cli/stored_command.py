@@ -34,6 +34,7 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a list of whole numbers",
     ),
     "processes_per_trial": (_is_count, "a whole number of at least 1"),
+    "placement": (lambda value: value in ("pack", "spread"), one_of(("pack", "spread"))),
     "timeout": (_is_time, "a number of seconds above 0, or null"),
     "backend": (lambda value: value in ("optuna", "ray"), one_of(("optuna", "ray"))),
     "storage": (lambda value: isinstance(value, str), "a text"),

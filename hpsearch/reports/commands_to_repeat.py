@@ -19,6 +19,7 @@ _OPTIONS = {
     "budget": "--budget",
     "n_jobs": "--n-jobs",
     "processes_per_trial": "--processes-per-trial",
+    "placement": "--placement",
     "backend": "--backend",
     "storage": "--storage",
 }

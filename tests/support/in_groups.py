@@ -90,6 +90,16 @@ class TakesTime(TrainerCallback):
             time.sleep(self.seconds)
 
 
+class EvaluatesSlowly(TrainerCallback):
+    """Takes so many seconds more for each batch of an evaluation."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        time.sleep(self.seconds)
+
+
 class DoesNotWaitLong:
     """Stands for a part of a trainer: where it is loaded, a process that fails waits a second for the others."""
 

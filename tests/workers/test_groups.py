@@ -16,7 +16,6 @@ import psutil
 import pytest
 import torch
 import transformers
-from transformers import TrainerCallback
 
 from hpsearch import CannotResumeError, SearchInterrupted, StudyError, TrainingArguments, tune
 from hpsearch.executors.processes import process_executor
@@ -29,6 +28,7 @@ from tests.support import in_groups, in_workers
 from tests.support.in_groups import (
     SPACE,
     DoesNotWaitLong,
+    EvaluatesSlowly,
     Once,
     TakesTime,
     WritesEnvironment,
@@ -163,19 +163,12 @@ def test_a_group_of_which_a_process_hangs_is_ended_and_its_trial_resumes(tmp_pat
     assert not any(map(psutil.pid_exists, hung))
 
 
-class EvaluatesSlowly(TrainerCallback):
-    """Takes a part of a second more for each batch of an evaluation."""
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        time.sleep(0.5)
-
-
 @process
 def test_a_long_evaluation_is_not_taken_for_a_group_that_hangs(tmp_path: Path) -> None:
     heard = HearsNotices()
     slow = {"per_device_eval_batch_size": 1, "num_train_epochs": 1}  # 16 batches, which take 8 seconds
     options: dict[str, Any] = {"preflight": False, "group_timeout": 6, "progress": heard}
-    best = search(tmp_path, 1, EvaluatesSlowly(), trainer=slow, **options)
+    best = search(tmp_path, 1, EvaluatesSlowly(0.5), trainer=slow, **options)
     assert states(best) == ["complete"]
     assert not any("lost" in each for each in heard.notices)
 

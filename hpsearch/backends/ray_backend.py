@@ -197,12 +197,18 @@ class RayBackend(Backend):
     @contextlib.contextmanager
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Join the cluster, and check that the trials can run there."""
-        check_scheduler(self._scheduler, study, recipe)
-        check_searcher(self._searcher, study)
-        check_objectives(study, "Ray's workers")
         processes = self.processes_per_trial
         if processes == 1:
             check_alone(recipe)
+        elif recipe.args.world_size > 1:
+            raise StudyError(
+                f"processes_per_trial={processes} starts processes on the cluster for the trials, but this search was "
+                f"started in {recipe.args.world_size} processes, which train each trial together. Start it without "
+                "torchrun or accelerate launch."
+            )
+        check_scheduler(self._scheduler, study, recipe)
+        check_searcher(self._searcher, study)
+        check_objectives(study, "Ray's workers")
         self.stored.connect(study, recipe)
         with joined(self._address) as cluster:
             self._each = self._resources or cluster.default_resources(processes, self._placement)

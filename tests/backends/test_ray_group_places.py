@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -44,6 +46,12 @@ def test_a_process_knows_its_number_in_the_group_and_on_its_node() -> None:
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
     }
+
+
+@pytest.mark.process
+def test_a_process_knows_its_gpus_before_it_imports_torch_which_may_look_for_them() -> None:
+    code = "import sys, hpsearch.executors.ray_executor.group_member; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.fixture

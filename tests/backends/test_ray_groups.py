@@ -18,7 +18,7 @@ import ray
 from ray.tune.schedulers import PopulationBasedTraining
 from transformers import TrainerCallback
 
-from hpsearch import BestRun, CannotResumeError, SearchInterrupted, StudyError
+from hpsearch import BestRun, CannotResumeError, SearchInterrupted, StudyError, TrainingArguments
 from hpsearch.backends.ray_backend import RayBackend
 from hpsearch.executors.ray_executor.cluster import joined
 from tests.support.in_groups import (
@@ -39,7 +39,7 @@ from tests.support.models import bert_classifier, classification_data
 from tests.support.ray_clusters import child_cluster
 from tests.support.search_processes import assert_disk_and_storage_agree, wait_until
 from tests.support.searching import Diary, Events, HearsNotices, states
-from tests.support.small_trainer import TwoLayers
+from tests.support.small_trainer import TwoLayers, small_trainer
 from tests.support.warm_workers import warm_workers
 
 on_ray = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
@@ -411,6 +411,17 @@ def test_searches_that_cannot_be_are_refused_before_ray_starts(
         search_on_ray(tmp_path, 1, trainer=trainer, **options)
     assert not ray.is_initialized()
     assert not (tmp_path / "study").exists()
+
+
+def test_a_launcher_and_groups_are_refused_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    recipe: Any = small_trainer(tmp_path)
+    study: Any = None
+    with (
+        pytest.raises(StudyError, match=r"processes_per_trial=2 starts processes .* was started in 2 processes"),
+        RayBackend(processes_per_trial=2).connected(study, recipe),
+    ):
+        pass
 
 
 @marked

@@ -78,6 +78,7 @@ class OptunaBackend(Backend):
         "scheduler": EngineOption("pass pruner (or backend='ray')"),
         "search_alg": EngineOption("pass sampler (or backend='ray')"),
         "address": EngineOption("pass backend='ray'"),
+        "placement": EngineOption("the processes of a trial are on this machine (or pass backend='ray')"),
         "autoscaling": EngineOption("pass backend='ray'"),
         "storage_path": EngineOption("pass storage, and the trainer's output_dir (or backend='ray')"),
     }

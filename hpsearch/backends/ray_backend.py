@@ -15,8 +15,18 @@ from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 from ..coordinator.coordinator import Coordinator
 from ..coordinator.search_session import SearchSession
 from ..errors import StudyError
+from ..executors.processes.group_checks import check_alone, check_group, checked_timeout, effective_batch
 from ..executors.processes.pickling import check_objectives, for_workers
-from ..executors.ray_executor.cluster import Cluster, Resources, as_resources, check_address, joined, quiet_tune
+from ..executors.ray_executor.cluster import (
+    Cluster,
+    Resources,
+    as_resources,
+    check_address,
+    checked_placement,
+    joined,
+    quiet_tune,
+)
+from ..executors.ray_executor.group_training import GroupSettings
 from ..executors.ray_executor.object_store import put
 from ..executors.ray_executor.perturbations import check_perturbations, with_perturbed
 from ..executors.ray_executor.ray_spaces import drawn, from_ray
@@ -60,7 +70,11 @@ class RayBackend(Backend):
         address: None: the cluster that this process has joined, else a local one for the time of the search;
             ``"auto"`` or ``"host:port"``: an existing cluster, of which this machine is a node.
         resources_per_trial: of one trial, such as ``{"cpu": 2, "gpu": 0.5, "my_resource": 1}``; default 1 CPU, and 1
-            GPU if the cluster has any.
+            GPU if the cluster has any, for each process. With `processes_per_trial` its processes get equal parts.
+        processes_per_trial: see `Trainer.hyperparameter_search`; the processes of a trial may be on several nodes.
+        placement: with `processes_per_trial`, ``"pack"``: the processes of a trial are on as few nodes as possible
+            (the default), or ``"spread"``: on as many.
+        group_timeout: see `OptunaBackend`.
         max_concurrent_trials: the most trials that run in parallel; default: as many as fit.
         trial_retries: the number of times that a trial is resumed in another worker after its worker has died.
         autoscaling: the cluster grows: wait for resources that no node has yet.
@@ -83,6 +97,9 @@ class RayBackend(Backend):
     options: ClassVar[tuple[str, ...]] = (
         "address",
         "resources_per_trial",
+        "processes_per_trial",
+        "placement",
+        "group_timeout",
         "max_concurrent_trials",
         "trial_retries",
         "autoscaling",
@@ -106,6 +123,9 @@ class RayBackend(Backend):
         self,
         address: str | None = None,
         resources_per_trial: object = None,
+        processes_per_trial: int = 1,
+        placement: str | None = None,
+        group_timeout: float | None = None,
         max_concurrent_trials: int | None = None,
         trial_retries: int = 3,
         autoscaling: bool = False,
@@ -132,11 +152,21 @@ class RayBackend(Backend):
         if max_concurrent_trials is not None:
             check_whole("max_concurrent_trials", max_concurrent_trials, 1, "None or ")
         check_whole("trial_retries", trial_retries, 0)
+        check_whole("processes_per_trial", processes_per_trial, 1)
+        if processes_per_trial > 1 and storage_path is not None:
+            raise StudyError(
+                f"processes_per_trial={processes_per_trial} and storage_path={os.fspath(storage_path)!r} contradict "
+                "each other: the processes of a trial write its checkpoints together, into a folder that all nodes "
+                "share. Leave storage_path out, and put output_dir on such a folder."
+            )
         check_address(address)
         self._address, self._concurrent, self._retries = address, max_concurrent_trials, trial_retries
         self._autoscaling = autoscaling
         self._storage_path = None if storage_path is None else os.fspath(storage_path)
-        self._resources = as_resources(resources_per_trial)
+        self.processes_per_trial = processes_per_trial
+        self._placement = checked_placement(placement, processes_per_trial)
+        self._group_timeout = checked_timeout(group_timeout, processes_per_trial)
+        self._resources = as_resources(resources_per_trial, processes_per_trial, self._placement)
         self._scheduler = as_scheduler(scheduler)
         self._searcher = as_searcher(search_alg)
         self._proposals: Proposals | None = None
@@ -167,14 +197,31 @@ class RayBackend(Backend):
     @contextlib.contextmanager
     def connected(self, study: Study, recipe: Searchable) -> Iterator[None]:
         """Join the cluster, and check that the trials can run there."""
+        processes = self.processes_per_trial
+        if processes == 1:
+            check_alone(recipe)
+        elif recipe.args.world_size > 1:
+            raise StudyError(
+                f"processes_per_trial={processes} starts processes on the cluster for the trials, but this search was "
+                f"started in {recipe.args.world_size} processes, which train each trial together. Start it without "
+                "torchrun or accelerate launch."
+            )
+        elif recipe.writes_its_checkpoints:
+            raise StudyError(
+                f"processes_per_trial={processes}: on Ray, each trial of a plain function has one process. Leave it "
+                "out, or search without backend='ray'."
+            )
         check_scheduler(self._scheduler, study, recipe)
         check_searcher(self._searcher, study)
         check_objectives(study, "Ray's workers")
         self.stored.connect(study, recipe)
         with joined(self._address) as cluster:
-            self._each = self._resources or cluster.default_resources()
+            self._each = self._resources or cluster.default_resources(processes, self._placement)
             short = cluster.check_fits(self._each, autoscaling=self._autoscaling)
             self._notes += [short] if short else []
+            if processes > 1:
+                check_group(recipe, processes, has_gpus=self._each.gpu > 0)
+                self._notes.append(effective_batch(recipe, study, processes))
             self._recipe = put(recipe.with_arguments())
             self._cluster = cluster
             try:
@@ -259,8 +306,11 @@ class RayBackend(Backend):
         put_back_signals: Callable[[], None],
     ) -> tune.Tuner:
         seconds = max(_LEAST_SECONDS, self._slots() / _PROGRESS_A_SECOND)
-        are_copied = isinstance(self._scheduler, PopulationBasedTraining)
-        shared = Shared(self._recipe, for_workers(study), folders, tuple(sys.path), seconds, are_copied)
+        are_copied, processes = isinstance(self._scheduler, PopulationBasedTraining), self.processes_per_trial
+        paths = tuple(sys.path)
+        settings = GroupSettings(processes, self._each.as_bundle(), self._group_timeout, paths)
+        group = settings if processes > 1 else None
+        shared = Shared(self._recipe, for_workers(study), folders, paths, seconds, are_copied, group)
         worker = tune.with_resources(tune.with_parameters(TrialWorker, shared=shared), self._each.as_request())
         return tune.Tuner(
             worker,

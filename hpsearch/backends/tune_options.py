@@ -11,7 +11,6 @@ _OF_THE_SELECTED = "the best trial keeps its selected checkpoint (keep_checkpoin
 _SAVING = "set save_strategy in the TrainingArguments"
 _CONTINUES = "the same call continues the study"
 _PROGRESS = "progress= decides what is shown"
-_NO_GROUPS = "groups of processes run on one machine only so far; leave it out, or use backend='optuna'"
 
 
 def _keeps_one(value: object) -> bool:
@@ -69,8 +68,6 @@ TUNE_OPTIONS: Mapping[str, EngineOption] = {
     ),
     "devices": EngineOption("pass resources_per_trial, such as {'gpu': 1}"),
     "trials_per_device": EngineOption("pass resources_per_trial, such as {'gpu': 0.5}"),
-    "processes_per_trial": EngineOption(f"{_NO_GROUPS}, or start the processes of one trial at a time with torchrun"),
-    "group_timeout": EngineOption(_NO_GROUPS),
     "time_budget_s": EngineOption("pass timeout, in seconds"),
     "max_retries": EngineOption("pass trial_retries"),
     "failure_config": EngineOption("pass trial_retries, for lost workers, and max_failures, for failing trials"),

@@ -36,6 +36,9 @@ Sharing = Annotated[
     str | None,
     typer.Option("--trials-per-device", help="Trials that share a GPU; auto: as many as fit into its memory."),
 ]
+Placement = Annotated[
+    str | None, typer.Option("--placement", help="On Ray: pack the processes of a trial on few nodes, or spread them.")
+]
 Time = Annotated[str | None, typer.Option(help="End after 90s, 30m, 2h or 1d; none: no limit.")]
 BackendName = Annotated[str | None, typer.Option("--backend", help="optuna or ray.")]
 Storage = Annotated[str | None, typer.Option(help="URL of a database, a file ending in .log, or journal.")]
@@ -56,6 +59,7 @@ def run(
     devices: Devices = None,
     trials_per_device: Sharing = None,
     processes_per_trial: Processes = None,
+    placement: Placement = None,
     time: Time = None,
     backend: BackendName = None,
     storage: Storage = None,
@@ -74,6 +78,7 @@ def run(
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     hpsearch run study.py --devices 0,1,2,3 --processes-per-trial 2
     hpsearch run study.py --trials-per-device auto
+    hpsearch run study.py --backend ray --processes-per-trial 2 --placement spread
     """
     search = _options(
         n_trials,
@@ -84,6 +89,7 @@ def run(
         budget=budget,
         max_resource=max_resource,
         processes_per_trial=processes_per_trial,
+        placement=placement,
         backend=backend,
         storage=storage,
         study_name=study_name,
@@ -104,6 +110,7 @@ def resume(
     devices: Devices = None,
     trials_per_device: Sharing = None,
     processes_per_trial: Processes = None,
+    placement: Placement = None,
     time: Time = None,
     storage: Storage = None,
     set_: Set = None,
@@ -129,6 +136,7 @@ def resume(
         budget=budget,
         max_resource=max_resource,
         processes_per_trial=processes_per_trial,
+        placement=placement,
         storage=storage,
     )
     given = Given("hpsearch resume", file, trust, settings(set_ or []), search)

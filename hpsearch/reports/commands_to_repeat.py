@@ -20,6 +20,7 @@ _OPTIONS = {
     "n_jobs": "--n-jobs",
     "trials_per_device": "--trials-per-device",
     "processes_per_trial": "--processes-per-trial",
+    "placement": "--placement",
     "backend": "--backend",
     "storage": "--storage",
 }

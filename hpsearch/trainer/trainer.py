@@ -829,12 +829,13 @@ class Trainer(Recipe):
                 memory, by what the first trial uses (see `docs/parallel.md`), and no more than there are cores.
             processes_per_trial: the number of processes that train each trial together (DDP, or FSDP and DeepSpeed as
                 the arguments say), each on its own GPU, or on the CPU. The batch of an optimizer step is as many times
-                larger. `n_jobs` counts trials; by default as many as the GPUs allow, or 1 on the CPU. Not on Ray.
+                larger. `n_jobs` counts trials; by default as many as the GPUs allow, or 1 on the CPU. On Ray the
+                processes may be on several nodes: see `RayBackend`.
             options: options of the backend: `load_if_exists`, `max_paused`, `max_paused_bytes`, `trial_retries`; in
                 workers `trials_per_worker`, `worker_memory`, `group_timeout`; on Ray `address`, `resources_per_trial`,
-                `max_concurrent_trials`, `autoscaling`, `storage_path`, `scheduler`, `search_alg`, `stop`. Options of
-                the engine that do not affect the result are accepted with a notice; others are refused, with their
-                replacement.
+                `placement`, `group_timeout`, `max_concurrent_trials`, `autoscaling`, `storage_path`, `scheduler`,
+                `search_alg`, `stop`. Options of the engine that do not affect the result are accepted with a notice;
+                others are refused, with their replacement.
 
         Returns:
             A `BestRun`; with several objectives a list of them, the Pareto front.

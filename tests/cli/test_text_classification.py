@@ -10,6 +10,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, BertConfig, BertModel, BertTokenizerFast
 
 from hpsearch.cli.study_file import read_plan
+from hpsearch.reports.commands_to_repeat import how_to_repeat
 from tests.support.command_line import Told
 
 WORDS = {"good": ("fine", "great", "lovely"), "bad": ("awful", "poor", "sad")}
@@ -116,10 +117,25 @@ def test_a_study_of_a_toml_file_runs_in_groups_of_processes_and_resumes_in_them(
     assert [(each["state"], each["processes"]) for each in trials] == [("complete", 2)] * 3
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_instance")
+def test_a_study_of_a_toml_file_runs_in_groups_of_processes_on_ray(here: Path, told: Told) -> None:
+    (here / "study.toml").write_text(STUDY + "resources_per_trial = {cpu = 2}\nprocesses_per_trial = 2\n")
+    options = ("--backend", "ray", "--placement", "spread", "--set", "num_train_epochs=1")
+    code, out, err = told("run", "study.toml", "-n", "1", *options)
+    assert code == 0, err
+    assert "each with 2 CPUs for 2 processes" in out
+    assert json.loads((here / "runs/reviews/command.json").read_text())["search"]["placement"] == "spread"
+    assert "--placement spread" in str(how_to_repeat(here / "runs/reviews", "reviews", 0).study)
+    assert told("resume", "runs/reviews", "-n", "2", "--placement", "pack")[0] == 0
+    trials = [json.loads(each.read_text()) for each in (here / "runs/reviews").glob("*/trial.json")]
+    assert [(each["state"], each["processes"]) for each in trials] == [("complete", 2)] * 2
+
+
 def test_a_toml_file_says_how_many_processes_train_each_trial(here: Path) -> None:
-    (here / "study.toml").write_text(STUDY + "processes_per_trial = 2\ngroup_timeout = 60\n")
+    (here / "study.toml").write_text(STUDY + 'processes_per_trial = 2\ngroup_timeout = 60\nplacement = "pack"\n')
     search = read_plan(here / "study.toml").search
-    assert (search["processes_per_trial"], search["group_timeout"]) == (2, 60)
+    assert (search["processes_per_trial"], search["group_timeout"], search["placement"]) == (2, 60, "pack")
 
 
 def test_what_the_file_or_the_command_line_sets_is_not_searched(here: Path, told: Told) -> None:

@@ -142,6 +142,7 @@ def test_the_searches_of_the_page_run_as_they_stand_there_one_after_the_other(
 
     assert list(found) == [
         "On one machine",
+        "Trials of several processes",
         "Schedulers",
         "Population-based training",
         "Spaces of Ray",

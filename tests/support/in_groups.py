@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import torch
 from transformers import TrainerCallback
 
@@ -28,6 +30,30 @@ def search(folder: Path, n_trials: int, *callbacks: Any, trainer: Any = None, **
         folder, *callbacks, **{"per_device_train_batch_size": batch, "save_strategy": "epoch", **(trainer or {})}
     )
     return small.hyperparameter_search(given.pop("hp_space", SPACE), n_trials=n_trials, sampler="random", **given)
+
+
+def reports(best: BestRun) -> list[list[list[float]]]:
+    """Return the steps and values of the reports of each trial."""
+    return [[[each.step, *each.values] for each in record.reports] for record in best.run_summary.records]
+
+
+def assert_same(ours: BestRun, theirs: list[list[list[float]]]) -> None:
+    for one, other in zip(reports(ours), theirs, strict=True):
+        assert len(one) == len(other) > 0
+        for report, expected in zip(one, other, strict=True):
+            assert report == pytest.approx(expected, abs=1e-5)
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fail() -> None:
+    raise RuntimeError("a bad batch")
 
 
 class WritesSteps(TrainerCallback):
@@ -62,6 +88,16 @@ class TakesTime(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             time.sleep(self.seconds)
+
+
+class EvaluatesSlowly(TrainerCallback):
+    """Takes so many seconds more for each batch of an evaluation."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        time.sleep(self.seconds)
 
 
 class DoesNotWaitLong:

@@ -16,11 +16,8 @@ import psutil
 import pytest
 import torch
 import transformers
-from transformers import TrainerCallback
 
-from hpsearch import BestRun, CannotResumeError, SearchInterrupted, StudyError, TrainingArguments, tune
-from hpsearch.backends.engine_options import take_options
-from hpsearch.backends.tune_options import TUNE_OPTIONS
+from hpsearch import CannotResumeError, SearchInterrupted, StudyError, TrainingArguments, tune
 from hpsearch.executors.processes import process_executor
 from hpsearch.executors.processes.group_checks import effective_batch
 from hpsearch.executors.processes.rendezvous import Rendezvous
@@ -31,12 +28,18 @@ from tests.support import in_groups, in_workers
 from tests.support.in_groups import (
     SPACE,
     DoesNotWaitLong,
+    EvaluatesSlowly,
     Once,
     TakesTime,
     WritesEnvironment,
     WritesSteps,
+    assert_same,
+    fail,
+    kill,
     listening_addresses,
+    reports,
     search,
+    stop,
 )
 from tests.support.launch import start
 from tests.support.models import bert_classifier, classification_data
@@ -45,18 +48,6 @@ from tests.support.searching import Diary, Events, HearsNotices, states
 from tests.support.small_trainer import TwoLayers, points, small_trainer, transformers_trainer
 
 process = pytest.mark.process
-
-
-def reports(best: BestRun) -> list[list[list[float]]]:
-    """Return the steps and values of the reports of each trial."""
-    return [[[each.step, *each.values] for each in record.reports] for record in best.run_summary.records]
-
-
-def assert_same(ours: BestRun, theirs: list[list[list[float]]]) -> None:
-    for one, other in zip(reports(ours), theirs, strict=True):
-        assert len(one) == len(other) > 0
-        for report, expected in zip(one, other, strict=True):
-            assert report == pytest.approx(expected, abs=1e-5)
 
 
 def under_torchrun(folder: Path, name: str) -> list[list[list[float]]]:
@@ -138,18 +129,6 @@ def test_arguments_that_do_not_ask_for_the_cpu_train_in_groups_where_there_is_no
     assert_same(best, reports(search(tmp_path / "alone", 1, processes_per_trial=1)))
 
 
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def fail() -> None:
-    raise RuntimeError("a bad batch")
-
-
 @process
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_trial_of_which_a_process_dies_resumes_in_a_new_group_and_ends_as_if_nothing_had_happened(
@@ -184,19 +163,12 @@ def test_a_group_of_which_a_process_hangs_is_ended_and_its_trial_resumes(tmp_pat
     assert not any(map(psutil.pid_exists, hung))
 
 
-class EvaluatesSlowly(TrainerCallback):
-    """Takes a part of a second more for each batch of an evaluation."""
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        time.sleep(0.5)
-
-
 @process
 def test_a_long_evaluation_is_not_taken_for_a_group_that_hangs(tmp_path: Path) -> None:
     heard = HearsNotices()
     slow = {"per_device_eval_batch_size": 1, "num_train_epochs": 1}  # 16 batches, which take 8 seconds
     options: dict[str, Any] = {"preflight": False, "group_timeout": 6, "progress": heard}
-    best = search(tmp_path, 1, EvaluatesSlowly(), trainer=slow, **options)
+    best = search(tmp_path, 1, EvaluatesSlowly(0.5), trainer=slow, **options)
     assert states(best) == ["complete"]
     assert not any("lost" in each for each in heard.notices)
 
@@ -368,13 +340,6 @@ def test_what_cannot_be_is_refused_before_any_work(tmp_path: Path, options: Any,
     with pytest.raises(StudyError, match=message):
         trainer.hyperparameter_search(SPACE, "loss", n_trials=2, progress=False, **options)
     assert not (tmp_path / "study").exists()
-
-
-@pytest.mark.parametrize(("name", "value"), [("processes_per_trial", 2), ("group_timeout", 60)])
-def test_groups_are_refused_on_ray(name: str, value: int) -> None:
-    message = rf"{name}={value} is not taken: groups of processes run on one machine only so far; leave it out"
-    with pytest.raises(StudyError, match=message):
-        take_options("ray", {name: value}, (), TUNE_OPTIONS)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it makes two up")

@@ -11,8 +11,9 @@ import pytest
 from hpsearch import StudyError
 from hpsearch.executors.processes import pool
 from hpsearch.executors.processes.device_slots import Slot
+from hpsearch.executors.processes.group_outcomes import GroupBroken, GroupFailed
 from hpsearch.executors.processes.pool import Lost, Worker, Workers
-from hpsearch.executors.processes.worker import GroupBroken, GroupFailed, Ready, Unusable
+from hpsearch.executors.processes.worker import Ready, Unusable
 from hpsearch.trial.messages import Progress
 
 DIES, NO_ROOM = Lost("killed"), Unusable("no room")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ...errors import StudyError
 from ...search.study import Study
 from ...trial.searchable import Searchable
 
+_GROUP_TIMEOUT = 600.0
 _OF_THE_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
@@ -57,3 +59,21 @@ def effective_batch(recipe: Searchable, study: Study, processes: int) -> str:
     if len(known) < len(_OF_THE_BATCH):
         return f"effective batch: {product}"
     return f"effective batch {math.prod([processes, *known.values()])}: {product}"
+
+
+def checked_timeout(group_timeout: Any, processes: int) -> float:
+    """Return the number of seconds of silence after which a group is lost.
+
+    Raises:
+        StudyError: it is not a number of seconds above 0, or there are no groups.
+    """
+    if group_timeout is None:
+        return _GROUP_TIMEOUT
+    is_number = isinstance(group_timeout, (int, float)) and not isinstance(group_timeout, bool)
+    if not (is_number and group_timeout > 0):
+        raise StudyError(f"group_timeout must be None or a number of seconds above 0, but got {group_timeout!r}.")
+    if processes == 1:
+        raise StudyError(
+            f"group_timeout={group_timeout!r} is about groups of processes; pass processes_per_trial=2 or more with it."
+        )
+    return float(group_timeout)

@@ -11,6 +11,11 @@ from typing import Any
 
 import transformers
 
+from ...errors import StudyError
+from ...search.process_group import OneProcess, Ranks
+from ...trial.distributed_ranks import ranks_of
+from ...trial.searchable import Searchable
+from ...trial.store_ranks import StoreRanks
 from .rendezvous import is_in_group
 
 # What transformers keeps of the devices and the processes, and finds out again where it is missing.
@@ -37,3 +42,22 @@ def set_attributes(args: transformers.TrainingArguments, attributes: Mapping[str
         for name in _OF_THE_PROCESS:
             vars(args).pop(name, None)
         args._setup_devices  # noqa: B018 - asking for the device joins the group
+
+
+def ranks_in_group(recipe: Searchable, processes: int) -> Ranks:
+    """Return the processes that train each trial; the arguments of the recipe have joined them as they were loaded.
+
+    A plain function has no such arguments, and joins torch's process group by itself, or has none.
+
+    Raises:
+        StudyError: the arguments have not joined them.
+    """
+    if processes > 1 and recipe.writes_its_checkpoints:
+        return StoreRanks.of_environment()
+    ranks = ranks_of(recipe.args) if processes > 1 else OneProcess()
+    if ranks.size != processes:
+        raise StudyError(
+            f"processes_per_trial={processes}: the training arguments found {ranks.size} process(es) to train with. "
+            "Arguments of a class with a __reduce__ of its own cannot be sent to a group of processes."
+        )
+    return ranks

@@ -20,10 +20,11 @@ from ...trial.assignment import Assignment
 from ...trial.ending import Ended
 from ...trial.messages import Message
 from .device_slots import Slot
+from .group_outcomes import GroupBroken, GroupFailed
 from .payload import Payload
 from .process_settings import ProcessSettings
 from .rendezvous import Rendezvous
-from .worker import Abandon, Finish, GroupBroken, GroupFailed, Job, Measured, Ready, Unusable, receive, send
+from .worker import Abandon, Finish, Job, Measured, Ready, Unusable, receive, send
 from .worker_process import WorkerProcess, is_server_ready
 
 _SECONDS_TO_END, _SECONDS_TO_RETIRE = 2.0, 10.0

@@ -7,7 +7,7 @@ import math
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -20,7 +20,7 @@ from ...trial.searchable import Searchable
 from .call_in_group import call_in_group
 from .device_memory import SHARE_OF_MEMORY
 from .device_slots import AUTO, Slot, most_workers, slots_for
-from .group_checks import check_alone, check_group, effective_batch
+from .group_checks import check_alone, check_group, checked_timeout, effective_batch
 from .parallel_search import ParallelSearch
 from .payload import CannotBeWritten, Payload, pack
 from .pickling import REMEDY, check_objectives, culprit, first_line, for_workers
@@ -29,7 +29,6 @@ from .shared_devices import SharedDevices
 from .worker_process import WorkerProcess, fork_first_worker, prepare
 
 Result = TypeVar("Result")
-_GROUP_TIMEOUT = 600.0
 
 
 class ProcessExecutor:
@@ -66,7 +65,7 @@ class ProcessExecutor:
         # Whether a trainer in groups may use GPUs, if none are named, is known later.
         gpus = _gpus() if processes_per_trial == 1 or devices is not None else 0
         self.is_wanted = bool(slots_for(*self._wanted, gpus, self._least, processes_per_trial))
-        self._given_timeout, self._group_timeout = group_timeout, _checked_timeout(group_timeout, processes_per_trial)
+        self._given_timeout, self._group_timeout = group_timeout, checked_timeout(group_timeout, processes_per_trial)
         if trials_per_worker is not None:
             check_whole("trials_per_worker", trials_per_worker, 1, "None or ")
         check_whole("trial_retries", trial_retries, 0)
@@ -234,21 +233,3 @@ def _described(slots: Sequence[Slot]) -> str:
     workers = f"{count} worker{plural}" if processes == 1 else f"{count} group{plural} of {processes} processes"
     each = "each" if processes == 1 else "each process"
     return f"{workers} {where}, {each} with {threads} thread{'s' if threads > 1 else ''}"
-
-
-def _checked_timeout(group_timeout: Any, processes: int) -> float:
-    """Return after how many seconds of silence a group is lost.
-
-    Raises:
-        StudyError: it is not a number of seconds above 0, or there are no groups.
-    """
-    if group_timeout is None:
-        return _GROUP_TIMEOUT
-    is_number = isinstance(group_timeout, (int, float)) and not isinstance(group_timeout, bool)
-    if not (is_number and group_timeout > 0):
-        raise StudyError(f"group_timeout must be None or a number of seconds above 0, but got {group_timeout!r}.")
-    if processes == 1:
-        raise StudyError(
-            f"group_timeout={group_timeout!r} is about groups of processes; pass processes_per_trial=2 or more with it."
-        )
-    return float(group_timeout)

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,23 +27,21 @@ from typing import Any
 import cloudpickle
 import torch
 
-from ...coordinator.follower_processes import train_with_main
-from ...errors import CommunicationError, ProcessFailedError, StudyError
-from ...search.process_group import OneProcess, Ranks
+from ...search.process_group import Ranks
 from ...search.study import Study
 from ...system.interruption import Interruption, ignore_signals
 from ...system.sockets import keep_sockets_in
 from ...trial.assignment import Assignment
-from ...trial.distributed_ranks import ranks_of
 from ...trial.ending import Ended
 from ...trial.execution import described
 from ...trial.messages import Progress, Reported
-from ...trial.remote_trial import Abandoned, Line, sendable, train_remotely
+from ...trial.remote_trial import Abandoned, Line, train_remotely
 from ...trial.searchable import Searchable
-from ...trial.store_ranks import StoreRanks
 from .device_memory import DeviceMemory
 from .device_slots import Slot
 from .group_call import GroupCall
+from .group_outcomes import GroupBroken, GroupFailed, follow_main, outcome_in_main
+from .joined_arguments import ranks_in_group
 from .payload import Payload
 from .process_settings import ProcessSettings
 from .rendezvous import join_environment
@@ -110,20 +108,6 @@ class Measured:
     memory: DeviceMemory
 
 
-@dataclass(frozen=True)
-class GroupFailed:
-    """A trial has ended by an error of one process of its group, which cannot train another trial."""
-
-    ended: Ended
-
-
-@dataclass(frozen=True)
-class GroupBroken:
-    """The processes of a group have lost their connection, so one of them has died, or will be found to hang."""
-
-    reason: str
-
-
 def send(connection: Connection, message: object) -> None:
     """Send a message, which may hold functions and classes of the program itself."""
     connection.send_bytes(cloudpickle.dumps(message))
@@ -158,7 +142,7 @@ def _train(search: _SearchingProcess) -> None:
             _call(loaded, job.rank, search)
             return
         recipe, study = loaded
-        ranks = _joined(recipe, job.slot)
+        ranks = ranks_in_group(recipe, job.slot.processes)
     except BaseException as error:
         search.send(Unusable(described(error)))
         return
@@ -187,22 +171,6 @@ def _call(called: GroupCall, rank: int, search: _SearchingProcess) -> None:
     search.receive()
 
 
-def _joined(recipe: Searchable, slot: Slot) -> Ranks:
-    """Return the processes that train each trial; the arguments of the recipe have joined them as they were loaded.
-
-    A plain function has no such arguments, and joins torch's process group by itself, or has none.
-    """
-    if recipe.writes_its_checkpoints and slot.processes > 1:
-        return StoreRanks.of_environment()
-    ranks = ranks_of(recipe.args) if slot.processes > 1 else OneProcess()
-    if ranks.size != slot.processes:
-        raise StudyError(
-            f"processes_per_trial={slot.processes}: the training arguments found {ranks.size} process(es) to train "
-            "with. Arguments of a class with a __reduce__ of its own cannot be sent to a group of processes."
-        )
-    return ranks
-
-
 _Outcome = Ended | GroupFailed | GroupBroken | None
 
 
@@ -210,28 +178,14 @@ def _train_one(
     recipe: Searchable, study: Study, assignment: Assignment, search: _SearchingProcess, ranks: Ranks
 ) -> _Outcome:
     """Train a trial in the process that reports; return what there is to send."""
-    ended = train_remotely(recipe, study, assignment, search, ranks)
-    if isinstance(ended.cause, ProcessFailedError):
-        return GroupFailed(replace(ended, cause=None))
-    if isinstance(ended.cause, CommunicationError):
-        return GroupBroken(described(ended.cause.__cause__ or ended.cause))
-    return ended
+    return outcome_in_main(train_remotely(recipe, study, assignment, search, ranks))
 
 
 def _follow(
     recipe: Searchable, study: Study, assignment: Assignment, search: _SearchingProcess, ranks: Ranks
 ) -> _Outcome:
     """Train a trial with the process that reports; return what there is to send, if that process cannot."""
-    outcomes: list[Ended] = []
-    try:
-        train_with_main(recipe, study, ranks, assignment, search.interruption, outcomes.append)
-    except BaseException as error:
-        logger.warning("This process leaves the trial: %s", described(error))
-    if not outcomes:
-        return None
-    [ended] = outcomes
-    cause = None if isinstance(ended.cause, ProcessFailedError) else sendable(ended.cause)
-    return GroupFailed(replace(ended, cause=cause))
+    return follow_main(recipe, study, assignment, search.interruption, ranks)
 
 
 def _prepare(job: Job) -> None:

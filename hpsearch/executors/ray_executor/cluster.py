@@ -17,9 +17,9 @@ from .address import AUTO, check_address, is_same
 from .connection import existing_cluster, own_instance
 from .driver_process import quiet_tune
 from .nodes import check_nodes
-from .resources import Resources, as_resources, described
+from .resources import PACK, Resources, as_resources, checked_placement, described
 
-__all__ = ["Cluster", "Resources", "as_resources", "check_address", "joined", "quiet_tune"]
+__all__ = ["Cluster", "Resources", "as_resources", "check_address", "checked_placement", "joined", "quiet_tune"]
 
 # How long what is known of the nodes may be old: they come and go.
 _SECONDS_KNOWN = 3.0
@@ -52,38 +52,36 @@ class Cluster:
         other = " (RAY_ADDRESS names a cluster: address='auto' joins it)" if os.environ.get("RAY_ADDRESS") else ""
         return f"a local Ray instance with {amounts}{other}"
 
-    def default_resources(self) -> Resources:
-        """Return the default resources of a trial: 1 CPU, and 1 GPU if the cluster has any."""
+    def default_resources(self, processes: int = 1, placement: str = PACK) -> Resources:
+        """Return the default resources of a trial: 1 CPU for each process, and 1 GPU if the cluster has any."""
         has_gpu = any(node["Resources"].get("GPU", 0.0) >= 1 for node in self._alive())
-        return Resources(cpu=1, gpu=1 if has_gpu else 0)
+        gpus = processes if has_gpu else 0
+        return Resources(cpu=processes, gpu=gpus, processes=processes, placement=placement)
 
     def check_fits(self, resources: Resources, autoscaling: bool = False) -> str | None:
-        """Check that a node has what one trial asks for; Ray itself would wait forever.
+        """Check that the nodes have what one trial asks for; Ray itself would wait forever.
 
         Args:
             resources: of one trial.
             autoscaling: the cluster will get further nodes.
 
         Returns:
-            None; with `autoscaling`, and if no node is large enough yet, a note about it.
+            None; with `autoscaling`, and if the nodes are not large enough yet, a note about it.
 
         Raises:
-            StudyError: no node is large enough.
+            StudyError: they are not large enough.
         """
         nodes = [node["Resources"] for node in self._alive()]
-        if any(resources.fit_on(node) for node in nodes):
+        if resources.fit(nodes):
             return None
         if autoscaling:
-            return f"no node has {resources} yet: the first trials wait until the cluster has grown"
-        raise StudyError(
-            f"A trial asks for {resources}, but no node of {self.description} has enough: "
-            f"{_largest(resources, nodes)}.{_misspelled(resources, nodes)} Request less in resources_per_trial, or "
-            "start a larger node; if the cluster grows on demand, pass autoscaling=True."
-        )
+            who = "no node has" if resources.processes == 1 else "the nodes do not have"
+            return f"{who} {resources} yet: the first trials wait until the cluster has grown"
+        raise StudyError(_too_large(resources, nodes, self.description))
 
     def slots(self, resources: Resources) -> int:
         """Return the number of parallel trials that fit on the live nodes, ignoring other load."""
-        return sum(resources.fit_on(node["Resources"]) for node in self._alive())
+        return resources.fit(node["Resources"] for node in self._alive())
 
     def check_nodes(self, folder: Path | None, seconds: float = 20.0) -> None:
         """Check that all nodes share the study's folder, and have the versions of the packages that this process has.
@@ -144,6 +142,21 @@ def _check_same(place: str, address: str | None) -> None:
             f"address={address!r} is not the Ray cluster that this process has joined, at {place}. Leave address "
             "out to use that one, or call ray.shutdown() first."
         )
+
+
+def _too_large(resources: Resources, nodes: list[dict[str, float]], cluster: str) -> str:
+    """Return in words that no trial can run on a cluster with these nodes."""
+    if resources.processes == 1:
+        lacks, less = f"no node of {cluster} has enough", "Request less in resources_per_trial"
+    else:
+        room, count = sum(map(resources.fit_on, nodes)), resources.processes
+        each = described(resources.as_bundle())
+        lacks = f"{cluster} has room for {room} of its {count} processes, each with {each}"
+        less = "Request less in resources_per_trial, or fewer processes_per_trial"
+    return (
+        f"A trial asks for {resources}, but {lacks}: {_largest(resources, nodes)}.{_misspelled(resources, nodes)} "
+        f"{less}, or start a larger node; if the cluster grows on demand, pass autoscaling=True."
+    )
 
 
 def _largest(resources: Resources, nodes: list[dict[str, float]]) -> str:

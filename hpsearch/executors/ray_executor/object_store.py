@@ -11,6 +11,7 @@ from ray.cloudpickle import CloudPickler
 
 from ...errors import HpsearchError, StudyError
 from ..processes.access_tokens import LeavesOutTokens
+from ..processes.joined_arguments import JoinsGroups
 from ..processes.pickling import REMEDY, culprit, first_line
 
 
@@ -25,8 +26,8 @@ class Sent(NamedTuple):
         return pickle.loads(self.content, buffers=self.buffers)  # noqa: S301 - our own pickle
 
 
-class _Pickler(LeavesOutTokens, CloudPickler):
-    """Ray's pickler, without tokens."""
+class _Pickler(JoinsGroups, LeavesOutTokens, CloudPickler):
+    """Ray's pickler, without tokens; training arguments join the group of the process that loads them."""
 
 
 def put(recipe: object) -> ray.ObjectRef[Sent]:

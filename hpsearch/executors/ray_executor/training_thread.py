@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import StorageError
+from ...search.process_group import Ranks
 from ...search.study import Study
 from ...search.trial import TrialState, Verdict
 from ...system.interruption import Interruption
@@ -31,19 +32,29 @@ class TrainingThread:
         study: the settings.
         assignment: the trial.
         folders: where its checkpoints are to be kept.
-
-    Attributes:
-        interruption: ends the trial with a checkpoint after the step, once it notes a signal.
+        ranks: the processes that train it together, of which this is the main one; None: this one alone.
     """
 
-    def __init__(self, recipe: Searchable, study: Study, assignment: Assignment, folders: RunFolders) -> None:
+    def __init__(
+        self,
+        recipe: Searchable,
+        study: Study,
+        assignment: Assignment,
+        folders: RunFolders,
+        ranks: Ranks | None = None,
+    ) -> None:
         self._line = _Line(assignment.name, folders)
-        self.interruption = self._line.interruption
+        self._ranks = ranks
         self._waits = False
         self._answer: object = Verdict()
         self._unread: Message | Ended | None = None
         self._thread = threading.Thread(target=self._run, args=(recipe, study, assignment), name="trial", daemon=True)
         self._thread.start()
+
+    @property
+    def seconds_of_silence(self) -> float:
+        """The time since the trial has done a step or reported, or has received an answer."""
+        return time.monotonic() - self._line.active_at
 
     def next_event(self, seconds: float) -> Message | Ended:
         """Let the trial continue, and return what it reports next; after `seconds` without anything, how far it is."""
@@ -81,6 +92,10 @@ class TrainingThread:
         self._waits = not isinstance(event, Ended)
         return None
 
+    def finish_step(self, number: int) -> None:
+        """Let the trial end with a checkpoint after the step, because of a signal."""
+        self._line.interruption.note(number)
+
     def leave(self) -> None:
         """End the thread; the trial resumes from its last checkpoint another time."""
         self._line.is_abandoned = True
@@ -96,7 +111,7 @@ class TrainingThread:
             self._line.error = error
 
     def _train(self, recipe: Searchable, study: Study, assignment: Assignment) -> None:
-        ended = train_remotely(recipe, study, assignment, self._line)
+        ended = train_remotely(recipe, study, assignment, self._line, self._ranks)
         if ended.record.state.is_counted:
             ended = self._line.kept(ended)
         self._line.events.put(ended)
@@ -111,7 +126,8 @@ class _Line(Line):
         self.interruption = Interruption()
         self.is_abandoned = False
         self.error: BaseException | None = None
-        self._run, self._folders, self._checked = run, folders, time.monotonic()
+        self._run, self._folders = run, folders
+        self._checked = self.active_at = time.monotonic()
 
     def ask(self, event: object) -> Any:
         """Send an event, and wait for the answer."""
@@ -123,7 +139,7 @@ class _Line(Line):
 
     def look(self) -> None:
         """Leave the trial if it has been abandoned, here or by the search that it is of."""
-        now = time.monotonic()
+        now = self.active_at = time.monotonic()
         if not self.is_abandoned and now > self._checked + self._folders.seconds_between_looks:
             self._checked = now
             if not self._is_wanted():

@@ -16,6 +16,7 @@ from ray.tune.search.search_generator import SearchGenerator
 
 from ...coordinator.lost_worker import Loss
 from .events import TuneConfig, TuneResult
+from .group_training import GroupLost
 from .tune_dispatch import TuneDispatch
 from .tune_worker import OBJECTIVE
 
@@ -194,6 +195,9 @@ def _error(trial: Trial) -> object:
 def _reason(trial: Trial) -> str:
     """Return the error of a trial in a line: what was raised in its worker, else what Ray says of that."""
     error = _error(trial)
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, GroupLost):
+        return str(cause)
     text = str(error).strip() if error is not None else "no reason was given"
     was_raised = isinstance(error, RayTaskError) or _CREATION in text
     return text.splitlines()[-1 if was_raised else 0]

@@ -20,11 +20,11 @@ from ...trial.assignment import Assignment
 from ...trial.ending import Ended
 from ...trial.execution import described
 from ...trial.messages import Message, Reported
-from ...trial.searchable import Searchable
 from .events import KEY, TuneConfig, TuneResult, Unusable
+from .group_training import Group, GroupLost, GroupSettings
 from .object_store import Sent
+from .own_process import OwnProcess, Training, TrainsTrials
 from .run_folders import RunFolders
-from .training_thread import TrainingThread
 
 # Tune's key of the objective, by which schedulers and searchers compare trials.
 OBJECTIVE = "objective"
@@ -44,6 +44,7 @@ class Shared:
         paths: where the process that searches finds modules.
         seconds_between_progress: the interval at which a worker reports the progress of its trial.
         are_copied: whether trials may resume from the checkpoints of others.
+        group: the group of processes that trains a trial; None: the worker trains it alone.
     """
 
     recipe: ray.ObjectRef[Sent]
@@ -52,6 +53,7 @@ class Shared:
     paths: tuple[str, ...]
     seconds_between_progress: float
     are_copied: bool
+    group: GroupSettings | None = None
 
 
 class TrialWorker(tune.Trainable):
@@ -63,9 +65,11 @@ class TrialWorker(tune.Trainable):
         """Take the first trial; what takes time is left to the first step."""
         assert shared is not None
         self._shared = shared
-        self._recipe: Searchable | None = None
+        sys.path += [each for each in shared.paths if each not in sys.path]
+        trained = (shared.recipe, shared.study)
+        self._processes: TrainsTrials = OwnProcess(*trained) if shared.group is None else Group(*trained, shared.group)
         self._numbers: dict[str, object] = {}
-        self._training: TrainingThread | None = None
+        self._training: Training | None = None
         self._copy: str | None = None
         self._take(config)
 
@@ -81,12 +85,18 @@ class TrialWorker(tune.Trainable):
         self._received = time.monotonic()
 
     def step(self) -> TuneResult:
-        """Train up to the next event and return it, with what schedulers and searchers compare."""
+        """Train up to the next event and return it, with what schedulers and searchers compare.
+
+        Raises:
+            GroupLost: Tune resumes the trial in another worker, with a group in another placement group.
+        """
         event: Message | Ended | Unusable
         try:
             training = self._training or self._begin()
+        except GroupLost:
+            raise
         except Exception as error:
-            event = Unusable(described(error).strip().splitlines()[-1], has_trainer=self._recipe is not None)
+            event = Unusable(described(error).strip().splitlines()[-1], has_trainer=self._processes.has_trainer)
         else:
             event = training.next_event(self._shared.seconds_between_progress)
         if isinstance(event, Reported):
@@ -102,7 +112,7 @@ class TrialWorker(tune.Trainable):
         """Let the trial end with a checkpoint after the step, because of a signal that the search has received."""
         self._signal = number
         if self._training is not None:
-            self._training.interruption.note(number)
+            self._training.finish_step(number)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of the trial where it stands; Tune keeps a note of where that is."""
@@ -118,6 +128,7 @@ class TrialWorker(tune.Trainable):
     def cleanup(self) -> None:
         """Leave the trial, which resumes from its last checkpoint another time."""
         self._leave()
+        self._processes.end()
 
     def _take(self, config: TuneConfig) -> None:
         self._assignment = config[KEY]
@@ -126,21 +137,18 @@ class TrialWorker(tune.Trainable):
         self._signal = 0
         self._numbers = {TRAINING_ITERATION: 0}
 
-    def _begin(self) -> TrainingThread:
-        if self._recipe is None:
-            sys.path += [each for each in self._shared.paths if each not in sys.path]
-            self._recipe = ray.get(self._shared.recipe).load()
+    def _begin(self) -> Training:
+        self._processes.load()
         folders, run = self._shared.folders, self._assignment.name
         folders.begin(run)
         if self._copy is not None:
             folders.take(self._copy, run)
             folders.keep(run)
-        study = replace(self._shared.study, folder=folders.folder)
         assignment = self._assignment.after(time.monotonic() - self._received)
-        self._training = TrainingThread(self._recipe, study, assignment, folders)
+        training = self._training = self._processes.begin(assignment, folders)
         if self._signal:
-            self._training.interruption.note(self._signal)
-        return self._training
+            training.finish_step(self._signal)
+        return training
 
     def _leave(self) -> None:
         if self._training is not None:

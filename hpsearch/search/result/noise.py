@@ -142,7 +142,7 @@ def noise_of_curves(curves: Iterable[Sequence[Report]]) -> float | None:
         where the curves still bend.
 
     Source: Gasser, Sroka and Jennen-Steinmetz, Residual Variance and Residual Pattern in Nonlinear Regression
-    (Biometrika 73, 1986), equation 2.2.
+    (Biometrika 73, 1986).
     """
     residuals = [each for curve in curves for each in _residuals(curve)]
     nonzero = [each for each in residuals if each]

@@ -148,14 +148,8 @@ class WorkStamps(Stamps):
     """Stamps whose models are those of the work."""
 
     def __init__(self, file: str, work: Work) -> None:
-        super().__init__(file, 0.0)
+        super().__init__(file, make=work.model)
         self.work = work
-
-    def model_init(self) -> Any:
-        begin = time.perf_counter()
-        model = self.work.model()
-        self.write("model_init", seconds=time.perf_counter() - begin)
-        return model
 
 
 def make_trainer(library: Any, folder: str, stamps: WorkStamps, data: Any) -> Any:

@@ -55,20 +55,6 @@ class Work:
 WORKS = {"small": Work(256, 4, 16, 120, bf16=False), "base": Work(768, 12, 32, 40, bf16=True)}
 
 
-class WorkStamps(Stamps):
-    """Stamps of trials of a work."""
-
-    def __init__(self, file: str, work: Work) -> None:
-        super().__init__(file, 0.0)
-        self.work = work
-
-    def model_init(self) -> Any:
-        begin = time.perf_counter()
-        model = self.work.model()
-        self.write("model_init", seconds=time.perf_counter() - begin)
-        return model
-
-
 class Said(hpsearch.SearchListener):
     """Remembers what the search says about the GPU."""
 
@@ -89,7 +75,7 @@ def make_data(size: int) -> list[dict[str, torch.Tensor]]:
 def search(work: Work, trials: int, sharing: int | str) -> tuple[float, list[TrialTimes], list[str]]:
     """Search in a new folder; return the seconds of all of it, when its trials did what, and what it said."""
     with tempfile.TemporaryDirectory() as folder:
-        stamps, said = WorkStamps(str(Path(folder, "stamps")), work), Said()
+        stamps, said = Stamps(str(Path(folder, "stamps")), make=work.model), Said()
         args = hpsearch.TrainingArguments(
             str(Path(folder, "out")),
             per_device_train_batch_size=work.batch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,22 @@ import transformers
 from .step import make_model
 
 
-class Stamps(transformers.TrainerCallback):
-    """Writes what happens in trials, when and in which process, a line for each; can make their training longer."""
+def smallest_model() -> Any:
+    """Return a new BERT of one layer."""
+    return make_model(32, 1)
 
-    def __init__(self, file: str, seconds: float) -> None:
-        self.file = file
-        self.seconds = seconds
+
+class Stamps(transformers.TrainerCallback):
+    """Writes what happens in trials, when and in which process, a line for each; can make their training longer.
+
+    Args:
+        file: to write to.
+        seconds: that each training takes at least.
+        make: makes the models.
+    """
+
+    def __init__(self, file: str, seconds: float = 0.0, make: Callable[[], Any] = smallest_model) -> None:
+        self.file, self.seconds, self.make = file, seconds, make
         self.first_step = 0.0
 
     def write(self, event: str, **values: Any) -> None:
@@ -28,7 +39,7 @@ class Stamps(transformers.TrainerCallback):
 
     def model_init(self) -> Any:
         begin = time.perf_counter()
-        model = make_model(32, 1)
+        model = self.make()
         self.write("model_init", seconds=time.perf_counter() - begin)
         return model
 

@@ -62,11 +62,14 @@ def text_of(page: str) -> str:
 
 @pytest.fixture
 def process_as_before() -> Iterator[None]:
-    """Undo what a shell changes in this process: `sys.displayhook`, and variables such as FORCE_COLOR."""
-    displayhook = sys.displayhook
+    """Undo what a shell changes in this process: attributes of `sys`, and variables such as FORCE_COLOR."""
+    attributes = dict(vars(sys))
     with mock.patch.dict(os.environ):
         yield
-    sys.displayhook = displayhook
+    sys.displayhook = attributes["displayhook"]
+    for name in ("ps1", "ps2", "ps3"):  # a program that has them is taken for a console
+        if name not in attributes:
+            vars(sys).pop(name, None)
 
 
 @pytest.fixture
@@ -82,8 +85,6 @@ def shell(process_as_before: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.mark.usefixtures("process_as_before")
 def test_a_shell_of_a_kernel_has_no_command_that_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "ps1", "", raising=False)  # so that it is removed again
-    monkeypatch.delattr(sys, "ps1")
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "ipykernel_launcher"])
     command = own_command()
     shell = pytest.importorskip("ipykernel.zmqshell").ZMQInteractiveShell

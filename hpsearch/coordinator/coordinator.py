@@ -411,15 +411,24 @@ class Coordinator:
         return None
 
     def leave_for_later(self, number: int, reason: str) -> None:
-        """Let a trial that has left its process, not by its own fault, resume when the executor gives it back.
+        """Let a trial that has left its process, not by its own fault, resume when the executor asks for it.
 
         Args:
             number: of the trial.
             reason: what has happened and what follows, in words that come after the number.
         """
-        self.running[number].trial.begin_again()
-        remove_leftovers(self._session.study.folder / self.running[number].assignment.name)
+        self._has_begun(number)
+        running = self.running[number]
+        running.trial.begin_again()
+        running.assignment = replace(running.assignment, preflight=None)
+        remove_leftovers(self._session.study.folder / running.assignment.name)
         self.announce(f"trial {number} {reason}")
+
+    def resume(self, number: int) -> Assignment | None:
+        """Return the assignment of a trial that was left for later; None if it cannot resume now."""
+        if self.is_ending or (self.is_paused and not self._is_closing):
+            return None
+        return replace(self.running[number].assignment, seconds=self.seconds_left)
 
     def adopt(self, number: int, donor: Assignment, arguments: Mapping[str, object]) -> Assignment:
         """Let a trial resume from a checkpoint of another one, with other arguments: population-based training.

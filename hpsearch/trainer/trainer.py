@@ -826,7 +826,7 @@ class Trainer(Recipe):
             devices: the numbers of the GPUs to use, such as ``[0, 1]``; default: all. On Ray, use `resources_per_trial`
                 instead of this and the next argument.
             trials_per_device: the number of trials that share a GPU; "auto": as many as fit into nine tenths of its
-                memory, by what the first trial uses (see `docs/parallel.md`), and no more than there are cores.
+                memory, by what the first trial uses (see `docs/parallel.md`), and no more than `n_jobs` or the cores.
             processes_per_trial: the number of processes that train each trial together (DDP, or FSDP and DeepSpeed as
                 the arguments say), each on its own GPU, or on the CPU. The batch of an optimizer step is as many times
                 larger. `n_jobs` counts trials; by default as many as the GPUs allow, or 1 on the CPU. On Ray the

@@ -108,7 +108,7 @@ def test_a_trial_that_runs_out_of_memory_beside_another_runs_again_alone(tmp_pat
     best = search(tmp_path, 4, Holds(Diary(tmp_path / "diary")), trials_per_device="auto", n_jobs=4, progress=heard)
     assert states(best) == ["complete"] * 4
     assert any("GPU 0: 2 trials in parallel, as the largest so far takes" in each for each in heard.notices)
-    assert any("trial 2 has run out of memory beside others: it runs again alone" in each for each in heard.notices)
+    assert any("trial 2 has run out of memory on a shared GPU: it runs again alone" in each for each in heard.notices)
     assert any("GPU 0: 1 trial at a time" in each for each in heard.notices)  # since the trial that was alone
 
 

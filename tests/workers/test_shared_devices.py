@@ -155,8 +155,10 @@ def running_of(entries: list[Any]) -> set[int]:
     return running
 
 
-def search(folder: Path, monkeypatch: pytest.MonkeyPatch, n_trials: int, *callbacks: Any, **options: Any) -> BestRun:
-    monkeypatch.setattr(process_executor, "_gpus", lambda: 1)
+def search(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, n_trials: int, *callbacks: Any, gpus: int = 1, **options: Any
+) -> BestRun:
+    monkeypatch.setattr(process_executor, "_gpus", lambda: gpus)
     given = {"n_jobs": 3, "trials_per_device": "auto", "trainer": {"use_cpu": False}, **options}
     return in_workers.search(folder, n_trials, *callbacks, **given)
 
@@ -197,12 +199,42 @@ def test_a_trial_that_runs_out_of_memory_beside_others_runs_again_alone(
     best = search(tmp_path, monkeypatch, 8, Uses(diary, {}, together=(1, 2, 3), fails=2), progress=events)
     assert states(best) == ["complete"] * 8
     assert best.run_summary.records[2].reason is None
-    assert any("trial 2 has run out of memory beside others: it runs again alone" in each for each in events.notices)
+    assert any("trial 2 has run out of memory on a shared GPU: it runs again alone" in each for each in events.notices)
     entries = diary.read()
     again = entries.index(next(each for each in entries[::-1] if each[:2] == ["begin", 2]))
     assert running_of(entries[:again]) == set()
     assert entries[again + 1][:2] == ["end", 2]
     assert len(entries) > again + 2  # others follow
+
+
+class FailsAtItsEnd(TrainerCallback):
+    """The run 0 runs out of memory once, at its last step, when the run 2 has begun."""
+
+    def __init__(self, diary: Diary) -> None:
+        self.diary = diary
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        is_at_end = args.output_dir.endswith("run-0") and state.global_step == state.max_steps
+        if not is_at_end or any(what == "failed" for what, _, _ in self.diary.read()):
+            return
+        until = time.monotonic() + 100
+        while not any(each[:2] == ["begin", 2] for each in self.diary.read()) and time.monotonic() < until:
+            time.sleep(0.01)
+        self.diary.write(("failed", 0, os.getpid()))
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+
+@process
+@made_up
+def test_the_workers_of_another_gpu_do_not_keep_a_trial_from_running_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diary, events = Diary(tmp_path / "diary"), HearsNotices()
+    callbacks = Uses(diary, {}), FailsAtItsEnd(diary)
+    best = search(tmp_path, monkeypatch, 4, *callbacks, gpus=2, n_jobs=4, progress=events)
+    assert states(best) == ["complete"] * 4
+    assert any("trial 0 has run out of memory on a shared GPU" in each for each in events.notices)
+    assert sum("Preflight" in each for each in events.notices) == 1
 
 
 @process
@@ -241,6 +273,7 @@ def test_a_trial_whose_worker_dies_while_it_is_alone_resumes(tmp_path: Path, mon
         ({}, {"trials_per_device": "atuo"}, r"trials_per_device must be None, 'auto' or a whole number of at least 1"),
         ({}, {"processes_per_trial": 2, "n_jobs": None}, r"trials_per_device='auto' and processes_per_trial=2 contra"),
         ({"use_cpu": True}, {}, r"trials_per_device='auto' is about GPUs, but use_cpu=True"),
+        ({}, {"oom_fallback": True}, r"trials_per_device='auto' and oom_fallback=True contradict each other"),
         ({"skip_memory_metrics": False}, {}, r"trials_per_device='auto' and skip_memory_metrics=False both measure"),
     ],
 )

@@ -23,7 +23,7 @@ class Slot:
         devices: the indices of its GPUs among those that this process sees, one for each process; empty: the CPU.
         threads: the number of threads of torch in each process.
         processes: the number of processes that train each trial together; more than one are a group.
-        is_measured: whether the worker tells how much memory of its GPU it has used.
+        is_measured: whether the worker reports how much memory of its GPU it has used.
     """
 
     devices: tuple[int, ...]

@@ -9,6 +9,7 @@ from ...system.ctrl_c import at_ctrl_c, ignoring_ctrl_c
 from ...trial.ending import Ended
 from ...trial.messages import Message, Progress
 from .device_memory import DeviceMemory
+from .device_slots import Slot
 from .pool import Lost, Worker, Workers
 from .shared_devices import SharedDevices
 from .worker import Measured
@@ -78,34 +79,37 @@ class ParallelSearch:
         for worker in self._workers.ready():
             if not self._has_place(worker):
                 continue
-            alone = self._waiting_for_gpu(worker)
-            if alone is not None:
-                self._coordinator.give_back(alone)
-            assignment = self._coordinator.next()
-            if assignment is None:
-                return
+            alone = self._alone_on_gpu_of(worker)
+            assignment = self._coordinator.next() if alone is None else self._coordinator.resume(alone)
+            if assignment is None:  # a worker of another GPU may have a trial that its GPU is kept for
+                continue
             if self._workers.train(worker, assignment):
                 self._trials[worker] = assignment.number
-            elif assignment.number != alone:  # the worker has died: another one takes the trial
+            elif alone is None:  # the worker has died: another one takes the trial
                 self._coordinator.give_back(assignment.number)
+        for device in self._shared.kept():
+            if not self._workers.on_device(device):  # none could be started
+                number = self._shared.share_again(device)
+                self._coordinator.give_back(number)
         if not self._trials and not self._coordinator.running:  # no worker is ready, and perhaps none is needed
             assignment = self._coordinator.next()
             if assignment is not None:
                 self._coordinator.give_back(assignment.number)
 
     def _has_place(self, worker: Worker) -> bool:
-        """Return whether a worker that is ready may train a trial now; end it if its GPU has too many workers."""
+        """Return whether a worker that is ready may train a trial now; end it if its GPU has too many workers.
+
+        While a GPU is kept for a trial, that trial may begin when no other one runs there, in the only worker.
+        """
         for device in worker.slot.devices:
             beside = self._workers.on_device(device)
-            wanted = self._shared.workers_on(device)
+            wanted = 1 if self._shared.alone_on(device) is not None else self._shared.workers_on(device)
             if wanted is not None and len(beside) > wanted:
                 self._workers.retire(worker)
                 return False
-            if self._shared.alone_on(device) is not None:
-                return not self._coordinator.is_paused and not any(each in self._trials for each in beside)
         return True
 
-    def _waiting_for_gpu(self, worker: Worker) -> int | None:
+    def _alone_on_gpu_of(self, worker: Worker) -> int | None:
         """Return the trial that the GPU of this worker is kept for."""
         return next((self._shared.alone_on(device) for device in worker.slot.devices), None)
 
@@ -134,14 +138,22 @@ class ParallelSearch:
 
     def _share(self, worker: Worker, memory: DeviceMemory) -> None:
         """Note what a trial has used of its GPU, and let as many trials share that as there is memory for."""
+        if self._coordinator.is_ending:
+            return
         [device] = worker.slot.devices
         before = self._shared.workers_on(device)
         is_first = self._shared.note(device, memory, worker.memory)
-        count = self._shared.workers_on(device)
-        if is_first or count != before:
+        if is_first or self._shared.workers_on(device) != before:
             self._coordinator.announce(self._shared.described(device))
-        for _ in range((count or 0) - len(self._workers.on_device(device)) if is_first else 0):
-            self._workers.add(worker.slot)
+        if is_first:
+            self._fill(worker.slot)
+
+    def _fill(self, slot: Slot) -> None:
+        """Start the workers that are missing on the GPU of a slot."""
+        [device] = slot.devices
+        if self._shared.alone_on(device) is None:
+            for _ in range((self._shared.workers_on(device) or 0) - len(self._workers.on_device(device))):
+                self._workers.add(slot)
 
     def _runs_again_alone(self, worker: Worker, ended: Ended) -> bool:
         """Keep the GPU of a trial for it that has run out of memory beside others; return whether that is so."""
@@ -153,7 +165,7 @@ class ParallelSearch:
         if len(self._workers.on_device(device)) == 1:
             return False
         self._shared.keep_for(device, number)
-        self._coordinator.leave_for_later(number, "has run out of memory beside others: it runs again alone")
+        self._coordinator.leave_for_later(number, "has run out of memory on a shared GPU: it runs again alone")
         return True
 
     def _share_again(self, worker: Worker, number: int) -> bool:
@@ -161,6 +173,7 @@ class ParallelSearch:
         kept = [device for device in worker.slot.devices if self._shared.alone_on(device) == number]
         for device in kept:
             self._shared.share_again(device)
+            self._fill(worker.slot)
         return bool(kept)
 
     def _end(self) -> None:

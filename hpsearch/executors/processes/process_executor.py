@@ -92,7 +92,7 @@ class ProcessExecutor:
             yield
             return
         self._check_process(recipe)
-        self._check_measurable(recipe)
+        self._check_measurable(recipe, study)
         self._slots, note = self._slots_of(study.n_trials, 0 if recipe.args.use_cpu else _gpus())
         self.notes = [note]
         if self.processes > 1:
@@ -150,12 +150,19 @@ class ProcessExecutor:
                     "n_jobs sets the number of parallel trials."
                 )
 
-    def _check_measurable(self, recipe: Searchable) -> None:
-        """Check that nothing else measures the memory of the GPU, as each measurement resets the peak."""
-        if self._wanted[2] == AUTO and not getattr(recipe.args, "skip_memory_metrics", True):
+    def _check_measurable(self, recipe: Searchable, study: Study) -> None:
+        """Check that the peak of the memory that a trial uses of its GPU can be measured, if it is needed."""
+        if self._wanted[2] != AUTO:
+            return
+        if not getattr(recipe.args, "skip_memory_metrics", True):
             raise StudyError(
                 "trials_per_device='auto' and skip_memory_metrics=False both measure the memory of the GPU, and would "
                 "disturb each other. Leave one of them out, or pass a number of trials_per_device."
+            )
+        if study.oom_fallback:
+            raise StudyError(
+                "trials_per_device='auto' and oom_fallback=True contradict each other: a trial that runs out of memory "
+                "would run again alone, or continue in smaller batches. Leave one of them out."
             )
 
     def _slots_of(self, n_trials: int | None, gpus: int) -> tuple[tuple[Slot, ...], str]:

@@ -1,8 +1,8 @@
 """Which GPUs several trials share, as far as memory allows it, and which trials have a GPU to themselves.
 
-`trials_per_device="auto"`: each GPU begins with one worker. The first report of its trial tells how much memory that
-has used, and so how many workers there may be; a later trial that uses more lowers their number. A trial that has run
-out of memory beside others runs again alone.
+`trials_per_device="auto"`: each GPU begins with one worker. With the first report of its trial it is known how much
+memory that has used, and so how many workers there may be; a later trial that uses more lowers their number. A trial
+that has run out of memory on a shared GPU runs again alone.
 """
 
 from __future__ import annotations
@@ -69,6 +69,10 @@ class SharedDevices:
         kept = self._alone.get(device)
         return kept[0] if kept else None
 
-    def share_again(self, device: int) -> None:
-        """Note that the trial that a GPU was kept for has left it."""
-        self._alone[device].pop(0)
+    def kept(self) -> list[int]:
+        """Return the GPUs that are kept for a trial."""
+        return [device for device, numbers in self._alone.items() if numbers]
+
+    def share_again(self, device: int) -> int:
+        """Note that the trial that a GPU was kept for has left it; return its number."""
+        return self._alone[device].pop(0)

@@ -18,6 +18,7 @@ from ..search.space.initial_trials import resolve_start
 from ..search.store.provenance import was_edited
 from ..search.store.read_study import read_settings
 from ..search.study import SpaceLike, check_name, check_whole
+from ..searching.held_out_dataset import HeldOut
 from ..searching.replay import Replay, replay
 from ..searching.run_search import search
 from ..searching.search_arguments import DEFAULT_STUDY_NAME, POSITIONAL, SearchArguments, listener_of
@@ -121,6 +122,7 @@ class TunedFunction:
 
     def _search(self, given: SearchArguments, max_resource: int | None) -> BestRun | list[BestRun]:
         given = dataclasses.replace(given, progress=listener_of(given.progress))
+        HeldOut.of(given.test_dataset, given.test_defaults)  # before the first call, which may take long
         found, start, first_call = self._look(given, max_resource)
         if isinstance(found, TrainerFunction):
             if max_resource is not None:

@@ -81,7 +81,8 @@ def train_defaults(
         StudyError: a trial has the name of its folder.
     """
     folder = study.folder / DEFAULTS_FOLDER
-    if (folder / TRIAL_FILE).exists():
+    is_of_a_trial = (folder / TRIAL_FILE).exists() or (folder.exists() and not (folder / _FILE).exists())
+    if is_of_a_trial and any(folder.iterdir()):
         raise StudyError(f"{str(folder)!r} is the folder of a trial")
     known = _read(folder)
     if known.get("arguments") != arguments:

@@ -92,6 +92,9 @@ class HeldOut:
             return None
         if study.processes > 1:
             return f"they would be trained in one process, and the trials in {study.processes}"
+        gpus = max(1, recipe.args.n_gpu)
+        if gpus != study.gpus:
+            return f"they would be trained on the {gpus} GPUs of this process together, and each trial on one"
         try:
             recipe.with_defaults(study.space)
         except StudyError as error:

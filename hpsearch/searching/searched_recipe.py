@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 
+from ..arguments import TrainingArguments
 from ..search.space.parameters import Params
 from ..search.space.search_space import SearchSpace
 from ..search.space.static_checks import TakesParameters
@@ -76,6 +77,10 @@ class SearchedRecipe(Searchable, TakesParameters, Protocol):
 @runtime_checkable
 class EvaluatesWeights(Protocol):
     """A recipe whose trainers can evaluate stored weights, as they evaluate a trial."""
+
+    @property
+    def args(self) -> TrainingArguments:
+        """The training arguments that trials have in common."""
 
     def evaluate_weights(self, trial: Trial, folder: Path, dataset: Any, prefix: str) -> dict[str, float]:
         """Return the metrics of the weights in a folder, which a trial has trained; the names begin with `prefix`.

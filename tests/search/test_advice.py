@@ -52,6 +52,7 @@ def trial(number: int, value: float, state: TrialState = TrialState.COMPLETE, **
         ("x", Float(-1.0, 1.0), -1.0, "lower bound: widen to -2"),
         ("x", Float(-3.0, -1.0), -1.0, "upper bound: widen to 0"),
         ("x", Float(0.5, 0.5), 0.5, None),
+        ("x", Float(0.0, 1.5e308), 1.5e308, None),
         ("x", Int(1, 8), 8, "upper bound: widen to 10"),
         ("x", Int(1, 8), 1, None),
         ("x", Int(4, 20), 4, "lower bound: widen to 1"),
@@ -151,7 +152,8 @@ def test_early_stops_are_compared_at_the_same_point_and_of_a_loss_with_the_large
     complete = [climber(0, 0.5, 0.4, 0.3, 0.2), climber(1, 0.6, 0.3, 0.2, 0.1)]
     only = "The pruned trial was within the noise of those that continued."
     assert early_stops(loss, [*complete, climber(2, 0.61)], Noise(0.01), None) == [only]
-    assert early_stops(loss, [*complete, climber(2, 0.51)], Noise(0.01), None) == []
+    assert early_stops(loss, [*complete, climber(2, 0.51)], Noise(0.01), None) == [only]  # better than one of them
+    assert early_stops(loss, [*complete, climber(2, 0.65)], Noise(0.01), None) == []
     assert early_stops(loss, [*complete, climber(2, 0.9, 0.41)], Noise(0.01), None) == [only]
     assert early_stops(loss, [], Noise(0.01), None) == []
 

@@ -16,11 +16,16 @@ import torch
 
 from hpsearch import BestRun, ObjectiveError, SearchInterrupted, StudyError, Trainer, open_study
 from hpsearch.reports.tables import describe_best
+from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.result.held_out_result import held_out_result
+from hpsearch.search.space.search_space import SearchSpace
 from hpsearch.search.store.held_out_file import HeldOutEvaluation, read_held_out, write_held_out
 from hpsearch.search.store.live_sessions import Session
+from hpsearch.search.study import Study
+from hpsearch.searching.held_out_dataset import HeldOut
+from hpsearch.trainer.searchable_trainer import SearchableTrainer
 from tests.support.models import accuracy
-from tests.support.searching import AtStep, HearsNotices, interrupt
+from tests.support.searching import RATE, AtStep, HearsNotices, interrupt
 from tests.support.small_search import records_of, search
 from tests.support.small_trainer import CountsModels, TwoLayers, points, small_trainer
 
@@ -246,6 +251,19 @@ def test_a_model_that_needs_a_trial_has_no_defaults_and_the_search_says_so(tmp_p
     assert best.test_metrics is not None
     assert best.run_summary.held_out.defaults is None
     assert any(each.startswith("the defaults could not be evaluated on the test set: ") for each in listener.notices)
+
+
+def test_defaults_that_would_train_on_several_gpus_are_left_out_if_each_trial_has_one(tmp_path: Path) -> None:
+    held_out, trainer = HeldOut.of(HELD_OUT, True), small_trainer(tmp_path)
+    assert held_out is not None
+    study = Study("study", tmp_path / "study", SearchSpace(RATE), resolve_objectives("loss", None, has_metrics=True), 1)
+    recipe = SearchableTrainer(trainer)
+    assert held_out.why_no_defaults(recipe, study) is None
+    trainer.args._n_gpu = 4
+    assert "on the 4 GPUs of this process together, and each trial on one" in str(
+        held_out.why_no_defaults(recipe, study)
+    )
+    assert held_out.why_no_defaults(recipe, replace(study, gpus=4)) is None
 
 
 def test_lost_weights_are_a_notice_and_the_best_run_is_whole(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def trial(number: int, *values: float, metric: str = "eval_accuracy", **changes:
         (300, 1.0, 0.0033),
         (300, 0.0, 0.0033),
         (10, 1.0, 0.0957),
+        (10, 1.5, 0.0957),  # no fraction, but no error either
     ],
 )
 def test_the_standard_error_of_a_fraction_is_that_of_its_samples_and_never_0(

@@ -19,7 +19,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from hpsearch import BestRun, Float, FunctionTrial, HpsearchError, TrialState, tune
-from hpsearch.executors.processes import process_executor
+from hpsearch.executors.processes import group_checks
 from tests.support.in_groups import DoesNotWaitLong
 from tests.support.search_processes import assert_disk_and_storage_agree, assert_nothing_is_left_over
 from tests.support.searching import Diary, HearsNotices, states
@@ -225,7 +225,7 @@ def computes_for_long(trial: FunctionTrial) -> float:
 def test_without_a_timeout_a_function_may_compute_for_as_long_as_it_likes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_executor, "_GROUP_TIMEOUT", 1.0)
+    monkeypatch.setattr(group_checks, "_GROUP_TIMEOUT", 1.0)
     heard = HearsNotices()
     best = search(tmp_path, computes_for_long, direction="minimize", progress=heard)
     assert states(best) == ["complete"] * 2
@@ -394,6 +394,24 @@ def test_an_error_of_any_process_in_the_first_call_ends_the_search_before_its_fi
     with pytest.raises(HpsearchError, match=r"raised ValueError: no data\. It was called with"):
         search(tmp_path, fails_at_once_in_process_1)
     assert not (tmp_path / "study").exists()
+
+
+def leaves_its_process_group(trial: FunctionTrial) -> None:
+    distributed.init_process_group("gloo")
+    try:
+        for step in range(1, 4):
+            distributed.all_reduce(torch.ones(1))
+            if rank() == 0:
+                trial.report(trial.params["lr"], step)
+            if trial.should_prune():
+                return
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_the_first_report_is_heard_also_if_it_costs_the_other_process_its_connection(tmp_path: Path) -> None:
+    best = search(tmp_path, leaves_its_process_group, direction="minimize")
+    assert states(best) == ["complete"] * 2
 
 
 class DiesInTheFirstCall:

@@ -59,3 +59,18 @@ def test_a_plain_function_has_nothing_to_evaluate_with() -> None:
             test_dataset=HELD_OUT,
         )
     assert not Path("out/study").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"test_dataset": "glue"}, "must be a dataset"),
+        ({"test_dataset": HELD_OUT, "test_defaults": 3}, "test_defaults m"),
+    ],
+)
+def test_a_wrong_test_set_is_refused_before_the_function_is_called(options: dict[str, Any], said: str) -> None:
+    def never(trial: Any) -> Any:
+        raise AssertionError("it is called")
+
+    with pytest.raises(StudyError, match=said):
+        search(never, n_trials=1, **options)

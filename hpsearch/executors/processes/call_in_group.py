@@ -16,6 +16,8 @@ from .worker import Unusable
 Result = TypeVar("Result")
 
 _MOST_GROUPS = 3
+# So long an error of another process waits for what process 0 sends.
+_SECONDS_OF_MAIN = 5.0
 
 
 def call_in_group(pack: Callable[[GroupCall], Payload], function: Callable[[], Result], slot: Slot) -> Result:
@@ -45,9 +47,17 @@ def call_in_group(pack: Callable[[GroupCall], Payload], function: Callable[[], R
 
 
 def _message_of(worker: Worker) -> Any:
-    """Return the first message of a worker, which is ended then."""
+    """Return the first message of a worker, which is ended then; an error of a process after the first one waits.
+
+    If process 0 ends by a report, or by an error of its own, the others may lose their connection to it, and their
+    errors come first.
+    """
     try:
         wait(worker.sources)
-        return worker.receive()
+        message = worker.receive()
+        if isinstance(message, Called) and message.rank > 0 and wait(worker.sources, _SECONDS_OF_MAIN):
+            of_main = worker.receive()
+            message = of_main if isinstance(of_main, Called) and of_main.rank == 0 else message
+        return message
     finally:
         worker.end()

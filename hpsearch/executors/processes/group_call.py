@@ -15,10 +15,12 @@ class Called:
     Attributes:
         returned: by the function in process 0.
         error: that it raised, in any of the processes.
+        rank: the number of the process.
     """
 
     returned: object
     error: BaseException | None = None
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -32,5 +34,5 @@ class GroupCall:
         try:
             returned = self.function()
         except BaseException as error:
-            return Called(None, sendable(error))
+            return Called(None, sendable(error), rank)
         return Called(returned) if rank == 0 else None

@@ -82,7 +82,7 @@ class Noise(NamedTuple):
     def _of_samples(self, value: float) -> float:
         if self.samples is None:
             return 0.0
-        fraction = (value * self.samples + 1) / (self.samples + 2)
+        fraction = (min(max(value, 0.0), 1.0) * self.samples + 1) / (self.samples + 2)
         return math.sqrt(fraction * (1 - fraction) * (self.samples + 2)) / self.samples
 
 

@@ -57,7 +57,10 @@ def _wider(name: str, parameter: Float | Int, bound: str) -> float | None:
     is_whole, half = isinstance(parameter, Int), (high - low) / 2
     factor = min(_FACTOR, high / low) if parameter.log else 0.0
     if bound == "upper":
-        wider = _rounded(high * factor if parameter.log else high + half, beyond=high)
+        further = high * factor if parameter.log else high + half
+        if not math.isfinite(further):
+            return None
+        wider = _rounded(further, beyond=high)
         return None if wider >= 1 and high <= 1 and _BELOW_ONE.search(name) else wider
     if low == 0 or (is_whole and low == 1):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 
 from ...trial import Report, TrialRecord
@@ -17,8 +18,10 @@ def point_of(report: Report) -> float:
 
 def value_at(record: TrialRecord, point: float) -> float | None:
     """Return what a trial reported at a point of its training run; None if it has no finite value there."""
-    near = (each for each in record.reports if math.isclose(point_of(each), point, rel_tol=_TOLERANCE))
-    return next((each.value for each in near if math.isfinite(each.value)), None)
+    first = bisect.bisect_left(record.reports, point * (1 - _TOLERANCE), key=point_of)
+    last = bisect.bisect_right(record.reports, point * (1 + _TOLERANCE), key=point_of)
+    near = [each for each in record.reports[first:last] if math.isfinite(each.value)]
+    return min(near, key=lambda each: abs(point_of(each) - point)).value if near else None
 
 
 def is_past(record: TrialRecord, point: float) -> bool:

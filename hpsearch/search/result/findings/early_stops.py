@@ -17,7 +17,8 @@ def early_stops(
 ) -> list[str]:
     """Return a sentence with the number of pruned trials that noise may have stopped.
 
-    These differ, at their last report, by no more than the noise from the worst trial that continued from there.
+    These were, at their last report, better than the worst trial that continued from there, or worse by no more than
+    the noise.
 
     Args:
         objective: of the study.
@@ -41,7 +42,8 @@ def early_stops(
     count = 0
     for each in pruned:
         worst = worst_that_continued(point_of(each.reports[-1]))
-        count += worst is not None and noise.is_within(each.reports[-1].value, worst)
+        value = each.reports[-1].value
+        count += worst is not None and (objective.is_better(value, worst) or noise.is_within(value, worst))
     if not count:
         return []
     if len(pruned) == 1:

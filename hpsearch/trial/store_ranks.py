@@ -201,7 +201,7 @@ _ERROR = "error"
 
 
 def _pauses() -> Iterator[None]:
-    """Yield, the first time at once, then after pauses that grow."""
+    """Yield, the first time immediately, then after pauses that grow."""
     pause = _SHORTEST_PAUSE
     while True:
         yield

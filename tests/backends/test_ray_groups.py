@@ -24,6 +24,7 @@ from hpsearch.executors.ray_executor.cluster import joined
 from tests.support.in_groups import (
     DoesNotWaitLong,
     EvaluatesSlowly,
+    IsUnusableInTheSecond,
     Once,
     TakesTime,
     WritesEnvironment,
@@ -173,18 +174,6 @@ def test_an_error_of_all_processes_fails_the_trial_and_the_group_stays(tmp_path:
     best = search_on_ray(tmp_path / "failed", 3, WritesSteps(diary), fails)
     assert states(best) == ["complete", "failed", "complete"]
     assert len({pid for *_, pid in diary.read()}) == 2
-
-
-class IsUnusableInTheSecond(TwoLayers):
-    """A part of a trainer that the second process of a group cannot load."""
-
-    def __reduce__(self) -> Any:
-        return _load_in_the_first, ()
-
-
-def _load_in_the_first() -> None:
-    if os.environ.get("RANK") == "1":
-        raise MemoryError("there is no room in process 1")
 
 
 @marked

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from hpsearch import BestRun, Float, Int
 from hpsearch.trial import distributed_ranks
 from tests.support.searching import Diary
-from tests.support.small_trainer import small_trainer
+from tests.support.small_trainer import TwoLayers, small_trainer
 
 SPACE = {"learning_rate": Float(1e-3, 1e-1, log=True), "seed": Int(1, 99)}
 
@@ -130,3 +130,15 @@ class WritesEnvironment(TrainerCallback):
         found |= {"backend": torch.distributed.get_backend(), "threads": torch.get_num_threads(), "pid": os.getpid()}
         found["listens_on"] = sorted(listening_addresses(os.getpid()))
         self.diary.write({**found, "group": id(torch.distributed.group.WORLD), "run": Path(args.output_dir).name})
+
+
+class IsUnusableInTheSecond(TwoLayers):
+    """A part of a trainer that the second process of a group cannot load."""
+
+    def __reduce__(self) -> Any:
+        return _load_in_the_first, ()
+
+
+def _load_in_the_first() -> None:
+    if os.environ.get("RANK") == "1":
+        raise MemoryError("there is no room in process 1")

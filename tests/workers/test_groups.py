@@ -29,6 +29,7 @@ from tests.support.in_groups import (
     SPACE,
     DoesNotWaitLong,
     EvaluatesSlowly,
+    IsUnusableInTheSecond,
     Once,
     TakesTime,
     WritesEnvironment,
@@ -206,18 +207,6 @@ def test_a_group_is_replaced_after_its_number_of_trials_and_none_of_its_processe
     pids = {pid for *_, pid in diary.read()}
     assert len(pids) == 6
     wait_until(lambda: not any(map(psutil.pid_exists, pids)))
-
-
-class IsUnusableInTheSecond(TwoLayers):
-    """A part of a trainer that the second process of a group cannot load."""
-
-    def __reduce__(self) -> Any:
-        return _load_in_the_first, ()
-
-
-def _load_in_the_first() -> None:
-    if os.environ.get("RANK") == "1":
-        raise MemoryError("there is no room in process 1")
 
 
 @process

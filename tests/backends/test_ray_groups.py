@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,19 @@ import ray
 from ray.tune.schedulers import PopulationBasedTraining
 from transformers import TrainerCallback
 
-from hpsearch import BestRun, CannotResumeError, Float, SearchInterrupted, StudyError, TrainingArguments, tune
+from hpsearch import (
+    BestRun,
+    CannotResumeError,
+    CommunicationError,
+    Float,
+    SearchInterrupted,
+    StudyError,
+    TrainingArguments,
+    tune,
+)
 from hpsearch.backends.ray_backend import RayBackend
 from hpsearch.executors.ray_executor.cluster import joined
+from hpsearch.executors.ray_executor.group_training import Group, GroupLost, GroupSettings
 from tests.support.in_groups import (
     DoesNotWaitLong,
     EvaluatesSlowly,
@@ -208,6 +219,27 @@ def test_a_process_that_dies_while_it_loads_the_trainer_is_replaced_with_its_gro
     best = search_on_ray(tmp_path / "study", 1, dies, progress=heard)
     assert states(best) == ["complete"]
     assert any("trial 0 has lost its worker (process 1 of 2: it has died)" in each for each in heard.notices)
+
+
+@ray.remote(num_cpus=0)
+class Answers:
+    """A process of a group that has lost its connection to another one, or is the one that dies."""
+
+    def lost(self) -> CommunicationError:
+        return CommunicationError("connection closed by peer")
+
+    def dies(self) -> None:
+        time.sleep(0.5)  # it is heard of after the other process
+        os._exit(1)
+
+
+@marked
+def test_a_connection_that_was_lost_by_a_death_is_no_error_of_the_trainer() -> None:
+    group = Group(None, None, GroupSettings(2, {}, 60.0, ()))  # type: ignore[arg-type]
+    with pytest.raises(GroupLost, match="process 1 of 2: it has died"):
+        group._all([Answers.remote().lost.remote(), Answers.remote().dies.remote()])
+    with pytest.raises(GroupLost, match="connection closed by peer"):
+        group._all([Answers.remote().lost.remote()])
 
 
 @marked

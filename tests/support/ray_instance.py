@@ -7,6 +7,8 @@ a cluster, and is started again for the next test that asks. `tests/support/tier
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +17,7 @@ from tests.support.warm_workers import end_server, warm_workers
 
 _running = contextlib.ExitStack()
 _is_running = False
+_SECONDS_TO_BE_FREE = 20.0
 
 
 @pytest.fixture
@@ -40,12 +43,27 @@ def _no_instance_is_left() -> Iterator[None]:
 
 def _start() -> None:
     global _is_running
+    if _is_running and not _is_free():
+        logging.getLogger(__name__).error("An earlier test has left a CPU of the instance of Ray in use.")
+        _end()
     if not _is_running:
         from hpsearch.executors.ray_executor.cluster import joined
 
         with warm_workers():
             _running.enter_context(joined(None))
         _is_running = True
+
+
+def _is_free() -> bool:
+    """Return whether all CPUs are free, or will be in a moment; else a test that needs them all would never begin."""
+    import ray
+
+    until = time.monotonic() + _SECONDS_TO_BE_FREE
+    while ray.available_resources().get("CPU") != ray.cluster_resources().get("CPU"):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _end() -> None:

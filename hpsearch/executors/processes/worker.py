@@ -27,6 +27,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from ...errors import CommunicationError
 from ...search.process_group import Ranks
 from ...search.study import Study
 from ...system.interruption import Interruption, ignore_signals
@@ -143,6 +144,9 @@ def _train(search: _SearchingProcess) -> None:
             return
         recipe, study = loaded
         ranks = ranks_in_group(recipe, job.slot.processes)
+    except CommunicationError as error:  # another process of the group has died
+        search.send(GroupBroken(str(error)))
+        return
     except BaseException as error:
         search.send(Unusable(described(error)))
         return

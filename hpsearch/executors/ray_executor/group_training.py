@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from ...errors import CommunicationError
 from ...search.study import Study
 from ...trial.assignment import Assignment
 from ...trial.ending import Ended
@@ -127,9 +128,22 @@ class Group:
                 raise GroupLost(no_answer_for(self._settings.timeout))
             rank = left.pop(ready[0])
             answers[rank] = answer_of(ready[0], rank, len(asked))
+            if isinstance(answers[rank], CommunicationError):
+                self._raise_a_death(left)
+                raise GroupLost(str(answers[rank]))
             if isinstance(answers[rank], BaseException):
                 raise answers[rank]
         return [answers[rank] for rank in range(len(asked))]
+
+    def _raise_a_death(self, asked: Mapping[ray.ObjectRef[Any], int]) -> None:
+        """Wait a moment for the death of a process that was asked.
+
+        Raises:
+            GroupLost: one has died.
+        """
+        ready, _ = ray.wait(list(asked), timeout=_SECONDS_TO_LEARN_OF_A_DEATH) if asked else ([], [])
+        for each in ready:
+            answer_of(each, asked[each], self._settings.processes)
 
 
 class GroupTraining:

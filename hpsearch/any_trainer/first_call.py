@@ -193,9 +193,9 @@ def ask(space: Space, trial: Trial, code: str) -> dict[str, object]:
 
 
 def seed_of(trial: Trial, default: int) -> int:
-    """Return the seed of a trial: its parameter ``seed`` if the space has one."""
+    """Return the seed of a trial: its parameter ``seed`` if the space has one, else the default, or a replica's."""
     seed = trial.params.values_by_name.get("seed")
-    return seed if isinstance(seed, int) else default
+    return seed if isinstance(seed, int) else default + trial.seed_offset
 
 
 def name_of(function: Callable[..., object]) -> str:

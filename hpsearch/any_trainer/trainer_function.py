@@ -126,7 +126,7 @@ class TrainerFunction:
         """Seed the random streams, and return the trainer of a trial, which writes to `output_dir`.
 
         The seed is the trial's parameter ``seed`` if it has one, else that of the arguments. Where `make_trainer` gives
-        its arguments another one, it is called again, after that one is set.
+        its arguments another one, it is called again, after that one is set. The arguments of a replica get its seeds.
 
         Raises:
             StudyError: it cannot be searched, or shares something with an earlier one.
@@ -138,6 +138,10 @@ class TrainerFunction:
         environment = dict(os.environ)
         seed = seed_of(trial, self.args.seed)
         made = self._make(trial, seed)
+        if trial.seed_offset:
+            made.args.seed = seed
+            if made.args.data_seed is not None:
+                made.args.data_seed += trial.seed_offset
         if made.args.seed != seed:  # it is known only now, so the model is made again
             seed = made.args.seed
             del made

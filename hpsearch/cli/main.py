@@ -20,7 +20,7 @@ from ..errors import HpsearchError, InvalidInputError, MissingPackageError, Sear
 from ..search.store.checked_json import printable
 from ..system.ctrl_c import ctrl_c_as_interruption
 from ..version import __version__
-from . import best, compare, dashboard, doctor, init, ready_made, report, requests, show
+from . import best, compare, confirm, dashboard, doctor, init, ready_made, report, requests, show
 from . import replay_command as replay
 from . import run_and_resume as run
 
@@ -50,6 +50,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     requests.retry,
     requests.add,
     requests.extend,
+    confirm.confirm,
     requests.promote,
     requests.pause,
     requests.unpause,

@@ -21,6 +21,9 @@ from .which_study import study_folder
 StudyFile = Annotated[Path, typer.Argument(help="Python file that defines study = SearchPlan(...), or TOML file.")]
 Trials = Annotated[int | None, typer.Option("--n-trials", "-n", min=1, help="Total number of trials of the study.")]
 Budget = Annotated[float | None, typer.Option("--budget", min=1, help="Budget of the study, in full training runs.")]
+Repeats = Annotated[
+    int | None, typer.Option("--repeats", min=1, help="Most training runs of a trial, each with another seed.")
+]
 MaxResource = Annotated[
     int | None, typer.Option("--max-resource", min=1, help="Last step that a plain function reports; for rungs.")
 ]
@@ -54,6 +57,7 @@ def run(
     file: StudyFile,
     n_trials: Trials = None,
     budget: Budget = None,
+    repeats: Repeats = None,
     max_resource: MaxResource = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
@@ -73,7 +77,7 @@ def run(
     \b
     hpsearch run study.py --n-trials 50 --time 2h
     hpsearch run study.py --n-jobs 4 --set num_train_epochs=3 --set bf16=true
-    hpsearch run study.toml
+    hpsearch run study.toml --repeats 3
     hpsearch run function.py --max-resource 50
     hpsearch run study.py --devices 0,1 --storage journal --output runs
     hpsearch run study.py --devices 0,1,2,3 --processes-per-trial 2
@@ -87,6 +91,7 @@ def run(
         trials_per_device,
         time,
         budget=budget,
+        repeats=repeats,
         max_resource=max_resource,
         processes_per_trial=processes_per_trial,
         placement=placement,
@@ -105,6 +110,7 @@ def resume(
     study: Annotated[Path | None, typer.Argument(help="Folder of the study.", show_default="the newest")] = None,
     n_trials: Trials = None,
     budget: Budget = None,
+    repeats: Repeats = None,
     max_resource: MaxResource = None,
     n_jobs: Jobs = None,
     devices: Devices = None,
@@ -134,12 +140,21 @@ def resume(
         trials_per_device,
         time,
         budget=budget,
+        repeats=repeats,
         max_resource=max_resource,
         processes_per_trial=processes_per_trial,
         placement=placement,
         storage=storage,
     )
-    given = Given("hpsearch resume", file, trust, settings(set_ or []), search)
+    continue_study(folder, Given("hpsearch resume", file, trust, settings(set_ or []), search))
+
+
+def continue_study(folder: Path, given: Given) -> None:
+    """Continue the search of a study that `hpsearch run` began.
+
+    Raises:
+        StudyError: a part of its command needs trust, or is secret.
+    """
     command = admitted(read_command(folder), folder, given)
     announce(command, given)
     _search(command)

@@ -36,6 +36,7 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "trials_per_device": (lambda value: value == "auto" or _is_count(value), "a whole number of at least 1, or 'auto'"),
     "processes_per_trial": (_is_count, "a whole number of at least 1"),
     "placement": (lambda value: value in ("pack", "spread"), one_of(("pack", "spread"))),
+    "repeats": (_is_count, "a whole number of at least 1"),
     "timeout": (_is_time, "a number of seconds above 0, or null"),
     "backend": (lambda value: value in ("optuna", "ray"), one_of(("optuna", "ray"))),
     "storage": (lambda value: isinstance(value, str), "a text"),

@@ -12,13 +12,28 @@ from ..ledger.engine_trial import OptunaTrial
 from ..ledger.ledger import Entries, Entry, Ledger
 from ..ledger.proposer import Proposer
 from ..ledger.rated_rungs import RatedRungs
-from ..search.decisions.decide import Closing, End, Prune, Resume, Rules, Snapshot, Start, Stop, Wait, decide, judge
+from ..search.decisions.decide import (
+    Closing,
+    End,
+    Prune,
+    Repeat,
+    Resume,
+    Rules,
+    Snapshot,
+    Start,
+    Stop,
+    Wait,
+    decide,
+    judge,
+)
 from ..search.decisions.paused_limit import PausedLimit
+from ..search.decisions.repeats import Confirmation, Repeats
 from ..search.decisions.training_budget import TrainingBudget
+from ..search.metrics.replicas import without_replicas
 from ..search.requests.promotion_marks import is_marked
 from ..search.requests.request import Request
 from ..search.space.tried_configurations import EVERYTHING_TRIED
-from ..search.trial import TrialRecord, TrialState, Verdict
+from ..search.trial import Replica, TrialRecord, TrialState, Verdict
 from ..search.trials_by_number import updated, with_number
 from ..trial.ending import Ended
 from ..trial.messages import Reported
@@ -59,7 +74,8 @@ class AppliedDecisions:
         self._session, self._records, self._limits = session, session.records, session.limits
         self._ledger, self._at_rungs, self._is_converged = ledger, at_rungs, is_converged
         rungs = None if at_rungs is None else at_rungs.rungs
-        self._rules = Rules(study.n_trials, rungs, budget, paused_limit or PausedLimit())
+        repeats = Repeats(study.repeats, study.objectives)
+        self._rules = Rules(study.n_trials, rungs, budget, paused_limit or PausedLimit(), repeats)
         self._begun: frozenset[str] = frozenset()  # the requests for new trials that have begun
         self._checkpoints = PausedCheckpoints(study.folder)
         self._has_said_limit = False
@@ -85,6 +101,8 @@ class AppliedDecisions:
                         if started is not None:
                             return started
                         nothing_new = "the searcher has nothing left to try"
+                case Repeat(replica):
+                    return self._repeat(entries, replica)
                 case Resume(number, by_hand):
                     if by_hand:
                         self._session.announce(f"trial {number} is promoted by hand: it trains to completion")
@@ -106,6 +124,8 @@ class AppliedDecisions:
         A trial that has resumed is not judged where it has been before.
         """
         so_far = reported.so_far
+        if trial.seed_offset:
+            return Verdict()
         if self._at_rungs is None:
             return trial.verdict(so_far, reported.is_comparable, reported.is_last)
         was_paused = trial.earlier is not None and trial.earlier.state is not TrialState.INTERRUPTED
@@ -160,14 +180,15 @@ class AppliedDecisions:
     def _snapshot(self, entries: Entries, nothing_new: str | None) -> Snapshot:
         """Return the study as it is now, to decide by."""
         requested = self._session.follow_requests()
-        self._set_total(self._session.study.n_trials)
+        self._set_rules(self._session.study.n_trials, requested.confirmations)
         trials = self._known(entries.open)
-        paused = [] if self._at_rungs is None else [each for each in trials if each.state is TrialState.PAUSED]
+        compared = without_replicas(trials)
+        paused = [] if self._at_rungs is None else [each for each in compared if each.state is TrialState.PAUSED]
         if self._at_rungs is not None:
-            for change in self._at_rungs.changes_of_agreement(trials):
+            for change in self._at_rungs.changes_of_agreement(compared):
                 self._session.announce(change)
         unsettled = [each for each in map(partial(with_number, trials=trials), entries.open) if each is not None]
-        ended = sum(each.state.is_counted for each in trials) - sum(each.state.is_counted for each in unsettled)
+        ended = sum(each.is_counted for each in trials) - sum(each.is_counted for each in unsettled)
         settling = [entries.open[each.number].session for each in unsettled if not each.state.is_open]
         is_measured = _LEAST_TO_MEASURE < len(paused) <= self._rules.paused_limit.number
         return Snapshot(
@@ -187,8 +208,11 @@ class AppliedDecisions:
             is_paused=requested.is_paused,
         )
 
-    def _set_total(self, n_trials: int | None) -> None:
-        """Decide by another total of trials, if the user has changed it."""
+    def _set_rules(self, n_trials: int | None, confirmations: tuple[Confirmation, ...]) -> None:
+        """Decide by another total of trials, or repeat other trials, if the user has requested it."""
+        assert self._rules.repeats is not None, "a search has a rule for repeats"
+        if confirmations != self._rules.repeats.confirmations:
+            self._rules = replace(self._rules, repeats=replace(self._rules.repeats, confirmations=confirmations))
         if n_trials != self._rules.n_trials:
             rungs = self._rules.rungs
             self._rules = replace(
@@ -209,7 +233,12 @@ class AppliedDecisions:
             each.number
             for each in trials
             if each.state.is_open
-            and (each.number in promoted or each.extends is not None or is_marked(folder, each.name))
+            and (
+                each.number in promoted
+                or each.extends is not None
+                or each.replica is not None
+                or is_marked(folder, each.name)
+            )
         )
 
     def _closing(self, paused: Sequence[TrialRecord]) -> Closing | None:
@@ -250,7 +279,7 @@ class AppliedDecisions:
         exhausted = self._ledger.exhausted()
         if exhausted is not None:
             return exhausted
-        if self._is_converged(self._records.known()):
+        if self._is_converged(without_replicas(self._records.known())):
             return "the terminator expects no further improvement"
         if self._ledger.has_parameters_left(entries):
             return None
@@ -269,8 +298,17 @@ class AppliedDecisions:
         self._has_proposer_ended = started is None
         return self._with_origin(started) if isinstance(started, OptunaTrial) else started
 
+    def _repeat(self, entries: Entries, replica: Replica) -> OptunaTrial:
+        """Return a new trial that repeats another one with another seed."""
+        repeated = entries.trials[replica.trial]
+        session, records = self._records.session, self._records.known()
+        return self._with_origin(self._ledger.repeat(entries, repeated, replica.id, session, records))
+
     def _with_origin(self, trial: OptunaTrial) -> OptunaTrial:
-        """Note on a new trial which request it fulfils, if it does."""
+        """Note on a new trial which request it fulfils, or which trial it repeats, if it does."""
+        replica = Replica.of_id(trial.request)
+        if replica is not None:
+            trial.origin = replica.origin
         of_trial = (each for each in self._session.requests.now().new if each.id == trial.request)
         request = next(of_trial, None)
         if request is not None:
@@ -279,7 +317,8 @@ class AppliedDecisions:
 
     def _resume(self, entry: Entry) -> OptunaTrial:
         earlier = self._records.earlier(entry.trial.number)
-        return self._ledger.resume(entry, self._records.session, self._records.known(), earlier)
+        resumed = self._ledger.resume(entry, self._records.session, self._records.known(), earlier)
+        return resumed if earlier is not None else self._with_origin(resumed)
 
     def _prune(self, entries: Sequence[Entry], limit: str | None) -> None:
         """Prune paused trials; announce once that there are too many of them."""

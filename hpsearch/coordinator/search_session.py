@@ -99,6 +99,7 @@ class SearchSession:
     def follow_requests(self) -> InEffect:
         """Return the requests that are in effect; another total of trials, or time limit, applies from now on."""
         requested = self.requests.now()
+        self.records.may_be_repeated = self.study.repeats > 1 or bool(requested.confirmations)
         total = requested.total(self._own_trials)
         if total != self.study.n_trials:
             self.study = replace(self.study, n_trials=total)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from ..errors import SpaceError
+from ..search.metrics.replicas import has_replicas
 from ..search.metrics.selection import best_records
 from ..search.peer_summary import PeerTrials
 from ..search.space.tried_configurations import Tried, TriedSoFar, is_everything_tried
@@ -33,6 +34,7 @@ class StudyRecords:
         session: the name of this session, by which other processes identify the owner of a trial.
         records: the trials that have ended or will resume, those of other processes included, by number.
         running: by number, the records so far of the trials that this session trains, here or in other processes.
+        may_be_repeated: whether trials may still be repeated with other seeds, so that more weights stay.
     """
 
     def __init__(self, study: Study, folder: StudyFolder) -> None:
@@ -41,10 +43,12 @@ class StudyRecords:
         self.session = self._session.name
         self.records: list[TrialRecord] = []
         self.running: dict[int, TrialRecord] = {}
+        self.may_be_repeated = study.repeats > 1
         self._running_elsewhere: list[TrialRecord] = []
         self._leading: tuple[list[TrialRecord], list[TrialRecord]] = [], []  # of which records, and these
         self._epochs: tuple[list[TrialRecord], float] = [], 0.0  # the sum, and of which records
         self._tried: TriedSoFar | None = None
+        self._has_replicas = False
 
     @contextlib.contextmanager
     def at_work(self, announce: Callable[[str], None]) -> Iterator[None]:
@@ -86,7 +90,9 @@ class StudyRecords:
         """Take a trial that has ended: the best is written, surplus checkpoints are deleted; under `locked()`."""
         self.refresh()
         before = self.ended(record.number)
-        others = self.records if before is not None and before.is_eligible else self._leaders()
+        is_better_before = before is not None and before.is_eligible
+        is_of_several = self.may_be_repeated or record.replica is not None or self._has_replicas
+        others = self.records if is_better_before or is_of_several else self._leaders()
         others = [each for each in others if each.number != record.number]
         remove_leftovers(self._study.folder / record.name)
         keeping = [each for each in others if each.checkpoint is not None]
@@ -131,7 +137,14 @@ class StudyRecords:
         running = {number, *self.running}
         leading = [each for each in self._leaders() if each.number not in running]
         were_evaluated = any(each.reports for each in self.records if each.number not in running)
-        return PeerTrials.of(leading, self._study, self.epochs(but=number), were_evaluated)
+        return PeerTrials.of(leading, self._study, self.epochs(but=number), were_evaluated, self.may_be_repeated)
+
+    def end_repeats(self) -> None:
+        """Delete the weights that stay only while trials may be repeated, unless another session is at work."""
+        with self.locked():
+            if self._has_replicas and self.is_alone():
+                self.may_be_repeated = False
+                self._tidy(self.records, among=None)
 
     def epochs(self, but: int | None = None) -> float:
         """Return the epochs that all trials have trained together, but for one; running ones as far as is known."""
@@ -177,7 +190,9 @@ class StudyRecords:
         """
         study = self._study
         self._folder.write_best(records)
-        remove_surplus(records, study.folder, study.objectives, study.keep_checkpoints, among)
+        keep = study.keep_checkpoints
+        remove_surplus(records, study.folder, study.objectives, keep, among, self.may_be_repeated)
+        self._has_replicas = self._has_replicas or has_replicas(records)
         present = _present(records)
         self.records = updated(self.records, present)
         self._leading = self.records, self._leaders_of(present)

@@ -143,7 +143,8 @@ class TrialsOnDisk:
 
     def _begin_new(self, trial: Trial, suggested: dict[str, object], execution: Execution) -> None:
         with self._folder.locked():
-            given = {} if trial.origin is None else trial.origin["arguments"]
+            is_given = trial.origin is not None and not trial.seed_offset
+            given = trial.origin["arguments"] if is_given and trial.origin is not None else {}
             trial.arguments = {**self._not_known(trial, suggested), **given}
             trial.keep()
             trial.suggested_by_space = set(trial.params.values_by_name)

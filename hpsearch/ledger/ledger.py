@@ -16,7 +16,7 @@ from ..search.decisions.decide import Wait
 from ..search.requests.request import Request
 from ..search.space.parameters import Params
 from ..search.study import Study
-from ..search.trial import TrialRecord, TrialState
+from ..search.trial import Replica, TrialRecord, TrialState
 from .curve_sampler import CurveSampler
 from .engine_trial import OptunaTrial
 from .finite_space import has_values_left
@@ -176,7 +176,25 @@ class Ledger:
                 return proposed
             self._engine.enqueue_trial(dict(proposed))
             is_queued = True
-        self._prepare_sampler(entries.next_number, records)
+        return self._begin(entries.next_number, session, records, is_queued)
+
+    def repeat(
+        self, entries: Entries, repeated: FrozenTrial, request: str, session: str, records: Sequence[TrialRecord]
+    ) -> OptunaTrial:
+        """Return a new trial with the parameters of another one.
+
+        Args:
+            entries: as they were just read.
+            repeated: the other one.
+            request: the id by which the storage knows what the new trial is.
+            session: that trains it.
+            records: all trials that are known.
+        """
+        self._engine.enqueue_trial(dict(repeated.params), user_attrs={_REQUEST: request})
+        return self._begin(entries.next_number, session, records, is_queued=True)
+
+    def _begin(self, number: int, session: str, records: Sequence[TrialRecord], is_queued: bool) -> OptunaTrial:
+        self._prepare_sampler(number, records)
         trial = self._ask(session, is_queued)
         renew_trial(self._engine, trial)
         return OptunaTrial(
@@ -215,6 +233,7 @@ class Ledger:
             entry.trial,
             may_repeat=self.may_repeat,
             may_be_given=self._may_give,
+            request=entry.trial.user_attrs.get(_REQUEST),
         )
 
     def end(self, trial: OptunaTrial, record: TrialRecord) -> None:
@@ -369,6 +388,7 @@ def attributes_of(record: TrialRecord, place: int | None) -> dict[str, object]:
 
 
 def is_counted(trial: FrozenTrial) -> bool:
-    """Return whether a trial counts towards the study's total: it has ended, here, and was not refused."""
+    """Return whether a trial counts towards the study's total: it has ended, here, not refused, and is no replica."""
     is_refused = trial.user_attrs.get(_STATE) == TrialState.REFUSED.value
-    return trial.state.is_finished() and not is_refused and ORIGIN not in trial.user_attrs
+    is_replica = Replica.of_id(trial.user_attrs.get(_REQUEST)) is not None
+    return trial.state.is_finished() and not is_refused and not is_replica and ORIGIN not in trial.user_attrs

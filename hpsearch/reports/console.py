@@ -84,7 +84,9 @@ class LineView(SearchListener):
         self._is_announced = False
         self._print("  " + "; ".join(notes), style="dim")
         if self._has_all():
-            self._print(f"  has all of its {study.n_trials} trials: nothing to run (study_name= starts a new one)")
+            self._print(
+                f"  has all of its {study.n_trials} trials: no new one begins (study_name= starts another study)"
+            )
         elif records:
             half_done = [str(each.number) for each in records if each.state is TrialState.INTERRUPTED]
             first = f", first with half-done trial {', '.join(half_done)}" if half_done else ""
@@ -137,7 +139,7 @@ class LineView(SearchListener):
     def _count(self) -> None:
         """Count the trials and find the best of them, once for all that shows it."""
         records = list(self._records.values())
-        self._done = sum(record.state.is_counted for record in records)
+        self._done = sum(record.is_counted for record in records)
         self._best = self._best_text(records)
 
     def _has_all(self) -> bool:
@@ -160,7 +162,8 @@ class LineView(SearchListener):
         objectives = self._study.objectives
         names = ["" if len(objectives) == 1 else f"{each.name} " for each in objectives]
         value = "".join(f" {name}{format_value(each)}" for name, each in zip(names, record.values, strict=False))
-        line = f"[{self._progress()}] trial {record.number} {record.state.value}{value}"
+        of = "" if record.replica is None else f" (replica {record.replica.offset} of trial {record.replica.trial})"
+        line = f"[{self._progress()}] trial {record.number}{of} {record.state.value}{value}"
         if record.state is TrialState.PAUSED:
             line += f" {(record.reason or '').removeprefix('paused ')}"
         line += f" in {record.seconds:.1f} s"

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..search.decisions.training_budget import full_runs_of
+from ..search.metrics.replicas import without_replicas
 from ..search.metrics.selection import best_records, closest, ranking
 from ..search.result.best_run import BestRun, SearchSummary
 from ..search.store.checked_json import printable
@@ -124,8 +125,11 @@ def counted(number: float, word: str) -> str:
 
 def count_states(records: Sequence[TrialRecord]) -> str:
     """Return how the trials ended, in words: ``30 trials: 12 complete, 18 pruned``."""
-    counts = [(sum(record.state is state for record in records), state.value) for state in TrialState]
-    return f"{counted(len(records), 'trial')}: " + ", ".join(f"{count} {name}" for count, name in counts if count)
+    trials = without_replicas(records)
+    counts = [(sum(record.state is state for record in trials), state.value) for state in TrialState]
+    replicas = len(records) - len(trials)
+    further = [f"and {counted(replicas, 'replica')}"] if replicas else []
+    return f"{counted(len(trials), 'trial')}: " + ", ".join([*(f"{n} {name}" for n, name in counts if n), *further])
 
 
 def budget_in_words(study: Study | StoredStudy, records: Sequence[TrialRecord]) -> str:
@@ -188,6 +192,8 @@ def describe_best(best: BestRun) -> str:
         value = ", ".join(f"{objective.name} {format_value(each)}" for objective, each in named)
     else:
         value = format_value(best.objective)
+        if best.objective_std is not None:
+            value += f" (mean of {len(best.values or {})} seeds, standard deviation {best.objective_std:.2g})"
     held_out = "".join(f"\n{each}" for each in held_out_in_words(best.run_summary))
     return f"best trial {best.run_id}: {value} (scope {best.scope}) with {parameters}; {where}{held_out}"
 

@@ -18,14 +18,23 @@ class PeerTrials:
         kept: those whose weights stay so far, without their reports; none if every trial's do.
         epochs: passes over the data that they have trained together.
         were_evaluated: whether one of them has made a report.
+        may_be_repeated: whether the weights of any trial may be needed, as it may be repeated with other seeds.
     """
 
     kept: tuple[TrialRecord, ...] = ()
     epochs: float = 0.0
     were_evaluated: bool = False
+    may_be_repeated: bool = False
 
     @classmethod
-    def of(cls, leading: Sequence[TrialRecord], study: Study, epochs: float, were_evaluated: bool) -> PeerTrials:
+    def of(
+        cls,
+        leading: Sequence[TrialRecord],
+        study: Study,
+        epochs: float,
+        were_evaluated: bool,
+        may_be_repeated: bool = False,
+    ) -> PeerTrials:
         """Summarise the peers of a trial.
 
         Args:
@@ -33,7 +42,9 @@ class PeerTrials:
             study: the settings.
             epochs: that all of them have trained together.
             were_evaluated: whether one of them has made a report.
+            may_be_repeated: as above.
         """
         keep = study.keep_checkpoints
-        kept = () if keep is None else kept_records(leading, study.objectives, keep)
-        return cls(tuple(replace(each, reports=(), traceback=None) for each in kept), epochs, were_evaluated)
+        kept = () if keep is None or may_be_repeated else kept_records(leading, study.objectives, keep)
+        bare = tuple(replace(each, reports=(), traceback=None) for each in kept)
+        return cls(bare, epochs, were_evaluated, may_be_repeated)

@@ -28,6 +28,7 @@ SpaceLike = Union[SearchSpace, Mapping[str, Parameter], SpaceFunction, None]
 
 SET_BY_THE_SEARCH = ("output_dir", "run_name")
 EPOCH, STEP = "epoch", "step"
+SEEDS = ("seed", "data_seed")  # of training; a trial that is repeated gets others
 _LARGEST_SEED = 2**32 - 1
 
 
@@ -64,6 +65,7 @@ class Study:
             is the same when the search is repeated.
         processes: the number of processes that train each trial together.
         gpus: the number of GPUs that each of them trains on (DataParallel).
+        repeats: the most training runs of a trial, each with another seed; see `hpsearch.search.decisions.repeats`.
         unit: the unit of `TrialRecord.epochs`, and so of `max_epochs` and `trial_max_epochs`: passes over the data, or
             the steps that a plain function reports.
 
@@ -96,6 +98,7 @@ class Study:
     processes: int = 1
     gpus: int = 1
     unit: str = EPOCH
+    repeats: int = 1
 
     def __post_init__(self) -> None:
         check_name(self.name, "study_name")
@@ -103,6 +106,7 @@ class Study:
         if self.n_trials is not None or self.budget is None:
             check_whole("n_trials", self.n_trials, 1)
         check_budget(self.budget)
+        check_whole("repeats", self.repeats, 1)
         if self.n_trials is None and self.max_failures is None:
             raise StudyError(
                 "budget= without n_trials needs max_failures: trials that fail before their first step cost "
@@ -182,6 +186,12 @@ class Study:
         for name in SET_BY_THE_SEARCH:
             if name in arguments:
                 raise SpaceError(f"The search space has {name}={arguments[name]!r}, but the search itself sets {name}.")
+        for name in SEEDS if self.repeats > 1 else ():
+            if name in arguments:
+                raise SpaceError(
+                    f"repeats={self.repeats} trains trials again with other seeds, but the space has "
+                    f"{name}={arguments[name]!r}: take it out, or leave repeats out."
+                )
         trial.params.read.clear()
         return arguments
 

@@ -6,6 +6,7 @@ import enum
 import functools
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -155,7 +156,7 @@ class TrialRecord:
             `trial_max_epochs` shortens the run.
         origin: the request of the user that the trial comes from: its id (`request`), its `kind`, the number of the
             `trial` that it is about, or None, and the `arguments` that it gives to the new trial; None for a trial that
-            the search itself began.
+            the search itself began. A replica has one too, of the kind ``replica``.
         processes: the number of processes that train it together; None in a record of an earlier version.
     """
 
@@ -197,6 +198,16 @@ class TrialRecord:
     def extends(self) -> int | None:
         """The number of the trial that this one extends, at the request of the user; None: it extends none."""
         return extended_by(self.origin)
+
+    @functools.cached_property
+    def replica(self) -> Replica | None:
+        """Which trial this one repeats with another seed; None: none."""
+        return replica_of(self.origin)
+
+    @property
+    def is_counted(self) -> bool:
+        """True if it counts towards `n_trials`: it has ended, was not refused, and is no replica."""
+        return self.state.is_counted and self.replica is None
 
     @functools.cached_property
     def configuration(self) -> str:
@@ -249,6 +260,47 @@ class TrialRecord:
             if values[name] is None:
                 del values[name]
         return dict(json.loads(json.dumps(values, default=str)))
+
+
+class Replica(NamedTuple):
+    """A training run that repeats a trial with other seeds.
+
+    Attributes:
+        trial: the number of the trial.
+        offset: from 1; it is added to the training seed and to the data seed.
+    """
+
+    trial: int
+    offset: int
+
+    @property
+    def id(self) -> str:
+        """The id by which the storage knows that it has begun, as for a request of the user."""
+        return f"{_REPLICA}-{self.trial}-{self.offset}"
+
+    @property
+    def origin(self) -> JsonObject:
+        """The origin of its trial; see `TrialRecord`."""
+        return {"request": self.id, "kind": _REPLICA, "trial": self.trial, "arguments": {"offset": self.offset}}
+
+    @classmethod
+    def of_id(cls, id: str | None) -> Replica | None:
+        """Return the replica of an id; None if it is not that of a replica.
+
+        >>> Replica.of_id(Replica(7, 1).id), Replica.of_id("4f2a")
+        (Replica(trial=7, offset=1), None)
+        """
+        found = _ID_OF_A_REPLICA.fullmatch(id or "")
+        return None if found is None else cls(int(found[1]), int(found[2]))
+
+
+_REPLICA = "replica"
+_ID_OF_A_REPLICA = re.compile(rf"{_REPLICA}-(\d+)-(\d+)")
+
+
+def replica_of(origin: JsonObject | None) -> Replica | None:
+    """Return the replica that a trial of this origin is; None if it is none."""
+    return None if origin is None or origin["kind"] != _REPLICA else Replica.of_id(origin["request"])
 
 
 def extended_by(origin: JsonObject | None) -> int | None:
@@ -358,6 +410,12 @@ class Trial(ABC):
         self.params = _ReadParams({})
         self.user_attrs: dict[str, object] = {} if earlier is None else dict(earlier.user_attrs)
         self.origin = None if earlier is None else earlier.origin
+
+    @property
+    def seed_offset(self) -> int:
+        """What is added to the training seed and to the data seed: 0, or the offset of a replica."""
+        replica = replica_of(self.origin)
+        return 0 if replica is None else replica.offset
 
     def __getitem__(self, name: str) -> object:
         """Return a parameter, as `params` does: a trial can be read like the dict that Ray gives to `model_init`.

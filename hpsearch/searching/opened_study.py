@@ -119,6 +119,28 @@ class OpenedStudy(SearchSummary):
         """
         return make_request.extend(self.study.folder, number, arguments)
 
+    def confirm(self, *, repeats: int = 5, top: int = 4) -> str:
+        """Train the best trials again with other seeds, until the best of them is clear.
+
+        Each time, the trial with the fewest runs is trained once more. A trial whose mean is worse than that of another
+        one by more than two standard errors is out. Replicas do not count in `n_trials`. The result of a trial is then
+        the mean of its runs, and the best is chosen among the trials with the most runs; see `BestRun`.
+
+        Args:
+            repeats: the most training runs of each trial, those that it has had included; at least 2.
+            top: how many of the best trials to train again.
+
+        Returns:
+            What will happen, and when.
+
+        Raises:
+            StudyError: no trial may be the best, the seed is searched, or an argument is out of range.
+
+        Examples:
+            ``open_study("runs/study").confirm(repeats=5, top=4)``
+        """
+        return make_request.confirm(self.study.folder, repeats, top)
+
     def pause(self) -> str:
         """Pause the running search: no trial begins or resumes, and running ones leave after their next evaluation.
 

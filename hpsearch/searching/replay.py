@@ -98,6 +98,7 @@ class _ReplayedTrial(FixedTrial):
         self.given = dict(arguments)
         self.earlier, self.until = earlier, until
         self.name = original.name
+        self.origin = None if original.replica is None else original.origin
         self.steps = 0
         pruned = original.state is TrialState.PRUNED and original.reports
         self._pruned_at = int(original.reports[-1].resource) if pruned else None

@@ -201,6 +201,7 @@ class Search:
                 except InvalidInputError:
                     folder.note_end(session.records.records)
                     raise
+                session.records.end_repeats()
                 folder.note_end(session.records.records)
             if session.limits.has_too_many_failures:
                 raise _too_many_failures(session.limits.failures, self._best(session.records.records))
@@ -341,7 +342,7 @@ def outdated(study: Study, records: Sequence[TrialRecord], earlier: JsonObject, 
     """
     best = best_records(records, study.objectives)
     used_up = SearchBudget(study).passed(sum(each.epochs for each in records))
-    if study.n_trials is not None and sum(each.state.is_counted for each in records) >= study.n_trials:
+    if study.n_trials is not None and sum(each.is_counted for each in records) >= study.n_trials:
         why, larger = f"study {study.name!r} has all of its {study.n_trials} trials", "n_trials"
     elif used_up is not None:
         why, larger = f"of study {study.name!r}, {used_up.reason}", "max_epochs"

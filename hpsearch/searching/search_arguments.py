@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ..search.metrics.older_metric_names import named_as_recorded, notice_of_old
 from ..search.space.initial_trials import resolve_start
 from ..search.space.search_space import SearchSpace
 from ..search.store.study_folder import check_place, read_settings
-from ..search.study import SpaceFunction, SpaceLike, Study, as_space, check_name, known_space
+from ..search.study import SEEDS, SpaceFunction, SpaceLike, Study, as_space, check_name, known_space
 from ..search.study_callbacks import StudyCallback
 from ..search.trial import Trial
 from ..system.json_types import JsonObject
@@ -73,6 +73,7 @@ class SearchArguments:
     max_epochs: float | None = None
     trial_max_epochs: float | None = None
     budget: float | None = None
+    repeats: int = 1
     max_failures: int | None = 5
     oom_fallback: bool = False
     start_with: object = None
@@ -178,11 +179,27 @@ class SearchArguments:
             processes=max(recipe.args.world_size, backend.processes_per_trial),
             gpus=max(1, recipe.args.n_gpu) if backend.trains_here else 1,
             unit=recipe.evaluation.unit,
+            repeats=self.repeats,
         )
+        check_seeds(study, searched)
         return study, notices
 
     def _seed(self, recipe: SearchedRecipe) -> int:
         return recipe.default_seed if self.seed is None else self.seed
+
+
+def check_seeds(study: Study, searched: Iterable[str]) -> None:
+    """Check that the seed of a trial may be changed to repeat it.
+
+    Raises:
+        StudyError: it is searched.
+    """
+    seed = next((name for name in searched if name in SEEDS), None)
+    if study.repeats > 1 and seed is not None:
+        raise StudyError(
+            f"repeats={study.repeats} trains trials again with other seeds, but {seed!r} is searched: take it out of "
+            "the space, or leave repeats out."
+        )
 
 
 def objectives_of(

@@ -725,6 +725,7 @@ class Trainer(Recipe):
         max_epochs: float | None = None,
         trial_max_epochs: float | None = None,
         budget: float | None = None,
+        repeats: int = 1,
         max_failures: int | None = 5,
         oom_fallback: bool = False,
         start_with: object = None,
@@ -785,6 +786,9 @@ class Trainer(Recipe):
                 `num_train_epochs`.
             budget: full training runs, of all trials of the study together, at least 1. A trial costs the fraction of
                 its own training run that it has trained. No trial is stopped in the middle.
+            repeats: the most training runs of a trial: 3 trains the best third of the complete trials with another
+                seed, and the best third of these with a third one, and compares means. Replicas do not count in
+                `n_trials`, but in the budgets; see `docs/search.md`.
             max_failures: stop after this many consecutive failures; None: no limit.
             oom_fallback: continue a trial that runs out of memory with half the micro-batch and twice the accumulation.
             start_with: parameters to try first: a dict, ``"defaults"`` (the defaults of the space, else this trainer's
@@ -872,6 +876,7 @@ class Trainer(Recipe):
             max_epochs=max_epochs,
             trial_max_epochs=trial_max_epochs,
             budget=budget,
+            repeats=repeats,
             max_failures=max_failures,
             oom_fallback=oom_fallback,
             start_with=start_with,

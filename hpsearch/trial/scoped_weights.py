@@ -113,6 +113,8 @@ class ScopedWeights:
         if selected is None or any(each > 0 for each in selected.report.violations.values()):
             return None
         keep, kept = study.keep_checkpoints, self._others.kept
+        if keep and self._others.may_be_repeated:
+            return selected.report.step
         is_worth = is_worth_keeping(selected.values, kept, study.objectives, keep, self._number)
         return selected.report.step if is_worth else None
 

@@ -25,7 +25,7 @@ def states(study: Path) -> list[str]:
 def test_the_same_command_again_has_nothing_to_do(here: Path, told: Told) -> None:
     code, out, _ = told("run", "first/study.py", "-n", str(TRIALS), "--set", "num_train_epochs=4")
     assert code == 0
-    assert "nothing to run" in out
+    assert "no new one begins" in out
     assert len(states(here / "runs/spirals")) == TRIALS
 
 

@@ -104,7 +104,7 @@ def test_a_request_is_shown_as_in_a_command_and_survives_its_file(made: Request,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "halt"}, "'kind': it must be one of add, extend"),
+        ({"kind": "halt"}, "'kind': it must be one of add, confirm, extend"),
         ({"trial": "seven"}, "'trial': it must be a number"),
         ({"trial": -1}, "'trial': it must be a finite number of at least 0"),
         ({"colour": "red"}, "does not know its field 'colour'"),

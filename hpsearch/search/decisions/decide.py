@@ -13,13 +13,15 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 
-from ..trial import TrialRecord, TrialState, Verdict
+from ..metrics.replicas import without_replicas
+from ..trial import Replica, TrialRecord, TrialState, Verdict
 from .paused_limit import PausedLimit
 from .promotion_at_rungs import Rating, Rungs
+from .repeats import Repeats
 from .training_budget import Account, TrainingBudget
 
 
@@ -32,12 +34,14 @@ class Rules:
         rungs: where trials pause; None: they do not.
         budget: in full training runs; None: no limit.
         paused_limit: on the number of paused trials, and on the size of their checkpoints.
+        repeats: how often trials are trained; None: once.
     """
 
     n_trials: int | None
     rungs: Rungs | None = None
     budget: TrainingBudget | None = None
     paused_limit: PausedLimit = field(default_factory=PausedLimit)
+    repeats: Repeats | None = None
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,18 @@ class Snapshot:
     is_paused: bool = False
 
     def of(self, state: TrialState) -> list[TrialRecord]:
-        """Return the trials in a state."""
+        """Return the trials in a state, without replicas."""
         return self._by_state.get(state, [])
+
+    @cached_property
+    def compared(self) -> Sequence[TrialRecord]:
+        """The trials without replicas: those that rungs compare."""
+        return without_replicas(self.trials)
+
+    @property
+    def replicas(self) -> list[TrialRecord]:
+        """The trials that repeat others with other seeds."""
+        return [] if self.compared is self.trials else [each for each in self.trials if each.replica is not None]
 
     @property
     def counted(self) -> int:
@@ -109,7 +123,7 @@ class Snapshot:
     @cached_property
     def _by_state(self) -> Mapping[TrialState, list[TrialRecord]]:
         found: defaultdict[TrialState, list[TrialRecord]] = defaultdict(list)
-        for each in self.trials:
+        for each in self.compared:
             found[each.state].append(each)
         return found
 
@@ -118,7 +132,7 @@ class Snapshot:
         rungs, budget = self.rules.rungs, self.rules.budget
         if budget is None:
             return None
-        return budget.account(self.trials, None if rungs is None else rungs.last(self.trials), self.by_hand)
+        return budget.account(self.trials, None if rungs is None else rungs.last(self.compared), self.by_hand)
 
 
 @dataclass(frozen=True)
@@ -168,6 +182,17 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Start a replica of a trial.
+
+    Attributes:
+        replica: which one.
+    """
+
+    replica: Replica
+
+
+@dataclass(frozen=True)
 class Wait:
     """Do nothing: trials are running, and their reports may let others resume."""
 
@@ -187,16 +212,17 @@ class End:
 
 STOPPED_BY_HAND = "stopped by hand"
 
-Decision = Start | Resume | Prune | Stop | Wait | End
+Decision = Start | Resume | Prune | Stop | Repeat | Wait | End
 
 
 def decide(now: Snapshot) -> Decision:
     """Return the next action of a free slot.
 
     In this order: trials that the user has stopped end; half-done trials resume; trials that the user has requested
-    start; paused trials are promoted, or pruned; a new trial starts. While none of that is possible and trials are
-    running, or while the user has paused the search, the slot waits. Afterwards come the last chances of paused trials,
-    and what is still paused is pruned, unless a larger budget could resume it.
+    start; paused trials are promoted, or pruned; a trial among the best is repeated with another seed; a new trial
+    starts. While none of that is possible and trials are running, or while the user has paused the search, the slot
+    waits. Afterwards come the last chances of paused trials, and what is still paused is pruned, unless a larger budget
+    could resume it.
     """
     stopped = next((each for each in now.trials if each.number in now.stopped and _can_stop(each)), None)
     if stopped is not None:
@@ -209,6 +235,9 @@ def decide(now: Snapshot) -> Decision:
     paused = now.of(TrialState.PAUSED) if now.rules.rungs is not None else []
     total = now.rules.n_trials
     may_start = total is None or now.counted + len(running) + len(paused) < total
+    half_done_replica = next((each for each in now.replicas if each.state is TrialState.INTERRUPTED), None)
+    if half_done_replica is not None and now.affords(half_done_replica):
+        return Resume(half_done_replica.number)
     if may_start:
         payable = next((each for each in half_done if now.affords(each)), None)
         if payable is not None:
@@ -219,12 +248,19 @@ def decide(now: Snapshot) -> Decision:
     promotion = _promote(now, paused)
     if promotion is not None:
         return promotion
-    is_payable = True
-    if may_start and now.nothing_new is None:
-        is_payable = now.affords(new)
-        if is_payable:
-            return Start()
-    if running or now.settling:
+    may_be_new = may_start and now.nothing_new is None
+    is_new_payable = not may_be_new or now.affords(new)
+    is_payable = is_new_payable and half_done_replica is None
+    more_may_come = (may_be_new and is_new_payable) or bool(half_done or running or paused or now.settling)
+    replica = _next_replica(now, more_may_come)
+    if replica is not None:
+        repeated = replace(new, origin=replica.origin)
+        if now.affords(repeated):
+            return Repeat(replica)
+        is_payable = False
+    elif may_be_new and is_new_payable:
+        return Start()
+    if running or now.settling or any(each.state is TrialState.RUNNING for each in now.replicas):
         return Wait()
     return _end(now, paused, is_payable, now.nothing_new if may_start else None)
 
@@ -243,7 +279,12 @@ def judge(now: Snapshot, number: int, earlier: TrialRecord | None = None) -> Ver
     if rungs is None or number in now.by_hand:
         return Verdict()
     trial = now.trials[bisect_left(now.trials, number, key=attrgetter("number"))]
-    return rungs.verdict(trial, now.trials, now.rating, earlier, now.affords)
+    return rungs.verdict(trial, now.compared, now.rating, earlier, now.affords)
+
+
+def _next_replica(now: Snapshot, more_may_come: bool) -> Replica | None:
+    repeats = now.rules.repeats
+    return None if repeats is None or not repeats.is_possible else repeats.next(now.trials, more_may_come)
 
 
 def _can_stop(trial: TrialRecord) -> bool:
@@ -265,13 +306,13 @@ def _promote(now: Snapshot, paused: Sequence[TrialRecord], is_last_chance: bool 
     by_hand = next((each for each in paused if each.number in now.by_hand), None)
     if by_hand is not None:
         return Resume(by_hand.number, by_hand=True)
-    unpromotable = rungs.unpromotable(now.trials)
+    unpromotable = rungs.unpromotable(now.compared)
     if unpromotable:
         return Prune(_numbers(unpromotable))
-    surplus, limit = now.rules.paused_limit.surplus(rungs.paused(now.trials), now.sizes, now.free_bytes)
+    surplus, limit = now.rules.paused_limit.surplus(rungs.paused(now.compared), now.sizes, now.free_bytes)
     if surplus:
         return Prune(_numbers(surplus), limit)
-    promoted = rungs.next(now.trials, now.rating, is_last_chance, now.affords)
+    promoted = rungs.next(now.compared, now.rating, is_last_chance, now.affords)
     return None if promoted is None else Resume(promoted.number)
 
 
@@ -285,7 +326,7 @@ def _end(
     rungs, budget = now.rules.rungs, now.rules.budget
     if budget is not None:
         # Would a trial be promoted if the budget could pay for it?
-        is_lacking = rungs is not None and rungs.next(now.trials, now.rating, is_last_chance=True) is not None
+        is_lacking = rungs is not None and rungs.next(now.compared, now.rating, is_last_chance=True) is not None
         if is_lacking or not is_payable:
             return End(budget.exhausted(now.trials))
     return Prune(_numbers(paused)) if paused else End(nothing_new, is_early=nothing_new is not None)
@@ -294,7 +335,7 @@ def _end(
 def _close(now: Snapshot, closing: Closing) -> Stop | End:
     rungs = now.rules.rungs
     if rungs is not None and closing.selects_best:
-        best = rungs.best_paused([each for each in now.trials if each.number not in closing.lost])
+        best = rungs.best_paused([each for each in now.compared if each.number not in closing.lost])
         if best is not None:
             return Stop(best.number, closing.reason)
     return End(closing.reason, is_early=True)

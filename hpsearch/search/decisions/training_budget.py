@@ -87,7 +87,7 @@ class Limited(Protocol):
 
 def progress_in_words(study: Limited, trials: Sequence[TrialRecord]) -> str:
     """Return how much of a study has been done: ``5 of 20 trials``, ``3.2 of 8 full training runs``, or both."""
-    counted, parts = sum(each.state.is_counted for each in trials), []
+    counted, parts = sum(each.is_counted for each in trials), []
     if study.n_trials is not None:
         parts.append(f"{counted} of {study.n_trials} trials")
     if study.budget is not None:
@@ -177,7 +177,8 @@ class Account:
         """Return the fraction of its training run after which a trial pauses next; 1 if it does not pause any more."""
         ladder = self._ladder
         first = trial.number if self._first is None else min(self._first, trial.number)
-        if ladder is None or trial.number in self._by_hand or ladder.completes(trial.number - first):
+        is_trained_to_its_end = trial.number in self._by_hand or trial.replica is not None
+        if ladder is None or is_trained_to_its_end or ladder.completes(trial.number - first):
             return 1.0
         reported = trial.reports[-1].fraction if trial.reports else 0.0
         level = ladder.level(reported) + 1

@@ -25,6 +25,7 @@ from ...system.spelling import nearest_name
 from ..trial import Report, TrialRecord
 from .constraints import Constraint
 from .objective import MINIMIZE, Objective, sum_of_losses
+from .replicas import has_replicas, runs_of
 
 BROKEN = 1e100
 _WINDOWS = {"avg": None, "last-5-avg": 5, "last-10-avg": 10}
@@ -114,19 +115,28 @@ def ranking(
 ) -> list[TrialRecord]:
     """Return the trials that may be the best, best first (None: all of them); of equals the earlier trial first.
 
-    Of several objectives, trials that no other one beats in all of them come first, by number.
+    Of several objectives, trials that no other one beats in all of them come first, by number. Where trials were
+    repeated with other seeds, those with the most runs come first, and each has the mean of its runs.
     """
+    records = list(records)
+    if has_replicas(records):
+        return _ranked_by_means(records, objectives)[:first]
     if len(objectives) > 1:
         eligible = _eligible(records)
         front = {each.number for each in _front(eligible, objectives)}
         return sorted(eligible, key=lambda record: record.number not in front)[:first]
-    sign = 1.0 if objectives[0].direction == MINIMIZE else -1.0
+    sign = sign_of(objectives[0])
     may_be_best = [each for each in records if each.is_eligible]
     if first is not None and first < len(may_be_best):  # a search asks for the best few after every trial
         costs = [sign * each.values[0] for each in may_be_best]
         last = max(heapq.nsmallest(first, costs), default=-math.inf)
         may_be_best = [each for cost, each in zip(costs, may_be_best, strict=True) if cost <= last]
     return sorted(may_be_best, key=lambda record: (sign * record.values[0], record.number))[:first]
+
+
+def sign_of(objective: Objective) -> float:
+    """Return what turns a value of an objective into a cost, of which less is better: 1 or -1."""
+    return 1.0 if objective.direction == MINIMIZE else -1.0
 
 
 def cost_of(report: Report, value: float, objective: Objective) -> float:
@@ -160,9 +170,29 @@ def shares_and_costs(reports: Sequence[Report], objective: Objective) -> list[tu
 def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
     """Return the best trial, or, of several objectives, the Pareto front: all that no trial beats in every one.
 
-    Empty if no trial has a result that holds the constraints.
+    Empty if no trial has a result that holds the constraints. Where trials were repeated with other seeds, it is chosen
+    among those with the most runs, by the mean.
     """
-    return _front(_eligible(records), objectives) if len(objectives) > 1 else ranking(records, objectives, 1)
+    if len(objectives) == 1:
+        return ranking(records, objectives, 1)
+    records = list(records)
+    return _front(_most_repeated(records)[0] if has_replicas(records) else _eligible(records), objectives)
+
+
+def _most_repeated(records: Sequence[TrialRecord]) -> tuple[list[TrialRecord], list[TrialRecord]]:
+    """Return the means of the trials with the most runs that hold the constraints, and those of the other trials."""
+    eligible = [(len(each.records), each.mean) for each in runs_of(records) if each.mean.is_eligible]
+    most = max((count for count, _ in eligible), default=0)
+    return [mean for count, mean in eligible if count == most], [mean for count, mean in eligible if count < most]
+
+
+def _ranked_by_means(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
+    counts = {each.trial.number: len(each.records) for each in runs_of(records)}
+    means = [mean for group in _most_repeated(records) for mean in group]
+    ranked: list[TrialRecord] = []
+    for count in sorted(set(counts.values()), reverse=True):
+        ranked += ranking([each for each in means if counts[each.number] == count], objectives)
+    return ranked
 
 
 def _eligible(records: Iterable[TrialRecord]) -> list[TrialRecord]:
@@ -171,7 +201,7 @@ def _eligible(records: Iterable[TrialRecord]) -> list[TrialRecord]:
 
 def _front(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
     """Return the records that no other one dominates, in their order; each is compared with the front so far only."""
-    signs = [1.0 if each.direction == MINIMIZE else -1.0 for each in objectives]
+    signs = list(map(sign_of, objectives))
     costs = np.array([record.values for record in records], dtype=float).reshape(len(records), len(signs)) * signs
     front: list[int] = []
     for place in np.lexsort(costs.T[::-1]):  # whatever dominates another one comes before it

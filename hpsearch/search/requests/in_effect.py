@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..decisions.repeats import Confirmation
 from ..trial import TrialRecord
-from .request import Kind, Request
+from .request import OF_A_CONFIRMATION, Kind, Request
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class InEffect:
         new: the requests for new trials, in the order in which they were made.
         is_paused: whether no trial may begin or continue.
         settings: the settings of the search that were changed, by name.
+        confirmations: the trials that are to be repeated until the best of them is clear.
     """
 
     stopped: frozenset[int] = frozenset()
@@ -26,6 +28,7 @@ class InEffect:
     new: tuple[Request, ...] = ()
     is_paused: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
+    confirmations: tuple[Confirmation, ...] = ()
 
     @classmethod
     def of(cls, requests: Sequence[Request], is_at_work: Callable[[str], bool] = lambda session: False) -> InEffect:
@@ -48,6 +51,7 @@ class InEffect:
             tuple(each for each in requests if each.kind.is_for_new_trial),
             switches[-1:] == [Kind.PAUSE],
             {name: value for each in lasting if each.kind is Kind.SET for name, value in each.arguments.items()},
+            tuple(_confirmation(each) for each in requests if each.kind is Kind.CONFIRM),
         )
 
     def total(self, n_trials: int | None) -> int | None:
@@ -84,6 +88,11 @@ def unfulfilled(
         or (each.kind in (Kind.STOP, Kind.PROMOTE) and each.trial in open_trials)
         or each in pauses
     ]
+
+
+def _confirmation(request: Request) -> Confirmation:
+    trials, repeats = (request.arguments[each] for each in OF_A_CONFIRMATION)
+    return Confirmation(tuple(trials), repeats)
 
 
 def _numbers(requests: Iterable[Request], kind: Kind) -> frozenset[int]:

@@ -12,7 +12,9 @@ from typing import NamedTuple, cast
 
 from ...errors import StudyError, one_of
 from ...system.files import entries
+from ...system.json_types import JsonObject
 from ...system.spelling import nearest_name
+from ..metrics.selection import ranking
 from ..space.initial_trials import check_given, in_open_branches
 from ..space.parameters import Params
 from ..space.search_space import SearchSpace
@@ -20,7 +22,7 @@ from ..store.live_sessions import sessions_at_work
 from ..store.retention import CHECKPOINT
 from ..store.stored_study import TRIALS_WAIT, StoredStudy
 from ..store.study_folder import CANNOT_EXTEND
-from ..study import DEFINE_BY_RUN
+from ..study import DEFINE_BY_RUN, SEEDS, check_whole, flat
 from ..trial import TrialRecord, TrialState
 from .in_effect import InEffect
 from .request import LENGTHS, SETTINGS, Kind, Request, is_allowed
@@ -183,6 +185,28 @@ def extend(folder: str | os.PathLike[str], number: int, arguments: Mapping[str, 
     return _make(folder, ask)
 
 
+def confirm(folder: str | os.PathLike[str], repeats: int = 5, top: int = 4) -> str:
+    """Request that the best trials are trained again with other seeds; see `OpenedStudy.confirm`."""
+
+    def ask(found: _Found) -> tuple[Request, str]:
+        check_whole("repeats", repeats, 2)
+        check_whole("top", top, 1)
+        seed = next((each for each in flat(found.study.described_space()) if each in SEEDS), None)
+        if seed is not None:
+            raise StudyError(f"Trials cannot be trained again with other seeds: {seed!r} is searched.")
+        best = [each.number for each in ranking(found.study.records(), found.study.objectives)][:top]
+        if not best:
+            raise StudyError(f"The study in {str(found.study.folder)!r} has no trial yet that may be the best.")
+        *first, last = map(str, best)
+        several = f"trials {', '.join(first)} and {last} are" if first else f"trial {last} is"
+        until = ", until the best of them is clear" if len(best) > 1 else ""
+        told = f"{several} trained with up to {repeats} seeds{' each' if len(best) > 1 else ''}{until}"
+        arguments: JsonObject = {"trials": best, "repeats": repeats}
+        return Request(Kind.CONFIRM, arguments=arguments), f"{told}, {found.when_free}"
+
+    return _make(folder, ask)
+
+
 def pause(folder: str | os.PathLike[str]) -> str:
     """Request that the search pauses; see `OpenedStudy.pause`."""
 
@@ -243,6 +267,8 @@ def _ended(found: _Found, number: int, what: str) -> TrialRecord:
     if trial.state.is_open:
         remedy = "promote trains it to completion" if trial.state is TrialState.PAUSED else "it has not ended yet"
         raise StudyError(f"Trial {number} is {trial.state.value}; only one that has ended can be {what} ({remedy}).")
+    if trial.replica is not None:
+        raise StudyError(f"Trial {number} repeats trial {trial.replica.trial}, so it cannot be {what}; that one can.")
     return trial
 
 

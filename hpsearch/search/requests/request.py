@@ -34,6 +34,7 @@ class Kind(enum.StrEnum):
     RETRY = "retry"
     ADD = "add"
     EXTEND = "extend"
+    CONFIRM = "confirm"
     PROMOTE = "promote"
     PAUSE = "pause"
     UNPAUSE = "unpause"
@@ -58,7 +59,8 @@ class Request:
         kind: what it asks for.
         trial: the number of the trial that it is about; of a new trial, the one that it is like; None: none.
         params: of a new trial; the sampler chooses missing ones.
-        arguments: the training arguments of an extended trial, or the settings to set.
+        arguments: the training arguments of an extended trial, the settings to set, or the trials to repeat and how
+            often to train each.
         sessions: the sessions that were at work in the study when it was made.
         made: when, in seconds since 1970.
         id: identifies it.
@@ -75,6 +77,9 @@ class Request:
     def __str__(self) -> str:
         """Return the request as in a command: ``add --like 7 learning_rate=0.0003``."""
         like = "" if self.trial is None else f" --like {self.trial}" if self.kind is Kind.ADD else f" {self.trial}"
+        if self.kind is Kind.CONFIRM:
+            trials, repeats = (self.arguments[each] for each in OF_A_CONFIRMATION)
+            return f"confirm --repeats {repeats} --top {len(trials)}"
         given = {} if self.kind is Kind.RETRY else {**self.params, **self.arguments}
         if self.kind is Kind.EXTEND:
             given = self.arguments
@@ -106,7 +111,8 @@ class Request:
 
 
 SETTINGS, LENGTHS = ("n_trials", "timeout"), ("num_train_epochs", "max_steps")
-_ALLOWED = {Kind.SET: SETTINGS, Kind.EXTEND: LENGTHS}
+OF_A_CONFIRMATION = ("trials", "repeats")
+_ALLOWED = {Kind.SET: SETTINGS, Kind.EXTEND: LENGTHS, Kind.CONFIRM: OF_A_CONFIRMATION}
 
 
 def is_allowed(name: str, value: object) -> bool:
@@ -115,12 +121,16 @@ def is_allowed(name: str, value: object) -> bool:
     >>> is_allowed("n_trials", 50), is_allowed("max_steps", 1.5), is_allowed("timeout", float("inf"))
     (True, False, False)
     """
-    if name in ("n_trials", "max_steps"):
+    if name == "trials":
+        return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
+    if name in ("n_trials", "max_steps", "repeats"):
         return type(value) is int and value >= 1
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def _check_arguments(kind: Kind, arguments: JsonObject) -> None:
+    if kind is Kind.CONFIRM and set(arguments) != set(OF_A_CONFIRMATION):
+        raise Unreadable(f"a request to confirm has {', '.join(OF_A_CONFIRMATION)}, not {shown(arguments)}")
     for name, value in arguments.items():
         if name not in _ALLOWED.get(kind, ()) or not is_allowed(name, value):
             raise Unreadable(f"a request to {kind.value} cannot have {printable(name)}={shown(value)}")

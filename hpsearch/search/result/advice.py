@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...errors import SpaceError
 from ...system.json_types import JsonObject
+from ..metrics.replicas import without_replicas
 from ..metrics.selection import best_records
 from ..space.search_space import SearchSpace
 from ..trial import TrialRecord
@@ -15,6 +16,7 @@ from .findings.early_stops import early_stops
 from .findings.equal_values import are_equal, equal_values, single_result
 from .findings.exhausted_space import exhausted_space
 from .findings.pruned_ahead import pruned_ahead
+from .findings.repeats import repeats
 from .findings.ties import ties
 from .known_study import KnownStudy, known_noise, on_disk
 
@@ -23,12 +25,15 @@ def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
     """Return sentences about the best trial's rivals and parameters, about pruned trials, the space and the scope.
 
     Empty: there is nothing to say, as with several objectives, where another trial is best by each of them. If all
-    results are equal, nothing is said of the best one.
+    results are equal, nothing is said of the best one. Where trials were repeated with other seeds, the sentences
+    about other things know the first runs only.
     """
     objectives = study.objectives
     best = best_records(records, objectives) if len(objectives) == 1 else []
     if not best:
         return []
+    is_repeated = without_replicas(records) is not records
+    repeated, records = repeats(records, objectives, study.repeats), without_replicas(records)
     space, stored = _space(study.described_space()), on_disk(study)
     noise, earlier = known_noise(stored, records), earlier_best(records, objectives, study.scope)
     to_beat = best[0].value if earlier is None else earlier.value
@@ -36,7 +41,8 @@ def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
     return [
         *equal_values(objectives[0], records),
         *single_result(records),
-        *(ties(records, objectives, noise) if is_distinct else []),
+        *repeated,
+        *(ties(records, objectives, noise) if is_distinct and not is_repeated else []),
         *(at_bounds(space, best[0].params) if space is not None and is_distinct else []),
         *(exhausted_space(space, records) if space is not None else []),
         *early_stops(objectives[0], records, noise, None if stored is None else stored.ladder),

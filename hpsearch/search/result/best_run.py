@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...errors import NoCompletedTrialError, StudyError
 from ..metrics.objective import MINIMIZE, Objective
+from ..metrics.replicas import has_replicas, runs_of
 from ..metrics.selection import best_records, ranking
 from ..store.held_out_file import read_held_out
 from ..store.stored_study import StoredStudy
 from ..study import Study
 from ..trial import TrialRecord, TrialState
+from .chance_of_best import chance_of_best
 from .dataframe import trials_dataframe, trials_markdown
 from .findings.ties import tied_with_best
 from .held_out_result import HeldOutResult, held_out_result
@@ -130,9 +132,12 @@ class SearchSummary:
         the larger one of what the ends of the learning curves show, and of the binomial error where the objective is a
         fraction of the evaluation samples, such as an accuracy. Trials with other seeds may differ by more.
 
-        The list is empty with several objectives, and if the noise is unknown: with few evaluations of a metric that is
+        The list is empty with several objectives, if trials were repeated with other seeds (`BestRun.chance_of_best`
+        tells more then), and if the noise is unknown: with few evaluations of a metric that is
         no fraction of samples.
         """
+        if has_replicas(self.records):
+            return []
         return tied_with_best(self.records, self.study.objectives, known_noise(on_disk(self.study), self.records))
 
     def trials_dataframe(self) -> pandas.DataFrame:
@@ -172,6 +177,11 @@ class BestRun(NamedTuple):
         scope: the scope that selected the value and the checkpoint.
         build_model: the function that builds the trial's model from a folder of weights.
         test_metrics: the metrics of its selected weights on the `test_dataset` of the search; None without one.
+        objective_std: the standard deviation of the objective between seeds; None of one run, and of several
+            objectives. `objective` is the mean then, and `checkpoint` that of the run which is nearest to it.
+        values: the objective of each run, by its training seed; of several objectives, a list for each.
+        chance_of_best: the chance that no other trial of the study is truly better, from 0 to 1; None if no trial was
+            repeated with another seed, and of several objectives. See `hpsearch.search.result.chance_of_best`.
     """
 
     run_id: str | None
@@ -182,18 +192,27 @@ class BestRun(NamedTuple):
     scope: str = "last"
     build_model: Callable[[Path], object] | None = None
     test_metrics: dict[str, float] | None = None
+    objective_std: float | None = None
+    values: dict[int, Any] | None = None
+    chance_of_best: float | None = None
 
-    def load_model(self) -> Any:
+    def load_model(self, seed: int | None = None) -> Any:
         """Build the best trial's model, with the selected weights, in evaluation mode on the host.
 
         This works for any model: `model_init` builds it, with the trial's parameters and seed.
 
+        Args:
+            seed: which of the runs in `values` to load; None: the one whose value is nearest to their mean.
+
         Raises:
+            StudyError: the trial was not trained with this seed.
             NoCompletedTrialError: no trial may be the best; the message explains why.
             FileNotFoundError: the weights were not kept (`keep_checkpoints=0`) or have been deleted.
         """
         if self.run_id is None or self.build_model is None:
             raise NoCompletedTrialError(self.run_summary.explain_absence(), self.run_summary)
+        if seed is not None:
+            return self._replace(checkpoint=self._checkpoint_of(seed)).load_model()
         if self.checkpoint is None or not self.checkpoint.is_dir():
             raise FileNotFoundError(
                 f"The weights of trial {self.run_id} are not on disk (keep_checkpoints="
@@ -201,6 +220,14 @@ class BestRun(NamedTuple):
                 "keep_checkpoints=1."
             )
         return self.build_model(self.checkpoint)
+
+    def _checkpoint_of(self, seed: int) -> Path | None:
+        found = next(each for each in runs_of(self.run_summary.records) if str(each.trial.number) == self.run_id)
+        checkpoints = {each.seed: each.checkpoint for each in found.records}
+        if seed not in checkpoints:
+            seeds = ", ".join(map(str, checkpoints))
+            raise StudyError(f"Trial {self.run_id} was not trained with seed {seed!r}; its runs have {seeds}.")
+        return checkpoints[seed]
 
     def __repr__(self) -> str:
         shown = self._asdict()
@@ -223,6 +250,9 @@ def best_runs(summary: SearchSummary, build_model: Callable[[TrialRecord, Path],
 def _best_run(
     record: TrialRecord, summary: SearchSummary, build_model: Callable[[TrialRecord, Path], object]
 ) -> BestRun:
+    runs = next(each for each in runs_of(summary.records) if each.trial.number == record.number)
+    is_single = len(summary.study.objectives) == 1
+    chances = chance_of_best(summary.records, summary.objective) if is_single else None
     return BestRun(
         run_id=str(record.number),
         objective=record.value if len(summary.study.objectives) == 1 else list(record.values),
@@ -231,4 +261,11 @@ def _best_run(
         checkpoint=record.checkpoint,
         scope=summary.study.scope,
         build_model=lambda folder: build_model(record, folder),
+        objective_std=runs.deviation if is_single else None,
+        values={
+            each.seed: each.values[0] if is_single else list(each.values)
+            for each in runs.records
+            if each.seed is not None
+        },
+        chance_of_best=None if chances is None else chances.get(record.number),
     )

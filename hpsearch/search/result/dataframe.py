@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..metrics.objective import Objective
+from ..metrics.replicas import has_replicas
 from ..metrics.selection import ranking
 from ..study import EPOCH
 from ..trial import TrialRecord
@@ -24,15 +25,19 @@ def trials_dataframe(records: Sequence[TrialRecord], objectives: Sequence[Object
     Returns:
         A `pandas.DataFrame` indexed by the trial's number, with the columns `state`, one for each objective (NaN for
         trials that did not train to their end), `last_report` (of the first objective, of any trial), one for each
-        parameter, ``params.<name>``, `holds` (whether it holds the constraints), `epochs` (of a plain function: steps),
+        parameter, ``params.<name>``, `repeats` (the number of the trial that it repeats with another seed; only if
+        there are such), `holds` (whether it holds the constraints), `epochs` (of a plain function: steps),
         `seconds`, `evaluations`, `seed`, `checkpoint` and `reason`.
     """
     import pandas
 
     names = list(dict.fromkeys(name for record in records for name in record.params))
     rows = [_row(record, objectives, names) for record in records]
-    table = pandas.DataFrame(rows, columns=_columns(objectives, names))
-    return table.set_index("number")
+    table = pandas.DataFrame(rows, columns=_columns(objectives, names)).set_index("number")
+    if has_replicas(records):
+        of = [None if each.replica is None else each.replica.trial for each in records]
+        table.insert(len(table.columns) - _FIGURES, "repeats", pandas.array(of, dtype="Int64"))
+    return table
 
 
 def trials_markdown(
@@ -65,6 +70,9 @@ def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective]
     ]
     rows = [head, ["---:"] * len(head), *([_short(each) for each in line] for line in lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+_FIGURES = 7  # columns at the end, as in `_columns`
 
 
 def _columns(objectives: Sequence[Objective], names: Sequence[str]) -> list[str]:

@@ -29,6 +29,10 @@ class KnownStudy(Protocol):
     def scope(self) -> str:
         """Which reports of a trial give its value and its checkpoint."""
 
+    @property
+    def repeats(self) -> int:
+        """The most training runs of a trial."""
+
     def described_space(self) -> JsonObject | str:
         """Return the space as JSON-ready values, by parameter."""
 

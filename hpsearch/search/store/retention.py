@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...system.files import entries, leads_out, remove_folder, remove_partial
 from ..metrics.objective import Objective
+from ..metrics.replicas import SHARE_REPEATED, without_replicas
 from ..metrics.selection import best_records, dominates, ranking
 from ..trial import TrialRecord
 
@@ -47,10 +49,12 @@ def remove_surplus(
     objectives: Sequence[Objective],
     keep: int | None,
     among: Sequence[TrialRecord] | None = None,
+    may_be_repeated: bool = False,
 ) -> None:
     """Delete, from the run folders of ended trials, every checkpoint but the scoped ones of the `keep` best trials.
 
-    Of several objectives, those of the Pareto front stay. None keeps everything. Trials that will resume keep theirs.
+    Of several objectives, those of the Pareto front stay. Of a trial that was repeated with other seeds, those of all
+    its runs stay. None keeps everything. Trials that will resume keep theirs.
     A checkpoint that is a link out of its run folder, or holds one, is not read, and so not deleted either.
 
     Args:
@@ -59,8 +63,9 @@ def remove_surplus(
         objectives: of the study.
         keep: how many trials keep their scoped checkpoint.
         among: the trials whose folders may hold something to delete; default: all.
+        may_be_repeated: whether further trials may be repeated; see `kept_records`.
     """
-    kept = {record.checkpoint for record in kept_records(records, objectives, keep)}
+    kept = {record.checkpoint for record in kept_records(records, objectives, keep, may_be_repeated)}
     surplus = (SELECTED,) if keep is None else (SELECTED, CHECKPOINT)
     for record in records if among is None else among:
         if record.state.is_counted:
@@ -71,14 +76,29 @@ def remove_surplus(
 
 
 def kept_records(
-    records: Sequence[TrialRecord], objectives: Sequence[Objective], keep: int | None
+    records: Sequence[TrialRecord], objectives: Sequence[Objective], keep: int | None, may_be_repeated: bool = False
 ) -> Sequence[TrialRecord]:
-    """Return the trials whose scoped checkpoint stays."""
-    if keep is None:
-        return records
-    if len(objectives) > 1:
-        return best_records(records, objectives) if keep else []
-    return ranking(records, objectives, keep)
+    """Return the trials whose scoped checkpoint stays, with the replicas of them.
+
+    Args:
+        records: all trials of the study.
+        objectives: of the study.
+        keep: how many trials keep their scoped checkpoint; None: all.
+        may_be_repeated: whether further trials may be repeated with other seeds: those that have been, and those that
+            are next, the best third by their first runs, keep theirs too.
+    """
+    if keep is None or keep == 0:
+        return records if keep is None else []
+    trials = without_replicas(records)
+    kept = best_records(records, objectives) if len(objectives) > 1 else ranking(records, objectives, keep)
+    numbers = {each.number for each in kept}
+    if may_be_repeated:
+        first = ranking(trials, objectives)
+        numbers |= {each.number for each in first[: math.ceil(len(first) * SHARE_REPEATED)]}
+        numbers |= {each.replica.trial for each in records if each.replica is not None}
+    elif trials is records:
+        return kept
+    return [each for each in records if (each.number if each.replica is None else each.replica.trial) in numbers]
 
 
 def remove_checkpoints(run_folder: Path, kept: Iterable[Path | None]) -> None:

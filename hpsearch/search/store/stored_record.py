@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...system.json_types import JsonObject
-from ..trial import Report, Span, TrialRecord, TrialState
+from ..trial import Report, Span, TrialRecord, TrialState, replica_of
 from .checked_json import (
     Check,
     Unreadable,
@@ -113,7 +113,11 @@ def _part(value: object) -> dict[str, object]:
 
 def _origin(value: object) -> dict[str, object]:
     checks = {"request": text, "kind": text, "trial": optional(whole), "arguments": _PARAMETERS}
-    return fields(value, checks, tuple(checks))
+    origin = fields(value, checks, tuple(checks))
+    replica = replica_of(origin)
+    if (replica is None) == (origin["kind"] == "replica") or (replica is not None and replica.origin != origin):
+        raise Unreadable(f"{shown(origin)} is not the origin of a replica")
+    return origin
 
 
 def _fallback(value: object) -> dict[str, object]:

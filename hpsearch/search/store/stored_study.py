@@ -99,6 +99,11 @@ class StoredStudy:
         return budget
 
     @property
+    def repeats(self) -> int:
+        """The most training runs of a trial."""
+        return int(self.settings.get("repeats", 1))
+
+    @property
     def unit(self) -> str:
         """The unit of `TrialRecord.epochs`: ``epoch``, or ``step`` of a plain function."""
         return str(self.settings.get("unit", EPOCH))

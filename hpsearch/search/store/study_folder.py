@@ -173,6 +173,7 @@ class StudyFolder:
         own = {**study.identity(), "space": study.described_space(), "n_trials": study.n_trials}
         own |= {} if study.budget is None else {"budget": study.budget}
         own |= {} if study.unit == EPOCH else {"unit": study.unit}
+        own |= {} if study.repeats == 1 else {"repeats": study.repeats}
         write_json(
             self.path / STUDY_FILE,
             {

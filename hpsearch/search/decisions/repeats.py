@@ -1,0 +1,124 @@
+"""Which trial is trained once more, with another seed: noise is one more fidelity, and repeats are rungs above the end.
+
+Of the trials with as many runs, the best third, by the mean of these runs, gets one more. The rule is asynchronous, as
+at all rungs: it looks at the trials that there are, and where more may come, the best third is rounded down. When none
+can come any more, it is rounded up, so that one trial at least gets all its runs.
+
+Source: Li, Jamieson, Rostamizadeh, Gonina, Hardt, Recht, Talwalkar: A System for Massively Parallel Hyperparameter
+Tuning (MLSys 2020), algorithm 2, with the number of seeds as the resource. For `Confirmation`, racing: Maron, Moore:
+The Racing Algorithm: Model Selection for Lazy Learners (Artificial Intelligence Review 11, 1997).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..metrics.objective import Objective
+from ..metrics.replicas import SHARE_REPEATED, Runs, pooled_variance, runs_of
+from ..metrics.selection import ranking, sign_of
+from ..trial import Replica, TrialRecord
+
+# A trial is out of the race if its mean is worse than the best one by more standard errors of the difference.
+_STANDARD_ERRORS = 2
+# An estimate of the noise from few residuals is raised by this, divided by their number, as Student's t is wider.
+_CAUTION = 3
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A request to train certain trials several times, until the best of them is clear.
+
+    Attributes:
+        trials: their numbers.
+        repeats: the most training runs of each, the first one included.
+    """
+
+    trials: tuple[int, ...]
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How often trials are trained.
+
+    Attributes:
+        most: the most training runs of a trial, with a seed each; 1: none is repeated.
+        objectives: of the study.
+        confirmations: at the request of the user, when all else is done.
+    """
+
+    most: int
+    objectives: tuple[Objective, ...]
+    confirmations: tuple[Confirmation, ...] = ()
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether any trial may be repeated."""
+        return self.most > 1 or bool(self.confirmations)
+
+    def next(self, trials: Sequence[TrialRecord], more_may_come: bool) -> Replica | None:
+        """Return the replica that begins next; None if there is none now.
+
+        Args:
+            trials: of the study, with their replicas.
+            more_may_come: whether another trial may still get its first result.
+        """
+        runs = runs_of(trials)
+        running = [each for each in trials if each.state.is_open]
+        for count in range(self.most - 1, 0, -1):
+            may_grow = more_may_come or any(each.replica.offset < count for each in running if each.replica is not None)
+            due = self._due([each for each in runs if len(each.records) >= count], count, may_grow)
+            if due is not None:
+                return due
+        if more_may_come:
+            return None
+        found = (self._of_confirmation(each, runs) for each in self.confirmations)
+        return next((each for each in found if each is not None), None)
+
+    def _due(self, runs: Sequence[Runs], count: int, may_grow: bool) -> Replica | None:
+        """Return the replica of the best trial that has this number of runs and is to have one more."""
+        best = self._best_first([each.first(count) for each in runs])
+        share = len(best) * SHARE_REPEATED
+        chosen = best[: math.floor(share + 1e-9) if may_grow else math.ceil(share - 1e-9)]
+        begun = {each.trial.number: each.begun for each in runs}
+        return next((Replica(number, count) for number in chosen if begun[number] < count), None)
+
+    def _of_confirmation(self, asked: Confirmation, runs: Sequence[Runs]) -> Replica | None:
+        """Return the replica of the trial with the fewest runs among those that may be the best."""
+        chosen = [each for each in runs if each.trial.number in asked.trials and each.mean.is_eligible]
+        best = self._best_first(chosen)
+        hopeful = [each for each in chosen if not self._is_beaten(each, chosen, runs)]
+        if len(hopeful) <= 1 and len(best) > 1:
+            return None
+        places = {number: place for place, number in enumerate(best)}
+        left = [each for each in hopeful if each.begun + 1 < asked.repeats]
+        fewest = min(left, key=lambda each: (each.begun, places[each.trial.number]), default=None)
+        return None if fewest is None else Replica(fewest.trial.number, fewest.begun + 1)
+
+    def _is_beaten(self, runs: Runs, others: Sequence[Runs], known: Sequence[Runs]) -> bool:
+        """Return whether the mean of another trial is clearly better; with several objectives, none is."""
+        noise = noise_between_seeds(known)
+        if len(self.objectives) > 1 or noise is None or len(runs.records) < 2:
+            return False
+        sign = sign_of(self.objectives[0])
+
+        def ahead(other: Runs) -> float:
+            error = noise * math.sqrt(1 / len(runs.records) + 1 / len(other.records))
+            return sign * (runs.mean.values[0] - other.mean.values[0]) - _STANDARD_ERRORS * error
+
+        return any(ahead(each) > 0 for each in others if len(each.records) > 1)
+
+    def _best_first(self, runs: Sequence[Runs]) -> list[int]:
+        """Return the numbers of trials by their means, the best first; without those that break a constraint."""
+        return [each.number for each in ranking([each.mean for each in runs], self.objectives)]
+
+
+def noise_between_seeds(runs: Sequence[Runs]) -> float | None:
+    """Return the standard deviation of a trial's first objective between seeds; None if no trial was repeated.
+
+    It is pooled over all trials, and cautious: larger where it is known from few runs.
+    """
+    found = pooled_variance(runs)
+    return None if found is None else math.sqrt(found[0]) * (1 + _CAUTION / found[1])

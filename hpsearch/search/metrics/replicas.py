@@ -1,0 +1,112 @@
+"""Trials that were trained with several seeds: what belongs to one trial, and its mean."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ..trial import TrialRecord, TrialState
+
+# The share of the trials with as many runs, the best ones, that is trained once more.
+SHARE_REPEATED = 1 / 3
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The training runs of one trial.
+
+    Attributes:
+        records: of the runs that have a result: the trial itself, then its replicas, in their order. A replica that a
+            limit has stopped before its end has none that can be compared, nor has one that has failed.
+        begun: the largest offset of a replica that has begun; 0 if there is none.
+    """
+
+    records: tuple[TrialRecord, ...]
+    begun: int = 0
+
+    @property
+    def trial(self) -> TrialRecord:
+        """The trial itself."""
+        return self.records[0]
+
+    @property
+    def values(self) -> list[float]:
+        """The first objective of each run."""
+        return [each.values[0] for each in self.records]
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the first objective between seeds; None of one run."""
+        return statistics.stdev(self.values) if len(self.records) > 1 else None
+
+    def first(self, count: int) -> Runs:
+        """Return the first runs."""
+        return replace(self, records=self.records[:count])
+
+    @property
+    def mean(self) -> TrialRecord:
+        """The trial with the means of its runs as values, and the weights of the run that is nearest to the mean.
+
+        Weights that were not kept do not count. A constraint holds if it does on average.
+        """
+        if len(self.records) == 1:
+            return self.trial
+        values = tuple(map(_mean, zip(*(each.values for each in self.records), strict=True)))
+        names = self.trial.violations
+        violations = {name: _mean([each.violations.get(name, 0.0) for each in self.records]) for name in names}
+        kept = [each for each in self.records if each.checkpoint is not None]
+        nearest = min(kept, key=lambda each: abs(each.values[0] - values[0]), default=self.trial)
+        return replace(self.trial, values=values, violations=violations, checkpoint=nearest.checkpoint)
+
+
+def runs_of(records: Iterable[TrialRecord]) -> list[Runs]:
+    """Return the runs of all trials that have a result, by number."""
+    trials, replicas = list[TrialRecord](), dict[int, dict[int, TrialRecord]]()
+    for each in records:
+        if each.replica is not None:
+            replicas.setdefault(each.replica.trial, {})[each.replica.offset] = each
+        elif each.state.has_result and each.values:
+            trials.append(each)
+    return [_runs(each, replicas.get(each.number, {})) for each in sorted(trials, key=lambda each: each.number)]
+
+
+def pooled_variance(runs: Iterable[Runs]) -> tuple[float, int] | None:
+    """Return the variance of the first objective between seeds, and from how many residuals; None if there are none.
+
+    It is pooled over all trials that have several runs.
+    """
+    several = [each for each in runs if len(each.records) > 1]
+    residuals = sum(len(each.records) - 1 for each in several)
+    if not residuals:
+        return None
+    return math.fsum(
+        statistics.variance(each.values) * (len(each.records) - 1) for each in several
+    ) / residuals, residuals
+
+
+def without_replicas(records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+    """Return the trials that repeat no other one; the same object if all are such."""
+    return [each for each in records if each.replica is None] if has_replicas(records) else records
+
+
+def has_replicas(records: Iterable[TrialRecord]) -> bool:
+    """Return whether a trial was trained with several seeds."""
+    return any(each.replica is not None for each in records)
+
+
+def _runs(trial: TrialRecord, replicas: dict[int, TrialRecord]) -> Runs:
+    comparable = [each for _, each in sorted(replicas.items()) if _is_comparable(each, trial)]
+    return Runs((trial, *comparable), max(replicas, default=0))
+
+
+def _is_comparable(replica: TrialRecord, trial: TrialRecord) -> bool:
+    """Return whether a replica was trained as far as its trial: to its end, or to a limit of each trial."""
+    if not replica.values or replica.state is not trial.state:
+        return False
+    return replica.state is TrialState.COMPLETE or (replica.fraction or 0.0) >= (trial.fraction or 0.0)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

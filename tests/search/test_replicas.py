@@ -1,0 +1,222 @@
+"""Which trial is repeated with another seed, which is the best by its mean, and with what chance: on records alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpsearch import TrialRecord, TrialState
+from hpsearch.search.decisions.decide import End, Repeat, Resume, Rules, Snapshot, Start, Wait, decide
+from hpsearch.search.decisions.repeats import Confirmation, Repeats
+from hpsearch.search.decisions.training_budget import TrainingBudget
+from hpsearch.search.metrics.objective import resolve_objectives
+from hpsearch.search.metrics.replicas import runs_of
+from hpsearch.search.metrics.selection import best_records, ranking
+from hpsearch.search.result.chance_of_best import chance_of_best, chances_of_best
+from hpsearch.search.result.findings.repeats import repeats as sentences
+from hpsearch.search.store.checked_json import Unreadable
+from hpsearch.search.store.retention import kept_records
+from hpsearch.search.store.stored_record import record_from_json
+from hpsearch.search.trial import Replica
+
+LOSS = resolve_objectives(None, None, has_metrics=False)
+TWO = resolve_objectives(["loss", "size"], ["minimize", "minimize"], has_metrics=True)
+
+
+def run(number: int, *values: float, of: tuple[int, int] | None = None, **changes: Any) -> TrialRecord:
+    """Return a complete trial, or with `of`, a replica: the number of its trial, and its offset."""
+    origin = None if of is None else Replica(*of).origin
+    state = TrialState.COMPLETE
+    record = TrialRecord(number, f"run-{number}", state, {}, values=values, fraction=1.0, seed=42, origin=origin)
+    return replace(record, **changes)
+
+
+def trials(*values: float) -> list[TrialRecord]:
+    return [run(number, value) for number, value in enumerate(values)]
+
+
+def replica(number: int, of: int, offset: int, value: float = 0.5, **changes: Any) -> TrialRecord:
+    return run(number, value, of=(of, offset), **changes)
+
+
+def due(records: list[TrialRecord], most: int = 3, more: bool = False, **changes: Any) -> tuple[int, int] | None:
+    found = Repeats(most, LOSS, **changes).next(records, more_may_come=more)
+    return None if found is None else tuple(found)
+
+
+NINE = trials(0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+SECOND = [replica(9, 8, 1, 0.15), replica(10, 7, 1, 0.25), replica(11, 6, 1, 0.35)]
+
+
+@pytest.mark.parametrize(
+    ("records", "more", "expected"),
+    [
+        ([], False, None),
+        (trials(0.5, 0.4), True, None),  # a third of two trials is none yet
+        (trials(0.5, 0.4), False, (1, 1)),
+        (trials(0.5, 0.4, 0.6), True, (1, 1)),
+        (NINE, True, (8, 1)),
+        ([*NINE, SECOND[0]], True, (7, 1)),
+        ([*NINE, replica(9, 8, 1, state=TrialState.RUNNING)], True, (7, 1)),
+        ([*NINE, *SECOND[:2]], True, (6, 1)),
+        ([*NINE, *SECOND], True, (8, 2)),
+        ([*NINE, *SECOND, replica(12, 8, 2, 0.1)], False, None),
+        # the best of two, while a third one may still come: a third of two is none
+        ([*NINE, *SECOND[:2], replica(11, 6, 1, state=TrialState.RUNNING)], False, None),
+        # a mean that is worse than it looked
+        ([*NINE, replica(9, 8, 1, 0.9), *SECOND[1:]], True, (7, 2)),
+        # a replica that has failed: its trial gets no further one, and it is not tried again
+        ([*NINE, replica(9, 8, 1, state=TrialState.FAILED, values=()), *SECOND[1:]], False, (7, 2)),
+        ([*NINE, replica(9, 8, 1, state=TrialState.STOPPED, fraction=0.5), *SECOND[1:]], False, (7, 2)),
+    ],
+)
+def test_the_best_third_of_those_with_as_many_runs_gets_one_more(
+    records: list[TrialRecord], more: bool, expected: tuple[int, int] | None
+) -> None:
+    assert due(records, more=more) == expected
+
+
+def test_trials_that_break_a_constraint_or_were_pruned_are_not_repeated() -> None:
+    broken = replace(run(0, 0.1), violations={"size": 1.0})
+    pruned = replace(run(1, 0.2), state=TrialState.PRUNED)
+    assert due([broken, pruned, run(2, 0.5)]) == (2, 1)
+
+
+def test_a_confirmation_repeats_in_turn_and_ends_when_the_best_is_clear() -> None:
+    asked = {"most": 1, "confirmations": (Confirmation((8, 7), 4),)}
+    assert due(NINE, more=True, **asked) is None  # all else comes first
+    assert due(NINE, **asked) == (8, 1)
+    assert due([*NINE, SECOND[0]], **asked) == (7, 1)
+    close = [replica(9, 8, 1, 0.3), replica(10, 7, 1, 0.1)]
+    assert due([*NINE, *close], **asked) == (7, 2)  # with as many runs, that with the better mean
+    assert due([*NINE, replica(9, 8, 1, 0.1001), replica(10, 7, 1, 0.2001)], **asked) is None
+    four = [replica(20 + 2 * k + i, 8 - i, k, 0.1 + 0.1 * (k % 2)) for k in (1, 2, 3) for i in (0, 1)]
+    assert due([*NINE, *four], **asked) is None
+
+
+def test_the_best_is_chosen_among_those_with_the_most_runs_by_the_mean() -> None:
+    records = [*NINE, *SECOND, replica(12, 8, 2, 0.75)]
+    assert [each.number for each in ranking(records, LOSS)][:4] == [8, 7, 6, 5]
+    [best] = best_records(records, LOSS)
+    assert best.values == (pytest.approx((0.1 + 0.15 + 0.75) / 3),)
+    assert [each.number for each in ranking([*NINE, *SECOND], LOSS)][:3] == [8, 7, 6]
+    assert ranking(NINE, LOSS)[0] is NINE[8]
+
+
+def test_the_front_of_several_objectives_is_that_of_the_means_of_those_with_the_most_runs() -> None:
+    records = [run(0, 0.1, 5.0), run(1, 0.2, 4.0), run(2, 0.3, 1.0)]
+    repeated = [run(3, 0.5, 5.0, of=(0, 1)), run(4, 0.2, 4.0, of=(1, 1))]
+    assert [each.number for each in best_records([*records, *repeated], TWO)] == [1]
+    assert [each.number for each in best_records(records, TWO)] == [0, 1, 2]
+
+
+def test_the_weights_of_the_best_are_those_of_the_run_that_is_nearest_to_the_mean_and_all_its_runs_keep_theirs() -> (
+    None
+):
+    at = {number: Path(f"run-{number}") for number in range(20)}
+    records = [replace(each, checkpoint=at[each.number]) for each in [*NINE, *SECOND, replica(12, 8, 2, 0.3)]]
+    [best] = best_records(records, LOSS)  # 0.1, 0.15 and 0.3: the mean is 0.183
+    assert best.checkpoint == at[9]
+    assert {each.number for each in kept_records(records, LOSS, 1)} == {8, 9, 12}
+    while_running = {each.number for each in kept_records(records, LOSS, 1, may_be_repeated=True)}
+    assert while_running == {8, 7, 6, 9, 10, 11, 12}
+    assert kept_records(records, LOSS, 0, may_be_repeated=True) == []
+    without = [replace(each, checkpoint=None) if each.number == 9 else each for each in records]
+    assert best_records(without, LOSS)[0].checkpoint == at[8]
+
+
+def decided(*records: TrialRecord, n_trials: int = 3, budget: float | None = None, **changes: Any) -> object:
+    limit = None if budget is None else TrainingBudget(budget)
+    rules = Rules(n_trials, None, limit, repeats=Repeats(3, LOSS))
+    return decide(Snapshot(rules, records, next_number=len(records), **changes))
+
+
+THREE = trials(0.3, 0.2, 0.1)
+RUNNING = TrialState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (decided(*THREE[:2]), Start()),
+        (decided(*THREE, n_trials=6), Repeat(Replica(2, 1))),
+        (decided(*THREE, replica(3, 2, 1, state=RUNNING), n_trials=4), Start()),  # replicas are no trials
+        (decided(*THREE, replica(3, 2, 1, state=RUNNING)), Wait()),
+        (decided(*THREE, replica(3, 2, 1, state=TrialState.INTERRUPTED)), Resume(3)),
+        (decided(*THREE, replica(3, 2, 1)), Repeat(Replica(2, 2))),
+        (decided(*THREE, replica(3, 2, 1), replica(4, 2, 2)), End()),
+        (decided(*THREE[:2], replace(THREE[2], state=RUNNING, values=())), Wait()),
+        (decided(*THREE, budget=4.0), Repeat(Replica(2, 1))),
+        (decided(*THREE, budget=3.5), End("the budget of 3.5 full training runs is exhausted (3)")),
+        (decided(*THREE, is_paused=True), Wait()),
+    ],
+)
+def test_replicas_are_no_trials_and_come_before_new_ones(found: object, expected: object) -> None:
+    assert found == expected
+
+
+def test_the_last_lines_name_the_mean_the_chance_the_provisional_ones_and_missing_repeats() -> None:
+    said = sentences([*NINE, *SECOND, replica(12, 8, 2, 0.3)], LOSS, 3)
+    assert said[0].startswith(
+        "0.1833 is the mean of trial 8 over 3 seeds (0.1000, 0.1500, 0.3000; standard deviation 0.1)"
+    )
+    assert "the chance that it is the best trial is" in said[0]
+    assert said[1].startswith(
+        "Provisional, as they have fewer runs: 0.2250 (trial 7, 2 runs), 0.3250 (trial 6, 2 runs)"
+    )
+    assert len(said) == 2
+    [missing] = sentences(NINE, LOSS, 3)
+    assert "before all repeats were done (next would be replica 1 of trial 8)" in missing
+    assert sentences(NINE, LOSS, 1) == []
+
+
+def test_the_chance_to_be_the_best_is_calibrated_in_simulated_searches() -> None:
+    """200 searches for each of three amounts of noise, relative to the spread among the best ten of 20 trials."""
+    random = np.random.default_rng(0)
+    said, right = [], []
+    for ratio in (0.5, 1.0, 2.0):
+        for draw in range(200):
+            true = random.standard_normal(20) if draw % 2 else random.exponential(size=20)
+            noise = ratio * np.std(np.sort(true)[:10])
+            records = [run(number, value + noise * random.standard_normal()) for number, value in enumerate(true)]
+            while (found := Repeats(3, LOSS).next(records, more_may_come=False)) is not None:
+                value = true[found.trial] + noise * random.standard_normal()
+                records.append(replica(len(records), *found, value=value))
+            [best] = best_records(records, LOSS)
+            chances = chance_of_best(records, LOSS[0])
+            assert chances is not None
+            said.append(chances[best.number])
+            right.append(true.argmin() == best.number)
+    for low in (0.0, 1 / 3, 2 / 3):
+        chosen = [(chance, hit) for chance, hit in zip(said, right, strict=True) if low <= chance <= low + 1 / 3]
+        stated, seen = np.mean(chosen, axis=0)
+        assert abs(stated - seen) < 0.1, (low, stated, seen, len(chosen))
+
+
+def test_the_chance_is_unknown_without_repeats_and_certain_without_noise() -> None:
+    assert chance_of_best(NINE, LOSS[0]) is None
+    same = [*NINE, replica(9, 8, 1, 0.1)]
+    assert (chance_of_best(same, LOSS[0]) or {})[8] == 1.0
+    assert chances_of_best(np.zeros(2), np.ones(2), 1.0, 4).sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {"request": "replica-1", "kind": "replica", "trial": 1, "arguments": {}},
+        {"request": "replica-1-2", "kind": "replica", "trial": 3, "arguments": {"offset": 2}},
+    ],
+)
+def test_a_damaged_origin_of_a_replica_is_refused(origin: dict[str, Any]) -> None:
+    stored = replica(5, 1, 2).to_json()
+    with pytest.raises(Unreadable, match="is not the origin of a replica"):
+        record_from_json({**stored, "origin": origin}, Path())
+
+
+def test_runs_are_in_the_order_of_their_seeds_whenever_they_ended() -> None:
+    [runs] = runs_of([replica(7, 0, 2, 0.7), replica(5, 0, 1, 0.5), run(0, 0.3)])
+    assert (runs.values, runs.begun) == ([0.3, 0.5, 0.7], 2)

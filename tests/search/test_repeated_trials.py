@@ -1,0 +1,245 @@
+"""Searches whose trials are repeated with other seeds: their runs, folders, weights, limits, and how they continue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer as TransformersTrainer
+from transformers import TrainingArguments
+
+from hpsearch import (
+    BestRun,
+    Float,
+    Int,
+    SearchInterrupted,
+    SpaceError,
+    StudyError,
+    TrialRecord,
+    TrialState,
+    open_study,
+    tune,
+)
+from tests.support.searching import AtStep, HearsNotices, interrupt, states
+from tests.support.small_trainer import TwoLayers, points, small_trainer
+
+SPACE = {"learning_rate": Float(1e-3, 1.0, log=True)}
+
+
+def search(folder: Path, *callbacks: Any, trainer: dict[str, Any] | None = None, **options: Any) -> BestRun:
+    given: dict[str, Any] = {"n_trials": 4, "repeats": 3, "pruner": None, "progress": False, **options}
+    found = small_trainer(folder, *callbacks, **(trainer or {})).hyperparameter_search(
+        given.pop("space", SPACE), **given
+    )
+    assert isinstance(found, BestRun)
+    return found
+
+
+def replicas(best: BestRun) -> list[TrialRecord]:
+    return [each for each in best.run_summary.records if each.replica is not None]
+
+
+def same_but_time(best: BestRun) -> list[tuple[object, ...]]:
+    return [
+        (each.number, each.state, each.values, each.seed, each.replica, tuple(report.value for report in each.reports))
+        for each in best.run_summary.records
+    ]
+
+
+def test_the_best_trials_are_trained_with_further_seeds_and_the_best_has_the_mean(tmp_path: Path) -> None:
+    best = search(tmp_path, trainer={"seed": 7, "data_seed": 70})
+    records = best.run_summary.records
+    assert states(best) == ["complete"] * len(records)
+    assert sum(each.is_counted for each in records) == 4
+    assert len({each.replica for each in replicas(best)}) == len(replicas(best)) >= 3
+    for each in replicas(best):
+        base = records[each.replica.trial]
+        assert (each.seed, base.seed, each.params) == (7 + each.replica.offset, 7, base.params)
+        assert each.reports != base.reports
+        assert (tmp_path / "study" / each.name / "trial.json").is_file()
+    runs = [
+        each for each in records if str(each.number) == best.run_id or str((each.replica or [None])[0]) == best.run_id
+    ]
+    assert best.values == {each.seed: each.value for each in runs}
+    assert list(best.values or {}) == [7, 8, 9]
+    assert best.objective == pytest.approx(sum((best.values or {}).values()) / 3)
+    assert best.objective_std == pytest.approx(
+        torch.tensor(list((best.values or {}).values()), dtype=torch.double).std()
+    )
+    assert best.chance_of_best is not None
+    assert 0 < best.chance_of_best <= 1
+    table = best.run_summary.trials_dataframe()
+    assert list(table["repeats"].dropna()) == [each.replica.trial for each in replicas(best)]
+
+
+def test_the_model_is_that_of_the_run_nearest_to_the_mean_or_of_the_seed_that_is_asked_for(tmp_path: Path) -> None:
+    best = search(tmp_path)
+    values = best.values or {}
+    nearest = min(values, key=lambda seed: abs(values[seed] - best.objective))  # type: ignore[operator]
+    models = {seed: best.load_model(seed=seed).output.weight.tolist() for seed in values}
+    assert best.load_model().output.weight.tolist() == models[nearest]
+    assert len({str(each) for each in models.values()}) == 3
+    with pytest.raises(StudyError, match="was not trained with seed 5; its runs have 42, 43, 44"):
+        best.load_model(seed=5)
+    kept = {path.parent.name for path in (tmp_path / "study").glob("*/checkpoint-*")}
+    of_best = [each.name for each in best.run_summary.records if each.seed in values and each.checkpoint is not None]
+    assert kept == set(of_best)
+    assert len(kept) == 3
+
+
+def test_a_search_that_is_interrupted_in_a_replica_continues_as_one_that_was_not(tmp_path: Path) -> None:
+    whole = search(tmp_path / "whole")
+    at = next(place for place, each in enumerate(whole.run_summary.records) if each.replica is not None)
+    with pytest.raises(SearchInterrupted):
+        search(tmp_path / "cut", AtStep(interrupt, at, 6), trainer={"save_strategy": "epoch"})
+    stored = open_study(tmp_path / "cut" / "study")
+    assert stored.records[at].state is TrialState.INTERRUPTED
+    assert stored.records[at].replica is not None
+    assert same_but_time(search(tmp_path / "cut", trainer={"save_strategy": "epoch"})) == same_but_time(whole)
+    again = search(tmp_path / "cut", trainer={"save_strategy": "epoch"})
+    assert same_but_time(again) == same_but_time(whole)
+
+
+def test_a_replica_is_replayed_with_its_own_seed(tmp_path: Path) -> None:
+    best = search(tmp_path)
+    replay = small_trainer(tmp_path).replay(number=replicas(best)[0].number, progress=False)
+    assert replay.is_equal, replay.first_difference
+    assert replay.record.seed == 43
+
+
+def test_replicas_are_known_where_the_storage_is_lost(tmp_path: Path) -> None:
+    before = search(tmp_path)
+    (tmp_path / "study" / "study.db").unlink()
+    after = search(tmp_path, n_trials=5)
+    assert same_but_time(after)[: len(before.run_summary.records)] == same_but_time(before)
+    assert sum(each.is_counted for each in after.run_summary.records) == 5
+
+
+@pytest.mark.parametrize("limit", [{"max_epochs": 9}, {"budget": 4.0, "n_trials": None}])
+def test_the_last_line_names_the_limit_that_ended_the_search_before_its_repeats(
+    tmp_path: Path, limit: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = search(tmp_path, progress=True, **limit)
+    assert max((each.replica.offset for each in replicas(best)), default=0) < 2
+    out = " ".join(capsys.readouterr().out.split())
+    assert "A limit has ended the search before all repeats were done (next would be replica" in out
+    assert "exhausted" in out
+    more = {"max_epochs": None} if "max_epochs" in limit else {"budget": 12.0, "n_trials": 4}
+    assert max(each.replica.offset for each in replicas(search(tmp_path, **{**limit, **more}))) == 2
+
+
+def test_a_study_that_has_ended_is_confirmed_until_the_best_is_clear(tmp_path: Path) -> None:
+    once = search(tmp_path, repeats=1)
+    assert once.objective_std is once.chance_of_best is None
+    assert once.values == {42: once.objective}
+    heard = HearsNotices()
+    answer = open_study(tmp_path / "study").confirm(repeats=4, top=2)
+    assert "are trained with up to 4 seeds each, until the best of them is clear, when the search continues" in answer
+    best = search(tmp_path, repeats=1, progress=heard)
+    top = [each.number for each in once.run_summary.ranked()[:2]]
+    assert {each.replica.trial for each in replicas(best)} == set(top)
+    assert 1 <= max(each.replica.offset for each in replicas(best)) <= 3
+    assert len(best.values or {}) > 1
+    again = search(tmp_path, repeats=1)
+    assert same_but_time(again) == same_but_time(best)
+    with pytest.raises(StudyError, match=rf"repeats trial {top[0]}, so it cannot be tried again"):
+        open_study(tmp_path / "study").retry(
+            next(each.number for each in replicas(best) if each.replica.trial == top[0])
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"repeats": 1}, "repeats must be"),
+        ({"repeats": True}, "repeats must be"),
+        ({"top": 0}, "top must be"),
+    ],
+)
+def test_a_confirmation_that_cannot_be_right_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    search(tmp_path, repeats=1, n_trials=1)
+    with pytest.raises(StudyError, match=message):
+        open_study(tmp_path / "study").confirm(**arguments)
+    assert not (tmp_path / "study" / "requests.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"repeats": 0}, StudyError, "repeats must be a whole number of at least 1, but got 0"),
+        ({"repeats": 2.0}, StudyError, "repeats must be"),
+        (
+            {"space": {"seed": Int(0, 9)}},
+            StudyError,
+            "repeats=3 trains trials again with other seeds, but 'seed' is sear",
+        ),
+        ({"space": lambda trial: {"seed": trial.suggest_int("seed", 0, 9)}}, SpaceError, "but the space has seed="),
+    ],
+)
+def test_repeats_that_cannot_be_are_refused_before_any_trial(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        search(tmp_path, **options)
+
+
+def test_a_plain_function_gets_the_seeds_of_its_replicas(tmp_path: Path) -> None:
+    def function(trial: Any) -> float:
+        return float(trial.params["x"] + torch.rand(()) / 100 + trial.seed)
+
+    best = tune(
+        function,
+        {"x": Float(0.0, 1.0)},
+        n_trials=4,
+        repeats=3,
+        direction="minimize",
+        output_dir=tmp_path,
+        progress=False,
+    )
+    assert list(best.values or {}) == [42, 43, 44]
+    first, second, third = (best.values or {}).values()
+    assert second - first == pytest.approx(1, abs=0.02)
+    assert third - second == pytest.approx(1, abs=0.02)
+    assert len({round(each % 1, 6) for each in (first, second, third)}) == 3
+
+
+@pytest.mark.parametrize("own", [{}, {"seed": 5, "data_seed": 9}])
+def test_a_trainer_of_transformers_gets_the_seeds_of_its_replicas(tmp_path: Path, own: dict[str, int]) -> None:
+
+    seen: list[tuple[int, int | None]] = []
+
+    class Notes(TransformersTrainer):
+        def train(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append((self.args.seed, self.args.data_seed))
+            return super().train(*args, **kwargs)
+
+    def make_trainer(trial: Any) -> TransformersTrainer:
+        args = TrainingArguments(
+            str(tmp_path), learning_rate=trial.params["learning_rate"], eval_strategy="epoch", report_to=[], **own
+        )
+        return Notes(TwoLayers(), args, train_dataset=points(16, 0), eval_dataset=points(16, 1))
+
+    best = tune(make_trainer, SPACE, n_trials=3, repeats=2, pruner=None, progress=False, preflight=False)
+    seed, data_seed = own.get("seed", 42), own.get("data_seed")
+    assert [each.seed for each in best.run_summary.records] == [seed] * 3 + [seed + 1]
+    assert seen[-1] == (seed + 1, None if data_seed is None else data_seed + 1)
+    assert seen[0] == (seed, data_seed)
+
+
+@pytest.mark.process
+def test_workers_repeat_trials_in_parallel_with_the_numbers_of_one_process(tmp_path: Path) -> None:
+    here, there = search(tmp_path / "here"), search(tmp_path / "there", n_jobs=2)
+
+    def values(best: BestRun) -> dict[object, object]:
+        return {(each.replica or each.number): each.values for each in best.run_summary.records}
+
+    assert values(here).items() <= values(there).items() or values(there).items() <= values(here).items()
+    assert best_of(here) == best_of(there)
+
+
+def best_of(best: BestRun) -> tuple[object, ...]:
+    return best.run_id, best.objective, best.values

@@ -809,7 +809,8 @@ class Trainer(Recipe):
                 pause (trainers of `tune` that do not resume exactly), or with a `pruning_metric`, the median pruner
                 replaces the rungs. Nothing is pruned with several objectives if trials cannot pause and there is no
                 `pruning_metric`, with a sampler that tries everything, or with fewer than four trials. Or an
-                `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``, ``"hyperband"``. None or ``"none"``: every trial runs to completion.
+                `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``, ``"hyperband"``. None or
+                ``"none"``: every trial runs to completion.
             storage: a URL such as ``"postgresql://user:password@host/name"``, the name of a journal file (``.log``),
                 ``"journal"`` for one in the study's folder, or an Optuna storage; default: SQLite in that folder.
             terminator: True ends the search when it stops improving: with rungs, after 30 consecutive trials without a

@@ -59,8 +59,8 @@ def decided(rules: Rules, *trials: TrialRecord, **changes: Any) -> Any:
     return decide(Snapshot(rules, tuple(sorted(trials, key=lambda each: each.number)), **changes))
 
 
-# 0 is good, 1 is small, 2 is dominated by both, 3 by all.
-FOUR = (trial(0, (0.1, 9.0)), trial(1, (0.5, 1.0)), trial(2, (0.6, 9.5)), trial(3, (0.7, 9.6)))
+# 0 is good, 1 is small, and the others, which are better than 1 in the first objective, are dominated by 0.
+FOUR = (trial(0, (0.1, 9.0)), trial(1, (0.5, 1.0)), trial(2, (0.4, 9.5)), trial(3, (0.45, 9.6)))
 
 
 def test_the_half_that_is_promoted_is_good_or_small() -> None:
@@ -123,6 +123,13 @@ def test_a_limit_stops_with_a_result_what_would_be_on_the_front() -> None:
     assert now == Stop(1, closing.reason)
     stopped = replace(small, state=TrialState.STOPPED, values=(0.9, 1.0))
     assert not isinstance(decided(Rules(20, rungs()), result, stopped, equal, worse, closing=closing), Stop)
+
+
+def test_a_trial_whose_last_report_has_diverged_in_one_objective_is_worst_whatever_it_reported_before() -> None:
+    values = {0.5: (0.05, 0.5), 1.0: (0.05, math.inf)}
+    reports = tuple(Report(each, epoch, 1, epoch, {"eval_loss": 0.05}, horizon=6.0) for epoch, each in values.items())
+    now = replace(trial(4, state=TrialState.RUNNING), reports=reports)
+    assert rungs(5).verdict(now, FOUR) == PRUNE
 
 
 def test_a_report_that_lacks_one_of_the_objectives_is_not_judged() -> None:

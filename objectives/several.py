@@ -13,7 +13,8 @@ from .latency import milliseconds_per_sample
 def metric_and_latency(metric: str, direction: str | None = None) -> dict[str, Any]:
     """Return the arguments of a search for models that are good or fast; its best runs are a Pareto front.
 
-    Nothing is pruned: ``pruning_metric=metric`` beside it would prune those first that are fast and less good.
+    Trials pause at rungs by both objectives: ``pruning_metric=metric`` would prune those first that are fast and less
+    good.
 
     Args:
         metric: its name; the ``eval_`` prefix may be left out.

@@ -13,8 +13,8 @@ from ..search.learning_curves.curves import count_at_random
 from ..search.study import Study
 from ..system.json_types import JsonObject
 
-# In `study.json`.
-DEFAULTS = "defaults"
+# In `study.json`: the defaults, and among them whether trials of several objectives pause.
+DEFAULTS, SEVERAL = "defaults", "pauses_several"
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,13 @@ class Defaults:
             depends on the number of trials of each call.
         models_in_full: whether the Gaussian process, and not TPE, proposes parameters where every trial runs to
             completion; not in studies of 0.8.0.
+        pauses_several: whether trials of several objectives pause at rungs; not in studies that began before they did.
     """
 
     ladder: Ladder
     at_random: int | None
     models_in_full: bool
+    pauses_several: bool = False
 
     @classmethod
     def of(
@@ -57,10 +59,11 @@ class Defaults:
             n_trials, budget = study.n_trials, study.budget
             at_random = count_at_random(expected_trials(n_trials, budget, pauses), is_limited)
             ladder_of_study = ladder_for(expected_trials(n_trials, budget), is_limited, epochs)
-            chosen = cls(ladder_of_study, at_random, models_in_full=True)
+            chosen = cls(ladder_of_study, at_random, models_in_full=True, pauses_several=True)
         elif DEFAULTS in settings:
             known = settings[DEFAULTS]
             chosen = cls(Ladder.from_json(known["ladder"]), known["at_random"], known["models_in_full"])
+            chosen = replace(chosen, pauses_several=known.get(SEVERAL, False))
         else:
             chosen = cls.of_0_8_0()
         return chosen if ladder is None else replace(chosen, ladder=ladder)

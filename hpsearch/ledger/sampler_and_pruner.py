@@ -84,7 +84,7 @@ class Choices:
         """Return the choices for a study whose trials a recipe makes; `begun` adds those that the study recorded."""
         is_evaluated = recipe.args.eval_strategy != "no"
         found = cls(given, study, is_evaluated, None, points_of(recipe, study), epochs_of(recipe, study))
-        return replace(found, cannot_pause=recipe.cannot_pause) if found.prunes_by_rungs else found
+        return replace(found, cannot_pause=recipe.cannot_pause) if found._may_pause else found
 
     def begun(self, settings: JsonObject | None) -> Choices:
         """Return the choices with the defaults that the study has.
@@ -92,7 +92,7 @@ class Choices:
         Args:
             settings: what `study.json` holds; None: the study is new.
         """
-        defaults = Defaults.of(self.study, settings, self.given.ladder, self.epochs, self.prunes_by_rungs)
+        defaults = Defaults.of(self.study, settings, self.given.ladder, self.epochs, self._may_pause)
         recorded = defaults.to_json() if self._has_many else (settings or {}).get(DEFAULTS)
         return replace(self, defaults=defaults, recorded_defaults=recorded)
 
@@ -123,10 +123,12 @@ class Choices:
 
     @property
     def prunes_by_rungs(self) -> bool:
-        """True if trials pause at rungs: an evaluation can judge them, and there are enough of them."""
-        tries_everything = issubclass(self.given.sampler_kind, _TRY_EVERYTHING)
-        is_worth_it = self._has_many and self.is_evaluated and not tries_everything
-        return self.has_rungs and is_worth_it and len(self.study.objectives) == 1
+        """True if trials pause at rungs: an evaluation can judge them, and there are enough of them.
+
+        A study of several objectives that began before they had rungs has none, unless the user passes a ladder.
+        """
+        is_new_enough = len(self.study.objectives) == 1 or self.defaults.pauses_several
+        return self._may_pause and (is_new_enough or self.given.ladder is not None)
 
     @property
     def ladder(self) -> Ladder | None:
@@ -136,13 +138,13 @@ class Choices:
     @property
     def pruner(self) -> optuna.pruners.BasePruner:
         """The pruner of Optuna; with rungs there is none, but where one of several objectives prunes."""
-        is_by_rungs = self.has_rungs and len(self.study.objectives) == 1
+        is_by_rungs = self.has_rungs and self.study.pruning_objective is None
         return NopPruner() if is_by_rungs else self.given.pruner
 
     def make_sampler(self, has_parallel_trials: bool) -> optuna.samplers.BaseSampler:
         """Return the sampler: the one given, or a Gaussian process over learning curves, or TPE."""
         study = self.study
-        if self.given.sampler is None and (self.prunes_by_rungs or self._models_complete_trials):
+        if self.given.sampler is None and self._may_model:
             branches = branches_of(study.space) if isinstance(study.space, SearchSpace) else None
             first, by_seconds = self.defaults.first(study), study.costs_in_seconds
             return CurveSampler(study.seed, study.objective, first, study.priors(), branches, by_seconds)
@@ -165,10 +167,22 @@ class Choices:
         return expected_trials(self.study.n_trials, self.study.budget) > TOO_FEW
 
     @property
+    def _may_pause(self) -> bool:
+        """Whether trials pause at rungs in a study that begins now."""
+        tries_everything = issubclass(self.given.sampler_kind, _TRY_EVERYTHING)
+        is_worth_it = self._has_many and self.is_evaluated and not tries_everything
+        return self.has_rungs and is_worth_it and self.study.pruning_objective is None
+
+    @property
+    def _may_model(self) -> bool:
+        """Whether the Gaussian process over learning curves proposes parameters; it models one objective."""
+        return len(self.study.objectives) == 1 and (self.prunes_by_rungs or self._models_complete_trials)
+
+    @property
     def _models_complete_trials(self) -> bool:
         """Whether the Gaussian process proposes parameters although every trial runs to completion."""
         may_model = self.defaults.models_in_full and not self.given.is_scheduled
-        return may_model and isinstance(self.pruner, NopPruner) and len(self.study.objectives) == 1
+        return may_model and isinstance(self.pruner, NopPruner)
 
     def _described_terminator(self) -> str:
         if self.given.is_default_terminator and self.prunes_by_rungs:
@@ -179,11 +193,18 @@ class Choices:
         given, study = self.given, self.study
         if self.prunes_by_rungs:
             default = "" if given.ladder is not None else " (default; pruner=None trains every trial to completion)"
-            return f"{self.defaults.ladder.describe(self.points)}{default}"
+            by = "" if len(study.objectives) == 1 else " by non-dominated sorting"
+            return f"{self.defaults.ladder.describe(self.points, by)}{default}"
         unused = "" if given.ladder is None else "; the Ladder is left aside"
-        if len(study.objectives) > 1 and study.pruning_objective is None:
-            return f"nothing is pruned (several objectives; pruning_metric= names one that prunes){unused}"
-        is_by_rungs = self.has_rungs and len(study.objectives) == 1
+        if self._may_pause:
+            return (
+                "nothing is pruned (the study began in a version without rungs for several objectives; "
+                "pruner=Ladder(...) adds rungs)"
+            )
+        if len(study.objectives) > 1 and study.pruning_objective is None and self.cannot_pause is not None:
+            why = f"trials do not pause, as {self.cannot_pause}"
+            return f"nothing is pruned: {why} (pruning_metric= names a metric that prunes){unused}"
+        is_by_rungs = self.has_rungs and study.pruning_objective is None
         if isinstance(given.pruner, NopPruner) or is_by_rungs:
             return f"pruner none: every trial runs to completion{unused}"
         by = "" if study.pruning_objective is None else f" by {study.pruning_objective.name}"

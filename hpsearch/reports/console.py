@@ -180,6 +180,8 @@ class LineView(SearchListener):
         assert self._study is not None
         best = best_records(records, self._study.objectives)
         waiting = [each for each in self._waiting() if each.values and all(by <= 0 for by in each.violations.values())]
+        if not best and waiting and len(self._study.objectives) > 1:
+            return f"{len(waiting)} paused, none complete yet"
         if not best and waiting:
             ahead = self._study.objective.best_of(waiting, key=lambda record: record.values[0])
             return f"best so far {format_value(ahead.values[0])} (trial {ahead.number}, paused)"

@@ -46,7 +46,8 @@ class Study:
             `hpsearch.search.decisions.training_budget`.
         scope: the reports of a trial that determine its value and its checkpoint.
         constraints: the bounds that the best trial must satisfy.
-        pruning_objective: with several objectives, the one by which trials are pruned; None: nothing is pruned.
+        pruning_objective: with several objectives, the one by which trials are pruned in place of rungs; None: trials
+            pause at rungs, if they can.
         keep_checkpoints: the number of best trials that keep their selected weights (with several objectives, 1 keeps
             those of the Pareto front); 0: none; None: every trial.
         timeout: seconds for this session, at the end of which a running trial is stopped. None: no limit.

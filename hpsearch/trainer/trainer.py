@@ -775,7 +775,7 @@ class Trainer(Recipe):
                 ``avg``, ``last-5-avg`` or ``last-10-avg``; default: `args.ray_scope`.
             constraints: the bounds that the best trial must satisfy: texts such as ``"num_parameters <= 1e6"`` or
                 ``"runtime <= 2"``, or `Constraint`s.
-            pruning_metric: with several objectives, the metric by which trials are pruned; default: none are.
+            pruning_metric: with several objectives, a metric by which trials are pruned in place of rungs.
             keep_checkpoints: the number of best trials that keep their weights on disk (with several objectives, 1
                 keeps those of the whole Pareto front); 0: none; None: every trial, and every checkpoint.
             timeout: seconds for this call; at its end, a running trial is stopped at its next step. Without `n_trials`,
@@ -809,11 +809,12 @@ class Trainer(Recipe):
                 Default: a Gaussian process over the learning curves of all trials; with an Optuna pruner or several
                 objectives, TPE.
             pruner: ``"rungs"``: trials pause at rungs, which depend on the number of trials, and the best of them are
-                promoted; a `Ladder` sets the rungs. If trials cannot pause (trainers of `tune` that do not resume
-                exactly), or with a `pruning_metric`, the median pruner replaces the rungs. Nothing is pruned with
-                several objectives and no `pruning_metric`, with a sampler that tries everything, or with fewer than
-                four trials. Or an `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``,
-                ``"hyperband"``. None or ``"none"``: every trial runs to completion.
+                promoted, with several objectives by non-dominated sorting; a `Ladder` sets the rungs. If trials cannot
+                pause (trainers of `tune` that do not resume exactly), or with a `pruning_metric`, the median pruner
+                replaces the rungs. Nothing is pruned with several objectives if trials cannot pause and there is no
+                `pruning_metric`, with a sampler that tries everything, or with fewer than four trials. Or an
+                `optuna.pruners.BasePruner`, or ``"median"``, ``"successive_halving"``, ``"hyperband"``. None or
+                ``"none"``: every trial runs to completion.
             storage: a URL such as ``"postgresql://user:password@host/name"``, the name of a journal file (``.log``),
                 ``"journal"`` for one in the study's folder, or an Optuna storage; default: SQLite in that folder.
             terminator: True ends the search when it stops improving: with rungs, after 30 consecutive trials without a

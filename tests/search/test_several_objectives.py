@@ -1,4 +1,7 @@
-"""Several objectives: the best runs are the Pareto front, and one named metric may prune."""
+"""Several objectives: the best runs are the Pareto front, and one named metric may prune.
+
+Where trials pause at rungs: `test_rungs_of_several.py`.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def weights_on_disk(study: Path) -> set[str]:
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[BestRun]]:
     folder = tmp_path_factory.mktemp("searched")
     changes = {"num_train_epochs": 2, "save_strategy": "epoch"}
-    return folder, search(folder, n_trials=12, storage=None, trainer=changes)
+    return folder, search(folder, n_trials=12, storage=None, pruner=None, trainer=changes)
 
 
 @pytest.mark.feature(1)
@@ -225,13 +228,6 @@ def test_a_trial_with_an_objective_that_is_never_finite_fails_and_says_so(tmp_pa
 
 
 # Pruning.
-
-
-def test_without_a_pruning_metric_nothing_is_pruned_and_the_notes_say_so(tmp_path: Path) -> None:
-    events = Events()
-    best = search(tmp_path, 12, trainer={"num_train_epochs": 2}, progress=events)
-    assert states(best[0]) == ["complete"] * 12
-    assert any("nothing is pruned" in note and "pruning_metric" in note for note in events.notes)
 
 
 @pytest.mark.parametrize(
@@ -440,7 +436,7 @@ def test_lines_and_tables_name_every_objective(tmp_path: Path) -> None:
     best = search(tmp_path, 4, constraints="num_parameters <= 45", preflight=False, progress=listener)
     lines = stream.getvalue().splitlines()
     assert lines[0] == "search 'study': minimize eval_loss and minimize num_parameters, with num_parameters <= 45"
-    assert "nothing is pruned" in lines[1]
+    assert "trials do not pause, as they are evaluated at their end only" in lines[1]
     *each_trial, at_the_end = lines[2:]
     for line, record in zip(each_trial, best[0].run_summary.records, strict=True):
         assert f"trial {record.number} complete" in line

@@ -123,6 +123,22 @@ def test_several_objectives_with_a_constraint_and_pruning_work_in_workers(tmp_pa
     assert stored == {record.number: record.state.value for record in records}
 
 
+def test_trials_of_several_objectives_pause_and_resume_in_workers(tmp_path: Path) -> None:
+    front = search(
+        tmp_path,
+        12,
+        trainer={"model_init": build, "num_train_epochs": 6},
+        compute_objective=["eval_loss", "num_parameters"],
+        direction=["minimize", "minimize"],
+        pruner="rungs",
+    )
+    records = front[0].run_summary.records
+    assert {record.state.value for record in records} == {"complete", "pruned"}
+    assert any(len(record.reports) == 1 for record in records)
+    assert all(record.state.value == "complete" for record in records[:2])
+    assert all(run.load_model() is not None for run in front)
+
+
 # Workers that die.
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
+
+from .pareto_order import Costs, dominance
 
 # The prior of the share of agreeing pairs, a beta distribution: as if four of six pairs had agreed.
 _AGREEING, _PAIRS = 4, 6
@@ -24,7 +27,8 @@ class Agreement(NamedTuple):
 
     Attributes:
         agreeing: the number of pairs with the same order.
-        pairs: the number of pairs that are tied at neither of the two.
+        pairs: the number of pairs that are tied at neither of the two; of several objectives, those of which one trial
+            dominates the other at the rung.
         trials: the number of trials.
     """
 
@@ -88,21 +92,24 @@ def describe(fraction: float, found: Agreement, is_heeded: bool = True) -> str:
     return f"{counted}, at least {LEAST} is needed): {then}"
 
 
-def agreement(costs: Sequence[tuple[float, float]]) -> Agreement:
+def agreement(costs: Sequence[tuple[Costs, Costs]]) -> Agreement:
     """Count the pairs of trials that agree; fewer than three trials count as no pair.
 
-    Args:
-        costs: the objective of each trial at the rung and at completion; less is better.
+    A pair is compared if one trial dominates the other at the rung, and they are not equal at completion. It agrees if
+    the same trial dominates the other at completion. With one objective, to dominate is to be better.
 
-    >>> agreement([(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)]), agreement([(0.1, 3.0), (0.2, 2.0), (0.3, 1.0)])
-    (Agreement(agreeing=3, pairs=3, trials=3), Agreement(agreeing=0, pairs=3, trials=3))
+    Args:
+        costs: the objectives of each trial at the rung and at completion; less is better.
+
+    >>> agreement([((0.1,), (1.0,)), ((0.2,), (2.0,)), ((0.3,), (3.0,))])
+    Agreement(agreeing=3, pairs=3, trials=3)
+    >>> agreement([((0.1,), (3.0,)), ((0.2,), (2.0,)), ((0.3,), (1.0,))])
+    Agreement(agreeing=0, pairs=3, trials=3)
     """
     if len(costs) < _FEWEST:
         return Agreement()
     compared = costs[-_MOST:]
-    orders = [
-        (early < other_early) == (late < other_late)
-        for (early, late), (other_early, other_late) in itertools.combinations(compared, 2)
-        if early != other_early and late != other_late
-    ]
-    return Agreement(sum(orders), len(orders), len(compared))
+    early, late = (np.array(each, dtype=float) for each in zip(*compared, strict=True))
+    better, better_late = dominance(early), dominance(late)
+    is_equal_late = (late[:, None] == late).all(axis=2)
+    return Agreement(int((better & better_late).sum()), int((better & ~is_equal_late).sum()), len(compared))

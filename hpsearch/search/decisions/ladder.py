@@ -96,22 +96,27 @@ class Ladder:
             self.reduction_factor, f"the best of {self.reduction_factor}"
         )
 
-    def describe(self, points: Sequence[float] | None) -> str:
-        """Describe where trials pause if they are evaluated after these fractions of their training run; None: unknown.
+    def describe(self, points: Sequence[float] | None, by: str = "") -> str:
+        """Describe where trials pause, and which are promoted.
+
+        Args:
+            points: the fractions of their training run after which trials are evaluated; None: unknown.
+            by: how trials are ranked, in words that follow "promoted"; empty: by the objective.
 
         Examples:
             >>> LADDER_OF_0_8_0.describe((0.2, 0.4, 0.6, 0.8, 1.0))
             'trials pause after 20% and 60% of their training, and the best third is promoted'
         """
+        promoted = f"{self.part} is promoted{by}{self._completed}"
         if points is None:
             fractions = _listed([_as_text(each) for each in self.fractions])
             after = f"at the first evaluation after {fractions}"
-            return f"trials pause {after} of their training, and {self.part} is promoted{self._completed}"
+            return f"trials pause {after} of their training, and {promoted}"
         first_at = {self.level(point): point for point in sorted(points, reverse=True)}
         pauses = [f"{first_at[level]:.0%}" for level in range(1, self.end) if level in first_at]
         if not pauses:
             return "trials do not pause, as they are evaluated at their end only"
-        return f"trials pause after {_listed(pauses)} of their training, and {self.part} is promoted{self._completed}"
+        return f"trials pause after {_listed(pauses)} of their training, and {promoted}"
 
     @property
     def _completed(self) -> str:

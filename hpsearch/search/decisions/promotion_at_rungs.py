@@ -10,6 +10,8 @@ with the final ranks (`hpsearch.search.decisions.agreement`). A misleading rung 
 Trials are compared at a rung by what they report after it and before the next one. One that has no report there, as it
 is evaluated seldom or is shorter than others, is not among them.
 
+Trials of several objectives are ranked by `hpsearch.search.decisions.pareto_order`.
+
 Promotion is asynchronous: a free worker resumes the best promotable trial, or starts a new one if there is none. The
 learning-rate schedule of every trial is that of its whole training run.
 
@@ -25,10 +27,12 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 
+from ..metrics.selection import best_records
 from ..study import Study
 from ..trial import Report, TrialRecord, TrialState, Verdict
 from .agreement import Agreement
 from .ladder import Ladder
+from .pareto_order import is_no_worse, pareto_order
 from .standings import WITHOUT_RESULT, Standings
 from .training_budget import expected_trials
 
@@ -48,12 +52,12 @@ class Rungs:
     study, decide like a single one.
 
     Args:
-        study: the settings; it has one objective.
+        study: the settings.
         ladder: the rungs.
     """
 
     def __init__(self, study: Study, ladder: Ladder) -> None:
-        self._ladder, self._n_trials = ladder, study.n_trials
+        self._ladder, self._n_trials, self._objectives = ladder, study.n_trials, study.objectives
         self._expected = expected_trials(study.n_trials, study.budget)
         self._standings = Standings(study, ladder)
 
@@ -149,7 +153,7 @@ class Rungs:
         hopeful = self._finite(at, paused)
         if any(each.is_eligible for each in trials):  # one that was never at a rung, such as a shorter one
             hopeful = paused = [each for each in hopeful if _holds(each.reports[-1])]
-        return min(hopeful or paused, key=lambda each: (standings.cost(at, each), each.number), default=None)
+        return min(hopeful or paused, key=self._place_at(at), default=None)
 
     def unpromotable(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return the paused trials that cannot be promoted: more trials are better than can be from their rung."""
@@ -176,20 +180,18 @@ class Rungs:
     def best_paused(self, trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the paused trial with the best report, if it is better than all results; None if there is none.
 
-        One that breaks a constraint is no result, and stays paused.
+        Of several objectives, if no result is as good in all of them: the trial would be on the Pareto front. One that
+        breaks a constraint is no result, and stays paused.
         """
-        costs = {
-            each.number: self._standings.climb(each)[-1][1].value
-            for each in trials
-            if each.state is TrialState.PAUSED and each.reports and _holds(each)
-        }
-        best = min(
-            (each for each in trials if costs.get(each.number, math.inf) < math.inf),
-            default=None,
-            key=lambda each: costs[each.number],
-        )
-        results = [self._standings.sign * each.values[0] for each in trials if each.is_eligible]
-        return best if best is not None and costs[best.number] < min(results, default=math.inf) else None
+        paused = [each for each in trials if each.state is TrialState.PAUSED and each.reports and _holds(each)]
+        results = [self._standings.costs_of_result(each) for each in best_records(trials, self._objectives)]
+        costs = [self._standings.climb(each)[-1][1].values for each in paused]
+        ahead = [
+            (each, cost)
+            for each, cost in zip(paused, costs, strict=True)
+            if cost[0] < math.inf and not any(is_no_worse(result, cost) for result in results)
+        ]
+        return ahead[pareto_order([cost for _, cost in ahead])[0]][0] if ahead else None
 
     def agreements(self, trials: Sequence[TrialRecord]) -> dict[float, Agreement]:
         """Return the agreement at each rung, by the fraction of the training run; empty if the rungs do not heed it."""
@@ -198,7 +200,8 @@ class Rungs:
     def count_since_improvement(self, trials: Iterable[TrialRecord]) -> int:
         """Return the number of trials that reached a rung, or failed, since the last new best at any rung.
 
-        Completion is the last rung. Running trials are not counted: they may still improve.
+        Of several objectives, the first one counts. Completion is the last rung. Running trials are not counted: they
+        may still improve.
         """
         best: dict[int, float] = {}
         count = 0
@@ -223,15 +226,17 @@ class Rungs:
     def _ahead_of_the_best(self, levels: Sequence[int], trials: Sequence[TrialRecord]) -> TrialRecord | None:
         """Return the best paused trial, of the highest rung, that came there better than the best trial had.
 
+        Of several objectives, no trial of the Pareto front had been as good there in all of them.
         Those that were promoted first had to be better than few others.
         """
-        standings = self._standings
-        best = min((each for each in trials if each.is_eligible), key=lambda each: standings.sign * each.values[0])
-        for level in (each for each in levels if standings.was_at(each, best)):
-            most = standings.cost(level, best).value
-            ahead = [each for each in standings.paused(level) if standings.cost(level, each).value < most]
-            if ahead:
-                return min(ahead, key=lambda each: (standings.cost(level, each), each.number))
+        standings, front = self._standings, best_records(trials, self._objectives)
+        for level in levels:
+            best = [standings.cost(level, each).values for each in front if standings.was_at(level, each)]
+            if best:
+                costs = ((each, standings.cost(level, each).values) for each in standings.paused(level))
+                ahead = [each for each, cost in costs if not any(is_no_worse(other, cost) for other in best)]
+                if ahead:
+                    return min(ahead, key=self._place_at(level))
         return None
 
     def _promotable(
@@ -248,7 +253,7 @@ class Rungs:
         if rating is None:
             ranked = {each.number: standings.rank(level, each.number) for each in candidates}
             best = [each for each in candidates if (rank := ranked[each.number]) is not None and rank < count]
-            return min(best, key=lambda each: (standings.cost(level, each), each.number), default=None)
+            return min(best, key=self._place_at(level), default=None)
         if not candidates or standings.promoted(level, but=(each.number for each in candidates)) >= count:
             return None
         return self._best_of(level, candidates, trials, rating)
@@ -259,9 +264,13 @@ class Rungs:
         """Return the trial at a rung with the largest expected improvement, or with the best report there."""
         candidates = self._finite(level, candidates)
         if rating is None:
-            return min(candidates, key=lambda each: (self._standings.cost(level, each), each.number))
+            return min(candidates, key=self._place_at(level))
         rated = zip(rating(candidates, trials), candidates, strict=True)
         return max(rated, key=lambda pair: (pair[0], -pair[1].number))[1]
+
+    def _place_at(self, level: int) -> Callable[[TrialRecord], int]:
+        """Return the key by which ranked trials at a rung are sorted, the best first."""
+        return lambda each: self._standings.rank(level, each.number) or 0
 
     def _finite(self, level: int, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """Return those of the trials that had not diverged when they came to a rung."""

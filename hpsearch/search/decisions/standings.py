@@ -22,25 +22,30 @@ from ..time_and_epoch_limits import OF_THE_TRIAL
 from ..trial import Report, TrialRecord, TrialState
 from .agreement import Agreement, agreement
 from .ladder import Ladder
+from .pareto_order import Costs, ParetoRanks
 
 WITHOUT_RESULT = (TrialState.FAILED, TrialState.REFUSED)
 _ON_ITS_WAY = (TrialState.RUNNING, TrialState.INTERRUPTED)
 
 
 class Cost(NamedTuple):
-    """The value of a trial at a report; less is better.
+    """The values of a trial at a report; less is better.
 
     Attributes:
-        value: of the objective.
+        values: of the objectives; all infinite if one of them is not finite.
         loss: of the evaluation, 0 if there is none: of trials with the same value, such as an accuracy, the one with
             the lower loss is better.
     """
 
-    value: float
+    values: Costs
     loss: float = 0.0
 
+    @property
+    def value(self) -> float:
+        """The value of the objective, or of the first of several."""
+        return self.values[0]
 
-_NONE = Cost(math.inf)
+
 _NUMBER = operator.attrgetter("number")
 
 
@@ -62,12 +67,18 @@ class Standing:
     is_ranked: bool
     promoted_from: frozenset[int]
 
+    @property
+    def ranked_costs(self) -> Mapping[int, Cost]:
+        """The costs by which the trial is compared at rungs; none if it is not."""
+        return self.costs if self.is_ranked else {}
+
 
 class Standings:
     """Keeps the trials of a study ordered at each rung.
 
     Args:
-        study: the settings, also as read from the folder of a study; it has one objective.
+        study: the settings, also as read from the folder of a study. Trials of several objectives are ranked by
+            `pareto_order`.
         ladder: the rungs.
 
     Attributes:
@@ -77,6 +88,7 @@ class Standings:
 
     def __init__(self, study: Study | StoredStudy, ladder: Ladder) -> None:
         self._ladder, self._scope, self._objectives = ladder, study.scope, study.objectives
+        self._none = Cost((math.inf,) * len(study.objectives))
         self._climbs: dict[int, tuple[Sequence[Report], list[tuple[int, Cost]]]] = {}
         self._agreements: dict[int, tuple[list[TrialRecord], Agreement]] = {}
         self._forget()
@@ -86,6 +98,7 @@ class Standings:
         self._latest: tuple[TrialRecord, ...] | None = None
         self._standings: dict[int, Standing] = {}
         self._order: defaultdict[int, list[tuple[Cost, int]]] = defaultdict(list)
+        self._pareto: defaultdict[int, ParetoRanks] = defaultdict(ParetoRanks)
         self._paused: defaultdict[int, dict[int, TrialRecord]] = defaultdict(dict)
         self._promoted: defaultdict[int, set[int]] = defaultdict(set)
         self.complete_at: defaultdict[int, dict[int, Standing]] = defaultdict(dict)
@@ -121,6 +134,8 @@ class Standings:
         standing = self._standings[number]
         if not standing.is_ranked or level not in standing.costs:
             return None
+        if len(self._objectives) > 1:
+            return self._pareto[level].rank(number)
         return bisect_left(self._order[level], (standing.costs[level], number))
 
     def count(self, level: int) -> int:
@@ -129,7 +144,7 @@ class Standings:
 
     def count_finite(self, level: int) -> int:
         """Return the number of ranked trials that had not diverged when they came to a level."""
-        return bisect_left(self._order[level], (Cost(math.inf, -math.inf), -1))
+        return bisect_left(self._order[level], (self._none._replace(loss=-math.inf), -1))
 
     def paused(self, level: int) -> list[TrialRecord]:
         """Return the trials that are paused at a level, by number."""
@@ -157,10 +172,9 @@ class Standings:
         records = [each.trial for each in complete]
         known, found = self._agreements.get(level, ([], None))
         if found is None or len(known) != len(records) or any(a is not b for a, b in zip(known, records, strict=True)):
-            costs = [
-                (each.costs[level].value, self.sign * each.trial.values[0]) for each in complete if each.trial.values
-            ]
-            found = agreement(costs)
+            found = agreement(
+                [(each.costs[level].values, self.costs_of_result(each.trial)) for each in complete if each.trial.values]
+            )
             self._agreements[level] = records, found
         return found
 
@@ -170,7 +184,7 @@ class Standings:
 
     def cost(self, level: int, trial: TrialRecord) -> Cost:
         """Return the cost of a trial when it came to a level; infinite if it was not there."""
-        return next((cost for reached, cost in self.climb(trial) if reached == level), _NONE)
+        return next((cost for reached, cost in self.climb(trial) if reached == level), self._none)
 
     def was_at(self, level: int, trial: TrialRecord) -> bool:
         """Return whether a trial has a report between a rung and the next one."""
@@ -201,13 +215,14 @@ class Standings:
     def _at(self, trial: TrialRecord, count: int) -> tuple[int, Cost]:
         report, reports = trial.reports[count - 1], trial.reports[:count]
         level = self._ladder.level(report.fraction)
-        is_told = says_how_good(reports, self._objectives[0])
+        is_told = all(says_how_good(reports, each, place) for place, each in enumerate(self._objectives))
         selected = select_report(reports, self._scope, self._objectives)
-        if selected is None or (is_told and not math.isfinite(report.value)):
-            return (level if is_told else 0), _NONE
+        if selected is None or (is_told and not all(map(math.isfinite, report.values))):
+            return (level if is_told else 0), self._none
         loss = loss_of(selected.report.metrics)
-        value = cost_of(selected.report, selected.values[0], self._objectives[0])
-        return (level if is_told else 0), Cost(value, loss if math.isfinite(loss) else math.inf)
+        named = zip(selected.values, self._objectives, strict=True)
+        values = tuple(cost_of(selected.report, value, each) for value, each in named)
+        return (level if is_told else 0), Cost(values, loss if math.isfinite(loss) else math.inf)
 
     def _standing(self, trial: TrialRecord) -> Standing:
         climb = self.climb(trial)
@@ -223,6 +238,8 @@ class Standings:
             self._remove(before)
         trial, number = now.trial, now.trial.number
         self._standings[number] = now
+        if len(self._objectives) > 1:
+            self._rank_again(number, {} if before is None else before.ranked_costs, now.ranked_costs)
         for level, cost in now.costs.items():
             if now.is_ranked:
                 insort(self._order[level], (cost, number))
@@ -238,6 +255,11 @@ class Standings:
                 self._open[number] = now.top
         if now.is_ranked and self._is_at_its_end(now):
             self._at_their_end.add(number)
+
+    def _rank_again(self, number: int, before: Mapping[int, Cost], now: Mapping[int, Cost]) -> None:
+        for level in before.keys() | now.keys():
+            if before.get(level) != now.get(level):
+                self._pareto[level].set(number, before.get(level), now.get(level))
 
     def _remove(self, standing: Standing) -> None:
         number = standing.trial.number
@@ -258,10 +280,10 @@ class Standings:
         is_over = trial.state is TrialState.COMPLETE or (trial.reason or "").startswith(OF_THE_TRIAL)
         return trial.is_eligible and is_over and any(0 < level < self._ladder.end for level in standing.costs)
 
-    @property
-    def sign(self) -> float:
-        """What makes a cost of a value."""
-        return 1.0 if self._objectives[0].direction == MINIMIZE else -1.0
+    def costs_of_result(self, trial: TrialRecord) -> Costs:
+        """Return the result of a trial as costs: less is better."""
+        named = zip(trial.values, self._objectives, strict=True)
+        return tuple(value if each.direction == MINIMIZE else -value for value, each in named)
 
 
 def _is_past(level: int, climb: Sequence[tuple[int, Cost]], state: TrialState) -> bool:

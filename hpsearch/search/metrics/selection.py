@@ -75,12 +75,12 @@ def select_report(reports: Sequence[Report], scope: str, objectives: Sequence[Ob
     return Selected(tuple(math.fsum(column) / len(chosen) for column in columns), finite[-1])
 
 
-def says_how_good(reports: Sequence[Report], objective: Objective) -> bool:
+def says_how_good(reports: Sequence[Report], objective: Objective, place: int = 0) -> bool:
     """Return whether the last of these reports says how good the trial is: by a number, or by having none.
 
     A metric that is costly may be left out, or be NaN, at some evaluations. One that is left out says nothing. A NaN
     says nothing after a number; before, the model may be of no use for the metric, and that counts as bad. Where the
-    loss is not finite, the training has diverged at any rate.
+    loss is not finite, the training has diverged at any rate. Of several objectives, `place` is that of this one.
 
     >>> from hpsearch.search.metrics.objective import resolve_objectives
     >>> [f1] = resolve_objectives("f1", None, has_metrics=True)
@@ -93,13 +93,13 @@ def says_how_good(reports: Sequence[Report], objective: Objective) -> bool:
     (True, False)
     """
     last = reports[-1]
-    if not math.isnan(last.value) or not math.isfinite(loss_of(last.metrics)):
+    if not math.isnan(last.values[place]) or not math.isfinite(loss_of(last.metrics)):
         return True
     try:
         objective.value(last.metrics)
     except MissingMetricError:
         return False
-    return not any(math.isfinite(each.value) for each in reports)
+    return not any(math.isfinite(each.values[place]) for each in reports)
 
 
 def loss_of(metrics: Mapping[str, float]) -> float:

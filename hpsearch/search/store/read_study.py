@@ -187,7 +187,7 @@ def _ladder(value: object) -> JsonObject:
 
 def _defaults(value: object) -> dict[str, object]:
     checks = {"ladder": _ladder, "at_random": optional(whole), "models_in_full": _is_true_or_false}
-    return fields(value, checks, tuple(checks))
+    return fields(value, {**checks, "pauses_several": _is_true_or_false}, tuple(checks))
 
 
 _SETTINGS: dict[str, Check] = {

@@ -23,6 +23,7 @@ from tests.support.live_requests import search
         (["stop", "1"], "Trial 1 is complete"),
         (["extend", "1", "--num_train_epochs", "9"], "no checkpoint with the state of its optimizer"),
         (["add", "--learning_rate=0.5", "here"], "Expected the folder of one study, but got here, "),
+        (["confirm", "--repeats", "3", "--top", "2"], "are trained with up to 3 seeds each, until the best"),
         (["pause"], "No search is running"),
         (["unpause"], "No search is running"),
         (["set", "n_trials=9"], "No search is running"),

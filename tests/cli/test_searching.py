@@ -55,6 +55,20 @@ def test_resume_takes_a_limit_of_time_back_and_changes_arguments(here: Path, tol
     assert max(each["epochs"] for each in records) == 2.0
 
 
+def test_confirm_continues_a_study_of_run_until_the_best_is_clear(here: Path, told: Told) -> None:
+    few = ["-n", "3", "--study-name", "confirmed", "--set", "num_train_epochs=1"]
+    assert told("run", "first/study.py", *few)[0] == 0
+    code, out, err = told("confirm", "runs/confirmed", "--repeats", "2", "--top", "2")
+    assert code == 0, err
+    assert "are trained with up to 2 seeds each, until the best of them is clear" in out
+    records = [json.loads(path.read_text()) for path in (here / "runs/confirmed").glob("*/trial.json")]
+    replicas = [each for each in records if "origin" in each]
+    assert len(records) - len(replicas) == 3
+    assert [each["origin"]["kind"] for each in replicas] == ["replica"] * 2
+    assert "is the mean of trial" in " ".join(out.split())
+    assert told("show", "runs/confirmed")[0] == 0
+
+
 def test_a_run_without_a_result_ends_with_its_reason_and_the_code_of_a_failure(here: Path, told: Told) -> None:
     failing = """
     def fail(trial):

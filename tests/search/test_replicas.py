@@ -17,7 +17,7 @@ from hpsearch.search.metrics.objective import resolve_objectives
 from hpsearch.search.metrics.replicas import runs_of
 from hpsearch.search.metrics.selection import best_records, ranking
 from hpsearch.search.result.chance_of_best import chance_of_best, chances_of_best
-from hpsearch.search.result.findings.repeats import repeats as sentences
+from hpsearch.search.result.findings.repeated_best import repeated_best as sentences
 from hpsearch.search.store.checked_json import Unreadable
 from hpsearch.search.store.retention import kept_records
 from hpsearch.search.store.stored_record import record_from_json

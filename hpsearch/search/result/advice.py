@@ -16,7 +16,7 @@ from .findings.early_stops import early_stops
 from .findings.equal_values import are_equal, equal_values, single_result
 from .findings.exhausted_space import exhausted_space
 from .findings.pruned_ahead import pruned_ahead
-from .findings.repeats import repeats
+from .findings.repeated_best import repeated_best
 from .findings.ties import ties
 from .known_study import KnownStudy, known_noise, on_disk
 
@@ -33,7 +33,7 @@ def advice(study: KnownStudy, records: Sequence[TrialRecord]) -> list[str]:
     if not best:
         return []
     is_repeated = without_replicas(records) is not records
-    repeated, records = repeats(records, objectives, study.repeats), without_replicas(records)
+    repeated, records = repeated_best(records, objectives, study.repeats), without_replicas(records)
     space, stored = _space(study.described_space()), on_disk(study)
     noise, earlier = known_noise(stored, records), earlier_best(records, objectives, study.scope)
     to_beat = best[0].value if earlier is None else earlier.value

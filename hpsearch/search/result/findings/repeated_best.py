@@ -14,7 +14,7 @@ from ..chance_of_best import chance_of_best
 _MOST_NAMED = 3
 
 
-def repeats(records: Sequence[TrialRecord], objectives: Sequence[Objective], most: int) -> list[str]:
+def repeated_best(records: Sequence[TrialRecord], objectives: Sequence[Objective], most: int) -> list[str]:
     """Return sentences about the means of the best trials, and about replicas that are missing.
 
     Args:

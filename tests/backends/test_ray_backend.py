@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpsearch import BestRun
-from tests.backends.contract import BackendContract
+from tests.backends.contract import BackendContract, Mixed
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_instance")]
 
@@ -31,3 +31,7 @@ class TestRayGroups(BackendContract):
 
     def search(self, folder: Path, space: Any = None, n_trials: int = 3, **changes: Any) -> BestRun:
         return super().search(folder, space, n_trials, **{"per_device_train_batch_size": 2, **changes})
+
+    def test_trials_complete_fail_and_are_pruned_and_a_failure_says_why(self, mixed: Mixed) -> None:
+        """Not in `make test`, where a trial of one process on Ray and a group in workers are."""
+        super().test_trials_complete_fail_and_are_pruned_and_a_failure_says_why(mixed)

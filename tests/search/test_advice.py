@@ -20,6 +20,7 @@ class Known:
 
     constraints = ()
     scope = "last"
+    repeats = 1
     folder = Path("nowhere")
 
     def __init__(self, space: Any = None, objective: Any = "accuracy") -> None:

@@ -14,6 +14,7 @@ from ..errors import HpsearchError, SpaceError, StudyError, TrialPruned
 from ..search.space.drawn_trial import DrawnTrial
 from ..search.space.parameters import Parameter
 from ..search.space.search_space import SearchSpace
+from ..search.study import SEEDS_IN_ALL
 from ..search.trial import Trial
 from ..system.spelling import nearest_name
 from ..system.temporary_folders import scratch_folder
@@ -195,7 +196,7 @@ def ask(space: Space, trial: Trial, code: str) -> dict[str, object]:
 def seed_of(trial: Trial, default: int) -> int:
     """Return the seed of a trial: its parameter ``seed`` if the space has one, else the default, or a replica's."""
     seed = trial.params.values_by_name.get("seed")
-    return seed if isinstance(seed, int) else default + trial.seed_offset
+    return seed if isinstance(seed, int) else (default + trial.seed_offset) % SEEDS_IN_ALL
 
 
 def name_of(function: Callable[..., object]) -> str:

@@ -20,7 +20,7 @@ from ..search.result.best_run import BestRun
 from ..search.space.parameters import Params
 from ..search.space.read_parameters import check_read
 from ..search.store.provenance import fingerprint
-from ..search.study import SpaceLike, as_space, known_space
+from ..search.study import SEEDS_IN_ALL, SpaceLike, as_space, known_space
 from ..search.time_and_epoch_limits import NO_FIRST_CALL, FirstCall
 from ..search.trial import FixedTrial, Trial, TrialRecord
 from ..searching.replay import Replay, replay
@@ -139,9 +139,7 @@ class TrainerFunction:
         seed = seed_of(trial, self.args.seed)
         made = self._make(trial, seed)
         if trial.seed_offset:
-            made.args.seed = seed
-            if made.args.data_seed is not None:
-                made.args.data_seed += trial.seed_offset
+            self._set_seeds(made, seed, trial.seed_offset)
         if made.args.seed != seed:  # it is known only now, so the model is made again
             seed = made.args.seed
             del made
@@ -152,6 +150,23 @@ class TrainerFunction:
                 f"{made.args.output_dir!r}), but the study has one: pass output_dir= to tune."
             )
         return TransformersTrainer(made, trial, output_dir or made.args.output_dir, environment)
+
+    def _set_seeds(self, made: transformers.Trainer, seed: int, offset: int) -> None:
+        """Give a trainer the seeds of a replica.
+
+        Raises:
+            StudyError: `make_trainer` gives each trial a seed of its own.
+        """
+        if made.args.seed != self.args.seed:
+            raise StudyError(
+                f"make_trainer(trial) gives each trial another seed ({self.args.seed}, {made.args.seed}), so trials "
+                "cannot be repeated with others: take the seed out of make_trainer, or leave repeats out."
+            )
+        made.args.seed = seed
+        if made.args.data_seed is not None:
+            made.args.data_seed = (made.args.data_seed + offset) % SEEDS_IN_ALL
+            made.accelerator.dataloader_config.data_seed = made.args.data_seed
+        seed_run(made.args)  # the trainer has set the seed that it was made with
 
     @contextlib.contextmanager
     def preflight_trainer(self, trial: Trial, output_dir: str) -> Iterator[PreflightTrainer]:
@@ -202,7 +217,7 @@ class TrainerFunction:
 
     def build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         """Build the model of a trial, with the weights in a folder, in evaluation mode."""
-        trial = FixedTrial(record.params, record.number, record.arguments)
+        trial = FixedTrial.of(record)
         with preserved_streams():
             trainer = self.for_trial(trial, str(folder.parent))
             try:

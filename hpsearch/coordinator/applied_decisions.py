@@ -210,7 +210,6 @@ class AppliedDecisions:
 
     def _set_rules(self, n_trials: int | None, confirmations: tuple[Confirmation, ...]) -> None:
         """Decide by another total of trials, or repeat other trials, if the user has requested it."""
-        assert self._rules.repeats is not None, "a search has a rule for repeats"
         if confirmations != self._rules.repeats.confirmations:
             self._rules = replace(self._rules, repeats=replace(self._rules.repeats, confirmations=confirmations))
         if n_trials != self._rules.n_trials:

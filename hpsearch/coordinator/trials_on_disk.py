@@ -143,8 +143,7 @@ class TrialsOnDisk:
 
     def _begin_new(self, trial: Trial, suggested: dict[str, object], execution: Execution) -> None:
         with self._folder.locked():
-            is_given = trial.origin is not None and not trial.seed_offset
-            given = trial.origin["arguments"] if is_given and trial.origin is not None else {}
+            given = {} if trial.origin is None or trial.seed_offset else trial.origin["arguments"]
             trial.arguments = {**self._not_known(trial, suggested), **given}
             trial.keep()
             trial.suggested_by_space = set(trial.params.values_by_name)

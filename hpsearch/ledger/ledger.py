@@ -190,7 +190,8 @@ class Ledger:
             session: that trains it.
             records: all trials that are known.
         """
-        self._engine.enqueue_trial(dict(repeated.params), user_attrs={_REQUEST: request})
+        if not any(entries.trials[each].user_attrs.get(_REQUEST) == request for each in entries.queued):
+            self._engine.enqueue_trial(dict(repeated.params), user_attrs={_REQUEST: request})
         return self._begin(entries.next_number, session, records, is_queued=True)
 
     def _begin(self, number: int, session: str, records: Sequence[TrialRecord], is_queued: bool) -> OptunaTrial:

@@ -105,6 +105,11 @@ class Choices:
         given, study = self.given, self.study
         if study.start_with and issubclass(given.sampler_kind, optuna.samplers.GridSampler):
             raise StudyError("start_with cannot be combined with a GridSampler, which has an order of its own.")
+        if given.is_scheduled and study.repeats > 1:
+            raise StudyError(
+                f"repeats={study.repeats} trains trials again to completion, but a scheduler of Ray Tune judges every "
+                "trial: leave repeats or scheduler out."
+            )
         if len(study.objectives) == 1:
             return
         prunes = not self.has_rungs and not isinstance(given.pruner, NopPruner)

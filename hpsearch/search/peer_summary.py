@@ -42,7 +42,7 @@ class PeerTrials:
             study: the settings.
             epochs: that all of them have trained together.
             were_evaluated: whether one of them has made a report.
-            may_be_repeated: as above.
+            may_be_repeated: whether any trial may be repeated with other seeds.
         """
         keep = study.keep_checkpoints
         kept = () if keep is None or may_be_repeated else kept_records(leading, study.objectives, keep)

@@ -29,7 +29,7 @@ SpaceLike = Union[SearchSpace, Mapping[str, Parameter], SpaceFunction, None]
 SET_BY_THE_SEARCH = ("output_dir", "run_name")
 EPOCH, STEP = "epoch", "step"
 SEEDS = ("seed", "data_seed")  # of training; a trial that is repeated gets others
-_LARGEST_SEED = 2**32 - 1
+SEEDS_IN_ALL = 2**32
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Study:
         for name in ("oom_fallback", "preflight"):
             if not isinstance(getattr(self, name), bool):
                 raise StudyError(f"{name} must be True or False, but got {getattr(self, name)!r}.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed <= _LARGEST_SEED:
-            raise StudyError(f"seed must be a whole number from 0 to {_LARGEST_SEED}, but got {self.seed!r}.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS_IN_ALL:
+            raise StudyError(f"seed must be a whole number from 0 to {SEEDS_IN_ALL - 1}, but got {self.seed!r}.")
         if self.hp_name is not None and not callable(self.hp_name):
             raise StudyError(f"hp_name must be a function of a trial or None, but got {self.hp_name!r}.")
         self._check_several()
@@ -187,11 +187,11 @@ class Study:
         for name in SET_BY_THE_SEARCH:
             if name in arguments:
                 raise SpaceError(f"The search space has {name}={arguments[name]!r}, but the search itself sets {name}.")
-        for name in SEEDS if self.repeats > 1 else ():
+        for name in SEEDS if self.repeats > 1 or trial.seed_offset else ():
             if name in arguments:
                 raise SpaceError(
-                    f"repeats={self.repeats} trains trials again with other seeds, but the space has "
-                    f"{name}={arguments[name]!r}: take it out, or leave repeats out."
+                    f"Repeats train trials again with other seeds, but the space has {name}={arguments[name]!r}: take "
+                    "it out, or leave repeats out."
                 )
         trial.params.read.clear()
         return arguments

@@ -547,6 +547,13 @@ class FixedTrial(Trial):
         self.params = _ReadParams(dict(params))
         self.arguments = dict(params if arguments is None else arguments)
 
+    @classmethod
+    def of(cls, record: TrialRecord) -> FixedTrial:
+        """Return a trial that trains, or builds the model, as a recorded one did; a replica with its own seed."""
+        trial = cls(record.params, record.number, record.arguments)
+        trial.origin = None if record.replica is None else record.origin
+        return trial
+
     def report(self, value: float, resource: int) -> None:
         """Do nothing: there is no study."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HpsearchError, StudyError
+from ..search.metrics.replicas import run_with_checkpoint
 from ..search.result.best_run import BestRun
 from ..search.result.held_out_result import PREFIX, held_out_result
 from ..search.store.held_out_file import HELD_OUT_LOCK, HeldOutEvaluation, read_held_out, write_held_out
@@ -90,10 +91,10 @@ class HeldOutEvaluator:
         self.announce(notice)
 
     def _of_best(self, best: BestRun) -> HeldOutEvaluation:
-        record = next(each for each in best.run_summary.records if str(each.number) == best.run_id)
+        record = next(each for each in best.run_summary.best() if str(each.number) == best.run_id)
         if best.checkpoint is None or not best.checkpoint.is_dir():
             raise StudyError("its weights are not on disk")
-        trial = FixedTrial(record.params, record.number, record.arguments)
+        trial = FixedTrial.of(run_with_checkpoint(best.run_summary.records, record.number, best.checkpoint))
         return self._evaluation(self.recipe, trial, record.number, record.values, best.checkpoint)
 
     def _of_defaults(self) -> HeldOutEvaluation:

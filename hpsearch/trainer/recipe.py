@@ -21,6 +21,7 @@ from ..arguments import TrainingArguments, adopt
 from ..arguments.casting import argument_names, cast_argument
 from ..arguments.older_spellings import successor_of_argument
 from ..errors import ArgumentError, InvalidInputError, UnknownArgumentError
+from ..search.study import SEEDS_IN_ALL
 from ..search.trial import FixedTrial, Trial
 from ..system.spelling import misspelling_of, nearest_name
 from ..training import data, optimization
@@ -268,7 +269,7 @@ class Recipe:
             ArgumentError: a parameter is not a valid training argument.
         """
         place: dict[str, object] = {} if output_dir is None else _as_part_of_a_search(output_dir)
-        other = self.with_arguments(**place, **self._seeds_of_replica(trial), **trial_parameters(trial))
+        other = self.with_arguments(**place, **{**self._seeds_of_replica(trial), **trial_parameters(trial)})
         other.trial = trial
         if output_dir is not None:
             other._is_of_a_search = True
@@ -279,7 +280,7 @@ class Recipe:
         """Return the training seed and the data seed of a replica; nothing for another trial."""
         offset = trial.seed_offset if isinstance(trial, Trial) else 0
         seeds = {"seed": self.args.seed, "data_seed": self.args.data_seed}
-        return {name: seed + offset for name, seed in seeds.items() if offset and seed is not None}
+        return {name: (seed + offset) % SEEDS_IN_ALL for name, seed in seeds.items() if offset and seed is not None}
 
     def check_parameter(self, name: str, value: object, conditions: Mapping[str, object] | None = None) -> None:
         """Check that a trial could set parameter `name` to `value` together with `conditions`.

@@ -199,7 +199,7 @@ class SearchableTrainer:
     def build_best_model(self, record: TrialRecord, folder: Path) -> torch.nn.Module:
         """Build the model of a trial, with the weights in a folder, in evaluation mode."""
         with preserved_streams():
-            model = self._build_model(FixedTrial(record.params, record.number, record.arguments))
+            model = self._build_model(FixedTrial.of(record))
         weights.load_weights(model, folder)
         return model.eval()
 

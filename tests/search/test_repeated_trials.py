@@ -172,6 +172,7 @@ def test_a_confirmation_that_cannot_be_right_is_refused(
     [
         ({"repeats": 0}, StudyError, "repeats must be a whole number of at least 1, but got 0"),
         ({"repeats": 2.0}, StudyError, "repeats must be"),
+        ({"backend": "ray", "scheduler": "asha"}, StudyError, "a scheduler of Ray Tune judges every trial: leave repe"),
         (
             {"space": {"seed": Int(0, 9)}},
             StudyError,
@@ -185,6 +186,62 @@ def test_repeats_that_cannot_be_are_refused_before_any_trial(
 ) -> None:
     with pytest.raises(error, match=message):
         search(tmp_path, **options)
+
+
+class WithBuffer(TwoLayers):
+    """A model with a random part that its weights do not hold: only its seed builds it again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turned", torch.randn(2, 2), persistent=False)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return super().forward(x @ self.turned, labels)
+
+
+def test_the_model_of_each_run_is_built_with_its_seed(tmp_path: Path) -> None:
+    best = search(tmp_path, trainer={"model_init": WithBuffer}, test_dataset=points(32, 9), test_defaults=False)
+    trainer = small_trainer(tmp_path / "alone", model_init=WithBuffer)
+    for seed, value in (best.values or {}).items():
+        trainer = small_trainer(tmp_path / "alone", model=best.load_model(seed=seed))
+        assert trainer.evaluate()["eval_accuracy"] == pytest.approx(value)
+    trainer = small_trainer(tmp_path / "alone", model=best.load_model())
+    assert trainer.evaluate(points(32, 9))["eval_loss"] == pytest.approx((best.test_metrics or {})["test_loss"])
+
+
+def test_a_replica_that_was_queued_when_the_search_was_killed_is_not_queued_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = search(tmp_path / "whole")
+
+    def killed(*args: object, **kwargs: object) -> object:
+        raise KeyboardInterrupt
+
+    from hpsearch.ledger.ledger import Ledger
+
+    search(tmp_path / "cut", repeats=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "_begin", killed)
+        with pytest.raises((SearchInterrupted, KeyboardInterrupt)):
+            search(tmp_path / "cut")
+    found = search(tmp_path / "cut")
+    replicas_found = [each.replica for each in replicas(found)]
+    assert len(set(replicas_found)) == len(replicas_found)
+    assert best_of(found) == best_of(whole)
+
+
+def test_the_largest_seed_is_followed_by_the_smallest(tmp_path: Path) -> None:
+    best = search(tmp_path, trainer={"seed": 2**32 - 1})
+    assert list(best.values or {}) == [2**32 - 1, 0, 1]
+
+
+def test_a_confirmation_of_a_function_that_suggests_the_seed_is_refused(tmp_path: Path) -> None:
+    def space(trial: Any) -> dict[str, Any]:
+        return {"seed": trial.suggest_int("seed", 0, 9)}
+
+    search(tmp_path, space=space, repeats=1)
+    with pytest.raises(StudyError, match="cannot be trained again with other seeds: 'seed' is searched"):
+        open_study(tmp_path / "study").confirm()
 
 
 def test_a_plain_function_gets_the_seeds_of_its_replicas(tmp_path: Path) -> None:
@@ -207,10 +264,35 @@ def test_a_plain_function_gets_the_seeds_of_its_replicas(tmp_path: Path) -> None
     assert len({round(each % 1, 6) for each in (first, second, third)}) == 3
 
 
+class NotesBatches(TwoLayers):
+    """Notes the first batch that it is trained on."""
+
+    def __init__(self, batches: list[list[float]]) -> None:
+        super().__init__()
+        self.batches: list[list[float]] | None = batches
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        if self.training and self.batches is not None:
+            self.batches.append(x[:, 0].tolist())
+            self.batches = None
+        return super().forward(x, labels)
+
+
+def test_a_trainer_whose_seed_is_another_one_in_each_trial_cannot_be_repeated(tmp_path: Path) -> None:
+    def make_trainer(trial: Any) -> TransformersTrainer:
+        rate = trial.params["learning_rate"]
+        args = TrainingArguments(str(tmp_path), learning_rate=rate, seed=42 + trial.number, report_to=[])
+        return TransformersTrainer(TwoLayers(), args, train_dataset=points(16, 0), eval_dataset=points(16, 1))
+
+    with pytest.raises(StudyError, match=r"make_trainer\(trial\) gives each trial another seed"):
+        tune(make_trainer, SPACE, n_trials=3, repeats=2, pruner=None, progress=False, preflight=False)
+
+
 @pytest.mark.parametrize("own", [{}, {"seed": 5, "data_seed": 9}])
 def test_a_trainer_of_transformers_gets_the_seeds_of_its_replicas(tmp_path: Path, own: dict[str, int]) -> None:
 
     seen: list[tuple[int, int | None]] = []
+    batches: list[list[float]] = []
 
     class Notes(TransformersTrainer):
         def train(self, *args: Any, **kwargs: Any) -> Any:
@@ -221,9 +303,11 @@ def test_a_trainer_of_transformers_gets_the_seeds_of_its_replicas(tmp_path: Path
         args = TrainingArguments(
             str(tmp_path), learning_rate=trial.params["learning_rate"], eval_strategy="epoch", report_to=[], **own
         )
-        return Notes(TwoLayers(), args, train_dataset=points(16, 0), eval_dataset=points(16, 1))
+        return Notes(NotesBatches(batches), args, train_dataset=points(16, 0), eval_dataset=points(16, 1))
 
     best = tune(make_trainer, SPACE, n_trials=3, repeats=2, pruner=None, progress=False, preflight=False)
+    first, *_, last = batches
+    assert first != last
     seed, data_seed = own.get("seed", 42), own.get("data_seed")
     assert [each.seed for each in best.run_summary.records] == [seed] * 3 + [seed + 1]
     assert seen[-1] == (seed + 1, None if data_seed is None else data_seed + 1)
@@ -231,14 +315,13 @@ def test_a_trainer_of_transformers_gets_the_seeds_of_its_replicas(tmp_path: Path
 
 
 @pytest.mark.process
-def test_workers_repeat_trials_in_parallel_with_the_numbers_of_one_process(tmp_path: Path) -> None:
-    here, there = search(tmp_path / "here"), search(tmp_path / "there", n_jobs=2)
-
-    def values(best: BestRun) -> dict[object, object]:
-        return {(each.replica or each.number): each.values for each in best.run_summary.records}
-
-    assert values(here).items() <= values(there).items() or values(there).items() <= values(here).items()
-    assert best_of(here) == best_of(there)
+def test_workers_repeat_trials_in_parallel_and_each_replica_has_the_numbers_of_its_seed(tmp_path: Path) -> None:
+    best = search(tmp_path, n_jobs=2)
+    assert sum(each.is_counted for each in best.run_summary.records) == 4
+    assert list(best.values or {}) == [42, 43, 44]
+    assert len({each.replica for each in replicas(best)}) == len(replicas(best))
+    replay = small_trainer(tmp_path).replay(number=replicas(best)[-1].number, progress=False)
+    assert replay.is_equal, replay.first_difference
 
 
 def best_of(best: BestRun) -> tuple[object, ...]:

@@ -86,6 +86,31 @@ def test_trials_that_break_a_constraint_or_were_pruned_are_not_repeated() -> Non
     assert due([broken, pruned, run(2, 0.5)]) == (2, 1)
 
 
+def test_trials_that_cannot_be_trained_again_from_the_beginning_and_copies_are_not_repeated() -> None:
+    extended = run(1, 0.1, origin={"request": "a", "kind": "extend", "trial": 0, "arguments": {"max_steps": 9}})
+    assert due([run(0, 0.5), extended]) == (0, 1)
+    copy = run(1, 0.5, origin={"request": "b", "kind": "retry", "trial": 0, "arguments": {}})
+    assert due([run(0, 0.5), copy, replica(2, 0, 1)]) == (0, 2)
+    changed = run(1, 0.1, schedule=({"trial": 1, "step": 0, "arguments": {}},))
+    assert due([run(0, 0.5), changed]) == (0, 1)
+
+
+def test_a_trial_with_fewer_runs_that_is_ahead_keeps_its_weights_and_is_named() -> None:
+    at = {number: Path(f"run-{number}") for number in range(4)}
+    ahead = [run(0, 0.5), replica(1, 0, 1), run(2, 0.1), run(3, 0.2)]
+    ahead = [replace(each, checkpoint=at[each.number]) for each in ahead]
+    assert {each.number for each in kept_records(ahead, LOSS, 1)} == {0, 1, 2}
+    assert any("`hpsearch confirm` decides" in each for each in sentences(ahead, LOSS, 1))
+
+
+def test_replicas_that_fail_or_change_nothing_are_named() -> None:
+    failed = replica(1, 0, 1, state=TrialState.FAILED, values=())
+    assert "1 replica failed, so their trials get no further ones: 1 of trial 0." in sentences(
+        [run(0, 0.5), failed], LOSS, 2
+    )
+    assert any("the seed changes nothing" in each for each in sentences([run(0, 0.5), replica(1, 0, 1)], LOSS, 2))
+
+
 def test_a_confirmation_repeats_in_turn_and_ends_when_the_best_is_clear() -> None:
     asked = {"most": 1, "confirmations": (Confirmation((8, 7), 4),)}
     assert due(NINE, more=True, **asked) is None  # all else comes first
@@ -107,10 +132,11 @@ def test_the_best_is_chosen_among_those_with_the_most_runs_by_the_mean() -> None
     assert ranking(NINE, LOSS)[0] is NINE[8]
 
 
-def test_the_front_of_several_objectives_is_that_of_the_means_of_those_with_the_most_runs() -> None:
+def test_the_front_of_several_objectives_is_that_of_the_means_and_is_repeated_first() -> None:
     records = [run(0, 0.1, 5.0), run(1, 0.2, 4.0), run(2, 0.3, 1.0)]
     repeated = [run(3, 0.5, 5.0, of=(0, 1)), run(4, 0.2, 4.0, of=(1, 1))]
-    assert [each.number for each in best_records([*records, *repeated], TWO)] == [1]
+    assert [each.number for each in best_records([*records, *repeated], TWO)] == [1, 2]
+    assert Repeats(3, TWO).next([run(0, 0.9, 0.9), run(1, 0.5, 0.5), run(2, 0.6, 0.6)], True) == Replica(1, 1)
     assert [each.number for each in best_records(records, TWO)] == [0, 1, 2]
 
 

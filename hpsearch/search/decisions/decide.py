@@ -34,14 +34,14 @@ class Rules:
         rungs: where trials pause; None: they do not.
         budget: in full training runs; None: no limit.
         paused_limit: on the number of paused trials, and on the size of their checkpoints.
-        repeats: how often trials are trained; None: once.
+        repeats: how often trials are trained.
     """
 
     n_trials: int | None
     rungs: Rungs | None = None
     budget: TrainingBudget | None = None
     paused_limit: PausedLimit = field(default_factory=PausedLimit)
-    repeats: Repeats | None = None
+    repeats: Repeats = field(default_factory=lambda: Repeats(1, ()))
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def judge(now: Snapshot, number: int, earlier: TrialRecord | None = None) -> Ver
 
 def _next_replica(now: Snapshot, more_may_come: bool) -> Replica | None:
     repeats = now.rules.repeats
-    return None if repeats is None or not repeats.is_possible else repeats.next(now.trials, more_may_come)
+    return repeats.next(now.trials, more_may_come) if repeats.is_possible else None
 
 
 def _can_stop(trial: TrialRecord) -> bool:

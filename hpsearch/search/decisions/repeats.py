@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from ..metrics.objective import Objective
 from ..metrics.replicas import SHARE_REPEATED, Runs, pooled_variance, runs_of
-from ..metrics.selection import ranking, sign_of
+from ..metrics.selection import sign_of
 from ..trial import Replica, TrialRecord
+from .pareto_order import pareto_order
 
 # A trial is out of the race if its mean is worse than the best one by more standard errors of the difference.
 _STANDARD_ERRORS = 2
@@ -65,7 +66,7 @@ class Repeats:
             trials: of the study, with their replicas.
             more_may_come: whether another trial may still get its first result.
         """
-        runs = runs_of(trials)
+        runs = _repeatable(runs_of(trials))
         running = [each for each in trials if each.state.is_open]
         for count in range(self.most - 1, 0, -1):
             may_grow = more_may_come or any(each.replica.offset < count for each in running if each.replica is not None)
@@ -112,7 +113,26 @@ class Repeats:
 
     def _best_first(self, runs: Sequence[Runs]) -> list[int]:
         """Return the numbers of trials by their means, the best first; without those that break a constraint."""
-        return [each.number for each in ranking([each.mean for each in runs], self.objectives)]
+        means = [each.mean for each in runs if each.mean.is_eligible]
+        signs = list(map(sign_of, self.objectives))
+        costs = [tuple(sign * value for sign, value in zip(signs, each.values, strict=True)) for each in means]
+        return [means[place].number for place in pareto_order(costs)]
+
+
+def _repeatable(runs: Sequence[Runs]) -> list[Runs]:
+    """Return the runs of the trials that can be trained again from the beginning, with other seeds.
+
+    A trial that extends another one, or whose parameters changed while it trained, cannot; and one that tries the
+    parameters of another one again is that one.
+    """
+    known, found = set[str](), list[Runs]()
+    for each in runs:
+        trial = each.trial
+        is_again = trial.origin is not None and trial.configuration in known
+        if trial.extends is None and not trial.schedule and not is_again:
+            known.add(trial.configuration)
+            found.append(each)
+    return found
 
 
 def noise_between_seeds(runs: Sequence[Runs]) -> float | None:

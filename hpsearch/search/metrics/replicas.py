@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ..trial import TrialRecord, TrialState
 
@@ -70,6 +71,12 @@ def runs_of(records: Iterable[TrialRecord]) -> list[Runs]:
         elif each.state.has_result and each.values:
             trials.append(each)
     return [_runs(each, replicas.get(each.number, {})) for each in sorted(trials, key=lambda each: each.number)]
+
+
+def run_with_checkpoint(records: Iterable[TrialRecord], number: int, checkpoint: Path | None) -> TrialRecord:
+    """Return the run of a trial that a checkpoint belongs to; the trial itself if it is that of none."""
+    runs = next(each for each in runs_of(records) if each.trial.number == number)
+    return next((each for each in runs.records if each.checkpoint == checkpoint), runs.trial)
 
 
 def pooled_variance(runs: Iterable[Runs]) -> tuple[float, int] | None:

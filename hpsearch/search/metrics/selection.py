@@ -116,7 +116,7 @@ def ranking(
     """Return the trials that may be the best, best first (None: all of them); of equals the earlier trial first.
 
     Of several objectives, trials that no other one beats in all of them come first, by number. Where trials were
-    repeated with other seeds, those with the most runs come first, and each has the mean of its runs.
+    repeated with other seeds, each has the mean of its runs; of one objective, those with the most runs come first.
     """
     records = list(records)
     if has_replicas(records):
@@ -171,27 +171,26 @@ def best_records(records: Iterable[TrialRecord], objectives: Sequence[Objective]
     """Return the best trial, or, of several objectives, the Pareto front: all that no trial beats in every one.
 
     Empty if no trial has a result that holds the constraints. Where trials were repeated with other seeds, it is chosen
-    among those with the most runs, by the mean.
+    among those with the most runs, by the mean; the front is that of all means.
     """
     if len(objectives) == 1:
         return ranking(records, objectives, 1)
     records = list(records)
-    return _front(_most_repeated(records)[0] if has_replicas(records) else _eligible(records), objectives)
+    return _front(_means(records) if has_replicas(records) else _eligible(records), objectives)
 
 
-def _most_repeated(records: Sequence[TrialRecord]) -> tuple[list[TrialRecord], list[TrialRecord]]:
-    """Return the means of the trials with the most runs that hold the constraints, and those of the other trials."""
-    eligible = [(len(each.records), each.mean) for each in runs_of(records) if each.mean.is_eligible]
-    most = max((count for count, _ in eligible), default=0)
-    return [mean for count, mean in eligible if count == most], [mean for count, mean in eligible if count < most]
+def _means(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Return the trials that hold the constraints, by number, each with the mean of its runs."""
+    return [each.mean for each in runs_of(records) if each.mean.is_eligible]
 
 
 def _ranked_by_means(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
+    if len(objectives) > 1:
+        return ranking(_means(records), objectives)
     counts = {each.trial.number: len(each.records) for each in runs_of(records)}
-    means = [mean for group in _most_repeated(records) for mean in group]
     ranked: list[TrialRecord] = []
     for count in sorted(set(counts.values()), reverse=True):
-        ranked += ranking([each for each in means if counts[each.number] == count], objectives)
+        ranked += ranking([each for each in _means(records) if counts[each.number] == count], objectives)
     return ranked
 
 

@@ -148,6 +148,9 @@ def add(folder: str | os.PathLike[str], params: Mapping[str, object], like: int 
     def ask(found: _Found) -> tuple[Request, str]:
         if not params and like is None:
             raise StudyError("A new trial needs at least one parameter, or a trial that it is like.")
+        original = None if like is None else found.trial(like).replica
+        if original is not None:
+            raise StudyError(f"Trial {like} repeats trial {original.trial}: a new trial is like that one.")
         earlier = {} if like is None else found.trial(like).params
         _check_params(found.study, params, earlier)
         given = ", ".join(f"{name}={value!r}" for name, value in params.items())
@@ -191,10 +194,12 @@ def confirm(folder: str | os.PathLike[str], repeats: int = 5, top: int = 4) -> s
     def ask(found: _Found) -> tuple[Request, str]:
         check_whole("repeats", repeats, 2)
         check_whole("top", top, 1)
-        seed = next((each for each in flat(found.study.described_space()) if each in SEEDS), None)
+        records = found.study.records()
+        searched = {*flat(found.study.described_space()), *(name for each in records for name in each.params)}
+        seed = next((each for each in SEEDS if each in searched), None)
         if seed is not None:
             raise StudyError(f"Trials cannot be trained again with other seeds: {seed!r} is searched.")
-        best = [each.number for each in ranking(found.study.records(), found.study.objectives)][:top]
+        best = [each.number for each in ranking(records, found.study.objectives)][:top]
         if not best:
             raise StudyError(f"The study in {str(found.study.folder)!r} has no trial yet that may be the best.")
         *first, last = map(str, best)

@@ -122,9 +122,11 @@ def is_allowed(name: str, value: object) -> bool:
     (True, False, False)
     """
     if name == "trials":
-        return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)
+        numbers = value if isinstance(value, list) else []
+        are_unique = len({str(each) for each in numbers}) == len(numbers) > 0
+        return are_unique and all(type(each) is int and each >= 0 for each in numbers)
     if name in ("n_trials", "max_steps", "repeats"):
-        return type(value) is int and value >= 1
+        return type(value) is int and value >= (2 if name == "repeats" else 1)
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...errors import NoCompletedTrialError, StudyError
 from ..metrics.objective import MINIMIZE, Objective
-from ..metrics.replicas import has_replicas, runs_of
+from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of
 from ..metrics.selection import best_records, ranking
 from ..store.held_out_file import read_held_out
 from ..store.stored_study import StoredStudy
@@ -260,7 +260,7 @@ def _best_run(
         run_summary=summary,
         checkpoint=record.checkpoint,
         scope=summary.study.scope,
-        build_model=lambda folder: build_model(record, folder),
+        build_model=lambda folder: build_model(run_with_checkpoint(summary.records, record.number, folder), folder),
         objective_std=runs.deviation if is_single else None,
         values={
             each.seed: each.values[0] if is_single else list(each.values)

@@ -36,7 +36,7 @@ def trials_dataframe(records: Sequence[TrialRecord], objectives: Sequence[Object
     table = pandas.DataFrame(rows, columns=_columns(objectives, names)).set_index("number")
     if has_replicas(records):
         of = [None if each.replica is None else each.replica.trial for each in records]
-        table.insert(len(table.columns) - _FIGURES, "repeats", pandas.array(of, dtype="Int64"))
+        table.insert(list(table.columns).index("holds"), "repeats", pandas.array(of, dtype="Int64"))
     return table
 
 
@@ -70,9 +70,6 @@ def markdown_table(shown: Sequence[TrialRecord], objectives: Sequence[Objective]
     ]
     rows = [head, ["---:"] * len(head), *([_short(each) for each in line] for line in lines)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-_FIGURES = 7  # columns at the end, as in `_columns`
 
 
 def _columns(objectives: Sequence[Objective], names: Sequence[str]) -> list[str]:

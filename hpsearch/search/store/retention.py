@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...system.files import entries, leads_out, remove_folder, remove_partial
 from ..metrics.objective import Objective
-from ..metrics.replicas import SHARE_REPEATED, without_replicas
+from ..metrics.replicas import SHARE_REPEATED, runs_of, without_replicas
 from ..metrics.selection import best_records, dominates, ranking
 from ..trial import TrialRecord
 
@@ -98,6 +98,8 @@ def kept_records(
         numbers |= {each.replica.trial for each in records if each.replica is not None}
     elif trials is records:
         return kept
+    elif len(objectives) == 1:  # one that is better, and has fewer runs, may still turn out to be the best
+        numbers |= {each.number for each in ranking([each.mean for each in runs_of(records)], objectives, keep)}
     return [each for each in records if (each.number if each.replica is None else each.replica.trial) in numbers]
 
 

@@ -8,7 +8,7 @@ from ...decisions.repeats import Repeats
 from ...metrics.objective import Objective
 from ...metrics.replicas import runs_of
 from ...metrics.selection import ranking
-from ...trial import TrialRecord
+from ...trial import TrialRecord, TrialState
 from ..chance_of_best import chance_of_best
 
 _MOST_NAMED = 3
@@ -36,10 +36,21 @@ def repeated_best(records: Sequence[TrialRecord], objectives: Sequence[Objective
             f"({', '.join(map(_short, best.values))}; standard deviation {best.deviation:.2g}){chance}."
         )
         others = [each for each in ranked[1:] if len(found[each.number].records) < len(best.records)]
+        if all(len(set(each.values)) == 1 for each in found.values() if len(each.records) > 1):
+            sentences.append(
+                "All runs of a trial have the same value: the seed changes nothing (a function must use trial.seed)."
+            )
         if others:
             named = [_named(each, len(found[each.number].records)) for each in others[:_MOST_NAMED]]
             more = [f"{len(others) - _MOST_NAMED} more"] if len(others) > _MOST_NAMED else []
-            sentences.append(f"Provisional, as they have fewer runs: {', '.join([*named, *more])}.")
+            is_ahead = any(objectives[0].is_better(each.values[0], ranked[0].values[0]) for each in others)
+            decides = " `hpsearch confirm` decides whether one of them is better." if is_ahead else ""
+            sentences.append(f"Provisional, as they have fewer runs: {', '.join([*named, *more])}.{decides}")
+    failed = [each for each in records if each.replica is not None and each.state is TrialState.FAILED]
+    if failed:
+        which = ", ".join(f"{each.replica.offset} of trial {each.replica.trial}" for each in failed if each.replica)
+        several = "replicas" if len(failed) > 1 else "replica"
+        sentences.append(f"{len(failed)} {several} failed, so their trials get no further ones: {which}.")
     left = Repeats(most, tuple(objectives)).next(records, more_may_come=False) if most > 1 else None
     if left is not None:
         sentences.append(

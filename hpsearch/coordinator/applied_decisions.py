@@ -266,7 +266,8 @@ class AppliedDecisions:
                 state = TrialState.PAUSED
             elif not entry.is_left and self._records.is_alive(entry.session):
                 state = TrialState.RUNNING
-            record = found or TrialRecord(number, "", state, {})
+            origin = None if entry.replica is None else entry.replica.origin
+            record = found or TrialRecord(number, "", state, {}, origin=origin)
             if record.state.is_open:  # else its process records that in the storage next
                 changed.append(record if record.state is state else replace(record, state=state))
         return tuple(updated(known, changed))

@@ -66,6 +66,11 @@ class Entry:
         return self.trial.user_attrs.get(_SESSION)
 
     @property
+    def replica(self) -> Replica | None:
+        """Which trial it repeats with another seed; None: none."""
+        return Replica.of_id(self.trial.user_attrs.get(_REQUEST))
+
+    @property
     def told_before(self) -> set[str]:
         """The names of its user attributes and constraints."""
         return {*self.trial.user_attrs, *self.trial.constraints}

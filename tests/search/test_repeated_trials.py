@@ -230,6 +230,28 @@ def test_a_replica_that_was_queued_when_the_search_was_killed_is_not_queued_agai
     assert best_of(found) == best_of(whole)
 
 
+def test_a_replica_that_was_killed_before_its_first_record_begins_again_and_is_not_doubled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpsearch.coordinator.trials_on_disk import TrialsOnDisk
+
+    search(tmp_path, repeats=1)
+
+    def killed(self: TrialsOnDisk, trial: Any) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrialsOnDisk, "begin", killed)
+        with pytest.raises((SearchInterrupted, KeyboardInterrupt)):
+            search(tmp_path)
+    best = search(tmp_path)
+    found = [each.replica for each in replicas(best)]
+    assert len(set(found)) == len(found)
+    assert [each.number for each in best.run_summary.records] == list(range(len(best.run_summary.records)))
+    assert all(each.state is TrialState.COMPLETE for each in best.run_summary.records)
+    assert list(best.values or {}) == [42, 43, 44]
+
+
 def test_the_largest_seed_is_followed_by_the_smallest(tmp_path: Path) -> None:
     best = search(tmp_path, trainer={"seed": 2**32 - 1})
     assert list(best.values or {}) == [2**32 - 1, 0, 1]

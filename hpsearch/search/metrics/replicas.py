@@ -73,9 +73,14 @@ def runs_of(records: Iterable[TrialRecord]) -> list[Runs]:
     return [_runs(each, replicas.get(each.number, {})) for each in sorted(trials, key=lambda each: each.number)]
 
 
+def runs_of_trial(records: Iterable[TrialRecord], number: int) -> Runs:
+    """Return the runs of a trial, which has a result."""
+    return next(each for each in runs_of(records) if each.trial.number == number)
+
+
 def run_with_checkpoint(records: Iterable[TrialRecord], number: int, checkpoint: Path | None) -> TrialRecord:
     """Return the run of a trial that a checkpoint belongs to; the trial itself if it is that of none."""
-    runs = next(each for each in runs_of(records) if each.trial.number == number)
+    runs = runs_of_trial(records, number)
     return next((each for each in runs.records if each.checkpoint == checkpoint), runs.trial)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...errors import NoCompletedTrialError, StudyError
 from ..metrics.objective import MINIMIZE, Objective
-from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of
+from ..metrics.replicas import has_replicas, run_with_checkpoint, runs_of_trial
 from ..metrics.selection import best_records, ranking
 from ..store.held_out_file import read_held_out
 from ..store.stored_study import StoredStudy
@@ -222,8 +222,9 @@ class BestRun(NamedTuple):
         return self.build_model(self.checkpoint)
 
     def _checkpoint_of(self, seed: int) -> Path | None:
-        found = next(each for each in runs_of(self.run_summary.records) if str(each.trial.number) == self.run_id)
-        checkpoints = {each.seed: each.checkpoint for each in found.records}
+        assert self.run_id is not None, "load_model has checked it"
+        runs = runs_of_trial(self.run_summary.records, int(self.run_id))
+        checkpoints = {each.seed: each.checkpoint for each in runs.records}
         if seed not in checkpoints:
             seeds = ", ".join(map(str, checkpoints))
             raise StudyError(f"Trial {self.run_id} was not trained with seed {seed!r}; its runs have {seeds}.")
@@ -250,7 +251,7 @@ def best_runs(summary: SearchSummary, build_model: Callable[[TrialRecord, Path],
 def _best_run(
     record: TrialRecord, summary: SearchSummary, build_model: Callable[[TrialRecord, Path], object]
 ) -> BestRun:
-    runs = next(each for each in runs_of(summary.records) if each.trial.number == record.number)
+    runs = runs_of_trial(summary.records, record.number)
     is_single = len(summary.study.objectives) == 1
     chances = chance_of_best(summary.records, summary.objective) if is_single else None
     return BestRun(
